@@ -1,15 +1,13 @@
 """Advice for models: each fix alone, then the best combination; in worker processes, a crash costs one model."""
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from pipeline.advice.fixes import ENABLERS, OTHER_FORMAT, Fix, fixes_for
 from pipeline.advice.precisions import precision_of, quantized_advice
-from pipeline.advice.trial import State, TrialContext, attempt, judged
+from pipeline.advice.trial import ENABLERS, OTHER_FORMAT, State, TrialContext, attempt, fixes_for, judged
 from pipeline.advice.verdict import (
     Advice,
     AdviceRequest,
@@ -24,15 +22,16 @@ from pipeline.advice.verdict import (
 )
 from pipeline.check.reference import Reference, ReferenceRequest, make_reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.files import copy_file
-from pipeline.core.workers import Task, run_tasks
+from pipeline.core.files import copy_file, scratch
+from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset, given_sizes
 from pipeline.model.onnx_model import LoadedModel, load_model
-from pipeline.model.sources import SourceModel, find_models
+from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.input import open_subject
 from pipeline.partition.input import write_model as write_lean
 from pipeline.partition.judge import PartitionRequest
+from pipeline.passes.base import Pass
 from pipeline.passes.save import write_model
 
 PATIENCE_SECONDS = 200.0
@@ -47,8 +46,7 @@ def advise(request: AdviceRequest) -> Advice:
 
     Raises ConfigError for sizes and data that are no input of the model, and for --fix's file.
     """
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-") as name:
-        folder = Path(name)
+    with scratch() as folder:
         loaded = _loaded(request.source, folder)
         sizes = given_sizes(request.data, loaded.proto, request.sizes, request.source.name)
         reference = _reference(loaded, request.data, sizes, folder)
@@ -74,7 +72,7 @@ def advise(request: AdviceRequest) -> Advice:
             best=combination,
             checked_on=_checked_on(reference),
             copied=request.write_to if request.write_to and not changed else None,
-            precision=quantized_advice(precision_of(loaded.proto), base.answer) or msgspec.UNSET,
+            precision=quantized_advice(precision_of(loaded.proto), base.answer),
         )
 
 
@@ -119,8 +117,8 @@ def _checked_on(reference: Reference | str) -> str:
 
 
 def combined(
-    base: State, alone: Sequence[tuple[Fix, FixResult, State | None]], bench: TrialContext
-) -> tuple[State, tuple[Fix, ...]]:
+    base: State, alone: Sequence[tuple[Pass, FixResult, State | None]], bench: TrialContext
+) -> tuple[State, tuple[Pass, ...]]:
     """Fixes together, those that gain most alone first, as long as each still improves the whole.
 
     A second climb starts from what makes room for others, gain or not, and counts when it ends better. CoreML's other
@@ -131,27 +129,27 @@ def combined(
     asked = [fix for fix in order if fix is not OTHER_FORMAT]
     best = _climb(base, asked, tried, bench)
     if not perfect(best[0].standing):
-        start, made = _enabled(base, asked, bench)
-        end, more = _climb(start, [fix for fix in asked if fix not in made], {}, bench) if made else (base, ())
+        start, enabling = _enabled(base, asked, bench)
+        end, more = _climb(start, [fix for fix in asked if fix not in enabling], {}, bench) if enabling else (base, ())
         if improves(end.standing, best[0].standing, bench.provider):
-            best = end, (*made, *more)
+            best = end, (*enabling, *more)
     return _with_other_format(*best, asked, bench) if OTHER_FORMAT in tried else best
 
 
-def _enabled(base: State, fixes: Sequence[Fix], bench: TrialContext) -> tuple[State, tuple[Fix, ...]]:
+def _enabled(base: State, fixes: Sequence[Pass], bench: TrialContext) -> tuple[State, tuple[Pass, ...]]:
     """The state with every fix that makes room for others."""
-    current, made = base, list[Fix]()
+    current, applied = base, list[Pass]()
     for fix in fixes:
         state = attempt(fix, current, bench, must_gain=False)[1] if fix.name in ENABLERS else None
         if state is not None:
             current = state
-            made.append(fix)
-    return current, tuple(made)
+            applied.append(fix)
+    return current, tuple(applied)
 
 
 def _with_other_format(
-    current: State, used: tuple[Fix, ...], fixes: Sequence[Fix], bench: TrialContext
-) -> tuple[State, tuple[Fix, ...]]:
+    current: State, used: tuple[Pass, ...], fixes: Sequence[Pass], bench: TrialContext
+) -> tuple[State, tuple[Pass, ...]]:
     """What CoreML's other format adds, with the fixes that then still gain."""
     if perfect(current.standing):
         return current, used
@@ -163,10 +161,10 @@ def _with_other_format(
 
 
 def _climb(
-    start: State, fixes: Sequence[Fix], tried: Mapping[Fix, State | None], bench: TrialContext
-) -> tuple[State, tuple[Fix, ...]]:
+    start: State, fixes: Sequence[Pass], tried: Mapping[Pass, State | None], bench: TrialContext
+) -> tuple[State, tuple[Pass, ...]]:
     """Apply fixes in order, again and again while one improves; `tried` has what is known of the start with each."""
-    current, used = start, list[Fix]()
+    current, used = start, list[Pass]()
     for _ in range(MOST_ROUNDS):
         before = len(used)
         for fix in fixes:
@@ -187,7 +185,7 @@ def _rank(state: State | None, provider: str) -> tuple[bool, tuple[bool, int, in
     return state is not None, preference(state.standing, provider) if state else (False, 0, 0, 0.0)
 
 
-def _combination(base: State, best: State, used: Sequence[Fix], bench: TrialContext) -> Combination | None:
+def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialContext) -> Combination | None:
     if not used:
         return None
     return Combination(
@@ -204,18 +202,16 @@ def _combination(base: State, best: State, used: Sequence[Fix], bench: TrialCont
 
 
 def _settings(before: PartitionRequest, after: PartitionRequest) -> list[str]:
-    found = []
+    words = []
     if after.settings.provider is not before.settings.provider:
-        found.append(f"--ep {after.settings.provider}")
+        words.append(f"--ep {after.settings.provider}")
     if after.optimize is Optimize.BASIC and before.optimize is not Optimize.BASIC:
-        found.append("--optimize basic")
-    return found
+        words.append("--optimize basic")
+    return words
 
 
 def _written(combination: Combination | None, best: State, destination: str) -> Combination | None:
     """Write the model that a fix changed."""
-    import msgspec
-
     if combination is None:
         return None
     write_model(best.loaded, Path(destination))
@@ -262,13 +258,16 @@ def advise_answers(
         for source in find_models(paths, SUFFIXES)
     ]
     good = [request for request, answer in zip(requests, answers, strict=True) if not answer.error]
-    tasks = [Task(label=request.source.name, request=request) for request in good]
-    found: dict[str, Advice] = {}
+    tasks = [
+        Task(label=request.source.name, request=request, memory_bytes=needed_bytes(2 * source_bytes(request.source)))
+        for request in good
+    ]
+    advice: dict[str, Advice] = {}
     for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
         error = outcome.error
         why = error.text if error else "no advice"
-        found[outcome.task.label] = outcome.value or Advice(error=why)
-    return tuple(_advised(answer, found.get(answer.path)) for answer in answers)
+        advice[outcome.task.label] = outcome.value or Advice(error=why)
+    return tuple(_advised(answer, advice.get(answer.path)) for answer in answers)
 
 
 def _advised(answer: ModelAnswer, advice: Advice | None) -> ModelAnswer:

@@ -1,6 +1,6 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,11 @@ from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
-from pipeline.core.workers import Task, run_tasks
-from pipeline.model.sources import SourceModel, find_models
+from pipeline.core.workers import Task, needed_bytes, run_tasks
+from pipeline.model.edit import ONNX_DOMAINS
+from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.input import PartitionInput, resized
+from pipeline.partition.input import PartitionInput, likely_sizes, resized, unnamed
 from pipeline.partition.judge import (
     TIMEOUT_SECONDS,
     Views,
@@ -26,7 +27,6 @@ from pipeline.partition.judge import (
     scratch_folder,
 )
 from pipeline.partition.ort_view import refused
-from pipeline.partition.sizes import likely_sizes, unnamed
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
@@ -46,16 +46,26 @@ class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One provider's answers: the model as it is, and with sizes where dimensions are dynamic."""
+    """One provider's answers: the model as it is, and with sizes where dimensions are dynamic.
+
+    `level` is the API level or Core ML version, where it is not the document's.
+    """
 
     ep: str
     as_is: ProviderFit
     fixed: ProviderFit | None = None
+    level: str = ""
+
+    @property
+    def fit(self) -> ProviderFit:
+        """What counts: the answer with sizes, where there is one."""
+        return self.fixed or self.as_is
 
 
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer. `sizes` are those of the dynamic dimensions, `guessed` those that nobody gave.
 
+    `oldest` has the rows whose verdict is another one on the oldest systems that ONNX Runtime's packages allow.
     `optimize` is the level that was judged: basic, or none where ONNX Runtime cannot make a session on the CPU. With
     `error` set, nothing else is known.
     """
@@ -68,6 +78,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     guessed: tuple[str, ...] = ()
     optimize: Optimize = Optimize.BASIC
     rows: tuple[FitRow, ...] = ()
+    oldest: tuple[FitRow, ...] = ()
     helps: tuple[Help, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
@@ -75,19 +86,27 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole JSON document of `ort-mobile check`; `rules_release` decided where `ort_release` has no rules."""
+    """The whole JSON document of `ort-mobile check`; `rules_release` decided where `ort_release` has no rules.
+
+    `levels` are the API level and the Core ML version of the rows, in words and by provider.
+    """
 
     ort_release: str
     rules_release: str
+    levels: dict[str, str] = {}
     models: tuple[ModelFit, ...]
     version: int = 1
 
 
 class FitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, the providers with their settings, and the sizes that the user gave."""
+    """A model, the providers with their settings, and the sizes that the user gave.
+
+    `oldest` are the settings of the oldest systems, for providers that are asked of them as well.
+    """
 
     source: SourceModel
     settings: tuple[Settings, ...]
+    oldest: tuple[Settings, ...] = ()
     sizes: dict[str, int] = {}
 
 
@@ -113,25 +132,44 @@ def _fit(request: FitRequest, folder: Path) -> ModelFit:
     cpu = _cpu_error(views)
     before = _answers(views, request.settings)
     dynamic = before[0].dynamic
-    sizes = _sizes(views.subject, request.sizes) if dynamic or request.sizes else None
-    fixed, fixed_cpu = (None, "") if sizes is None else _fixed(views, sizes, request.settings, folder)
+    guessed = _guessed(views.subject, request.sizes)
+    sizes, sized, fixed_cpu = None, None, ""
+    # Shape inference accepts guesses that a session refuses once constants are folded: then the next ones are tried.
+    for number, choice in enumerate(_sizes(views.subject, request.sizes) if dynamic or request.sizes else ()):
+        sized = _resized(views, choice, folder / f"fixed-{number}")
+        fixed_cpu = _cpu_error(sized)
+        if not (fixed_cpu and guessed) or cpu:
+            sizes = choice
+            break
+    else:
+        sized = None
+    fixed = _answers(sized, request.settings) if sized else None
     now = fixed or before
+    rows = _rows(before, fixed)
+    on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
+    form = precision_of(views.subject.loaded.proto) if views.subject.loaded else ""
+    wanted = [quantized_advice(form, answer) for answer in now]
+    unsuited = "; ".join(dict.fromkeys(wanted)) if all(wanted) else ""
     return ModelFit(
         path=request.source.name,
         nodes=before[0].nodes,
         opset=_opset(views.subject),
         dynamic=dynamic,
         sizes=sizes or {},
-        guessed=_guessed(views.subject, request.sizes),
+        guessed=guessed,
         optimize=views.optimize,
-        rows=tuple(_rows(before, fixed, cpu, fixed_cpu)),
-        helps=helps_of(before, fixed, sizes or {}),
-        notes=(*_notes(now, cpu, dynamic, sizes), *_precision_notes(views.subject, now)),
+        rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
+        oldest=_oldest(rows, request, views, sized),
+        helps=helps_of(before, fixed, sizes or {}, unsuited),
+        notes=(
+            *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
+            *(note for note in dict.fromkeys(wanted) if note and not unsuited),
+        ),
     )
 
 
 def _answers(views: Views, settings: tuple[Settings, ...]) -> tuple[ModelAnswer, ...]:
-    return tuple(judge_views(views, one) for one in settings)
+    return tuple(judge_views(views, asked) for asked in settings)
 
 
 def _cpu_error(views: Views) -> str:
@@ -156,53 +194,53 @@ def _load_error(path: Path) -> str:
     return ""
 
 
-def _sizes(subject: PartitionInput, given: Mapping[str, int]) -> dict[str, int] | None:
-    """Sizes for every dynamic dimension, those given first; None where none were found."""
-    return likely_sizes(subject.loaded, given) if subject.loaded else None
+def _sizes(subject: PartitionInput, given: Mapping[str, int]) -> Iterable[dict[str, int]]:
+    """Sizes for every dynamic dimension, those given first, the likeliest first."""
+    return likely_sizes(subject.loaded, given) if subject.loaded else ()
 
 
 def _guessed(subject: PartitionInput, given: Mapping[str, int]) -> tuple[str, ...]:
     return unnamed(subject.loaded.proto, given) if subject.loaded else ()
 
 
-def _fixed(
-    views: Views, sizes: Mapping[str, int], settings: tuple[Settings, ...], folder: Path
-) -> tuple[tuple[ModelAnswer, ...] | None, str]:
-    """The answers with sizes, and why the CPU then has no session; no answers where the sizes do not fit."""
-    loaded = views.subject.loaded
-    if loaded is None:
-        return None, ""
-    place = folder / "fixed"
-    place.mkdir()
-    resized_model = resized(loaded, sizes, place)
-    subject = PartitionInput(source=loaded.source, path=resized_model.path, loaded=resized_model)
-    fixed = Views(subject=subject, optimize=Optimize.BASIC, folder=place)
-    cpu = _cpu_error(fixed)
-    return _answers(fixed, settings), cpu
+def _resized(views: Views, sizes: Mapping[str, int], folder: Path) -> Views:
+    """The model with sizes."""
+    assert views.subject.loaded is not None, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
+    folder.mkdir()
+    model = resized(views.subject.loaded, sizes, folder)
+    subject = PartitionInput(source=model.source, path=model.path, loaded=model)
+    return Views(subject=subject, optimize=Optimize.BASIC, folder=folder)
 
 
-def _rows(
-    before: tuple[ModelAnswer, ...], fixed: tuple[ModelAnswer, ...] | None, cpu: str, fixed_cpu: str
-) -> list[FitRow]:
-    rows = [
-        FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None)
+def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:
+    return tuple(
+        FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level)
         for now, then in zip(before, fixed or (None,) * len(before), strict=True)
-    ]
-    last = FitRow(
-        ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=_on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
     )
-    return [*rows, last]
+
+
+def _oldest(rows: Sequence[FitRow], request: FitRequest, views: Views, sized: Views | None) -> tuple[FitRow, ...]:
+    """The rows whose verdict is another one on the oldest systems."""
+    differing = []
+    for row, settings, oldest in zip(rows, request.settings, request.oldest or request.settings, strict=True):
+        if oldest.system == settings.system:
+            continue
+        fixed = _answers(sized, (oldest,)) if sized else None
+        (older,) = _rows(_answers(views, (oldest,)), fixed, oldest.system)
+        if (older.as_is.verdict, older.fit.verdict) != (row.as_is.verdict, row.fit.verdict):
+            differing.append(older)
+    return tuple(differing)
 
 
 def _of(answer: ModelAnswer) -> ProviderFit:
     standing, provider = standing_of(answer), answer.ep
-    found: AdviceVerdict = verdict(standing, provider)
+    advised: AdviceVerdict = verdict(standing, provider)
     return ProviderFit(
         nodes=standing.nodes,
         supported=standing.claimed,
         partitions=None if PROVIDER_RULES[provider].on_cpu else standing.partitions,
-        verdict=ANSWERS[found.choice],
-        reason=_load_failure(standing) or found.reason,
+        verdict=ANSWERS[advised.choice],
+        reason=_load_failure(standing) or advised.reason,
     )
 
 
@@ -219,42 +257,48 @@ def _on_cpu(nodes: int, error: str) -> ProviderFit:
 def _opset(subject: PartitionInput) -> int | None:
     if subject.loaded is None:
         return None
-    versions = [entry.version for entry in subject.loaded.proto.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = [entry.version for entry in subject.loaded.proto.opset_import if entry.domain in ONNX_DOMAINS]
     return versions[0] if versions else None
 
 
-def _notes(
-    answers: tuple[ModelAnswer, ...], cpu: str, dynamic: tuple[str, ...], sizes: Mapping[str, int] | None
-) -> tuple[str, ...]:
+def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...], refusal: str) -> tuple[str, ...]:
+    """Warnings of the rules, and how the model was judged; `refusal` says why the last sizes tried made no session."""
     notes = [warning for answer in answers for warning in answer.warnings]
     if cpu:
         notes.append("judged without optimization, because no session can be made on the CPU")
-    if dynamic and sizes is None:
-        notes.append(f"no sizes were found that fit {', '.join(dynamic)}: give them with --dimension NAME=N")
+    if unsized:
+        only = "" if cpu else ", so it may be one that loads with open dimensions only"
+        why = f" ({refusal})" if refusal else ""
+        notes.append(
+            f"no sizes were found for {', '.join(unsized)} with which ONNX Runtime takes the model{why}{only}; "
+            "if your app has sizes, try them with --dimension NAME=N"
+        )
     return tuple(dict.fromkeys(notes))
 
 
-def _precision_notes(subject: PartitionInput, answers: tuple[ModelAnswer, ...]) -> Iterator[str]:
-    """Which precisions providers want, where nodes are refused for the model's own."""
-    form = precision_of(subject.loaded.proto) if subject.loaded else ""
-    for advice in dict.fromkeys(quantized_advice(form, answer) for answer in answers):
-        if advice:
-            yield advice
-
-
 def check_models(
-    paths: Sequence[str | Path], settings: tuple[Settings, ...], sizes: Mapping[str, int], *, processes: int = 1
+    paths: Sequence[str | Path],
+    settings: tuple[Settings, ...],
+    sizes: Mapping[str, int],
+    *,
+    oldest: tuple[Settings, ...] = (),
+    processes: int = 1,
 ) -> FitDocument:
     """The answers for every model under files, folders and archives, each judged in a worker process.
 
+    `oldest` are the same providers' settings on the oldest systems that are asked about.
     ConfigError when a path does not exist or holds no model.
     """
     sources = find_models(paths, SUFFIXES)
     tasks = [
-        Task(label=source.name, request=FitRequest(source=source, settings=settings, sizes=dict(sizes)))
+        Task(
+            label=source.name,
+            request=FitRequest(source=source, settings=settings, oldest=oldest, sizes=dict(sizes)),
+            memory_bytes=needed_bytes(2 * source_bytes(source)),
+        )
         for source in sources
     ]
-    found = {
+    fits = {
         outcome.task.request.source: outcome.value or failed_fit(outcome.task.request.source, outcome.error)
         for outcome in run_tasks(fit, ModelFit, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
     }
@@ -262,5 +306,6 @@ def check_models(
     return FitDocument(
         ort_release=str(Release(*asked)),
         rules_release=str(rules_of(asked)),
-        models=tuple(found[source] for source in sources),
+        levels={row.provider: row.system for row in settings if row.system},
+        models=tuple(fits[source] for source in sources),
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import OWN_PRECISION
-from pipeline.partition.answer import ModelAnswer
+from pipeline.partition.answer import ModelAnswer, lost_to_dimensions
 from pipeline.passes.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -28,21 +28,28 @@ ENOUGH_COMPUTE = 0.9
 """A form must have this share of the compute nodes of the best one before its partitions count: one that claims next
 to nothing has few partitions."""
 
-CPU_WHY = "the CPU has kernels for every node"
+CPU_WHY = {
+    "cpu-arm64": "the CPU of ARM devices has int8 kernels for every node",
+    "cpu-x86_64": "the CPU of x86-64 devices has int8 kernels for every node",
+}
 
 
 class PrecisionTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider's rules say of a model in one precision; `refusal` says why there is no such model."""
+    """What a provider's rules say of a model in one precision; `refusal` says why there is no such model.
+
+    `lacks_data`: there is none for want of data alone.
+    """
 
     precision: str
     answer: ModelAnswer | None = None
     refusal: str = ""
+    lacks_data: bool = False
 
 
 class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `auto` keeps a precision for a provider, and why. `compute` counts Conv, Gemm, MatMul and their forms.
 
-    `partitions` and the counts are None where the provider's rules were not asked.
+    `partitions` and the counts are None where the provider's rules were not asked; `lacks_data` is as in the trial.
     """
 
     provider: str
@@ -52,6 +59,7 @@ class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
     compute: int | None = None
     compute_claimed: int | None = None
+    lacks_data: bool = False
 
     @property
     def text(self) -> str:
@@ -60,7 +68,7 @@ class PrecisionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_precision(
-    provider: str, own: ModelAnswer | None, trials: Sequence[PrecisionTrial]
+    provider: str, before: ModelAnswer | None, trials: Sequence[PrecisionTrial]
 ) -> list[PrecisionVerdict]:
     """One verdict for each trial, in their order; at most one is kept.
 
@@ -71,12 +79,12 @@ def choose_precision(
     """
     reasons = [_unusable(trial) for trial in trials]
     fitting = [trial for trial, reason in zip(trials, reasons, strict=True) if not reason]
-    most = max([_claimed(trial.answer) for trial in fitting] + [_claimed(own)], default=0)
+    most = max([_claimed(trial.answer) for trial in fitting] + [_claimed(before)], default=0)
     least = max(1.0, ENOUGH_COMPUTE * most)
     enough = [trial for trial in fitting if trial.answer is None or _claimed(trial.answer) >= least]
     best = min(enough, key=lambda trial: _rank(provider, trial.answer), default=None)
     return [
-        _verdict(provider, trial, reason or _why(provider, trial, best, own, enough), kept=trial is best)
+        _verdict(provider, trial, reason or _why(provider, trial, best, before, enough), kept=trial is best)
         for trial, reason in zip(trials, reasons, strict=True)
     ]
 
@@ -88,7 +96,7 @@ def kept_precisions(verdicts: Sequence[PrecisionVerdict]) -> tuple[str, ...]:
 
 def compute_claims(answer: ModelAnswer | None) -> list[bool]:
     """For each compute node (Conv, Gemm, MatMul and their quantized forms), whether it is claimed."""
-    return [one.claimed for one in answer.decisions if COMPUTE.fullmatch(one.op_type)] if answer else []
+    return [decision.claimed for decision in answer.decisions if COMPUTE.fullmatch(decision.op_type)] if answer else []
 
 
 def quantized_advice(form: str, answer: ModelAnswer) -> str:
@@ -124,12 +132,12 @@ def _qdq_precision(model: "ModelProto") -> str:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     values, weights, channels = Counter[str](), Counter[str](), ""
     for node in model.graph.node:
-        found = [constants.get(name) for name in node.input]
-        if node.op_type == "QuantizeLinear" and len(found) > 2 and found[2] is not None:
-            values[kinds.get(found[2].data_type, "")] += 1
-        if node.op_type == "DequantizeLinear" and found[0] is not None and found[0].data_type in kinds:
-            weights[kinds[found[0].data_type]] += 1
-            channels = "pc" if found[1] is not None and list(found[1].dims) not in ([], [1]) else channels
+        tensors = [constants.get(name) for name in node.input]
+        if node.op_type == "QuantizeLinear" and len(tensors) > 2 and tensors[2] is not None:
+            values[kinds.get(tensors[2].data_type, "")] += 1
+        if node.op_type == "DequantizeLinear" and tensors[0] is not None and tensors[0].data_type in kinds:
+            weights[kinds[tensors[0].data_type]] += 1
+            channels = "pc" if tensors[1] is not None and list(tensors[1].dims) not in ([], [1]) else channels
     return f"{values.most_common(1)[0][0]}{weights.most_common(1)[0][0]}{channels}" if values and weights else ""
 
 
@@ -157,14 +165,19 @@ def _why(
     provider: str,
     trial: PrecisionTrial,
     best: PrecisionTrial | None,
-    own: ModelAnswer | None,
+    before: ModelAnswer | None,
     enough: Sequence[PrecisionTrial],
 ) -> str:
+    if trial is best and trial.answer is None:
+        return CPU_WHY[provider]
     if trial.answer is None:
-        return CPU_WHY if trial is best else f"{best.precision if best else OWN_PRECISION} comes first on the CPU"
+        return f"{best.precision if best else OWN_PRECISION} comes first on the CPU"
+    codes = [decision.code for decision in trial.answer.decisions]
+    if not trial.answer.claimed and (lost := lost_to_dimensions(provider, trial.answer.dynamic, codes)):
+        return lost
     standing = _standing(provider, trial.answer)
     if trial not in enough:
-        return f"{standing}, {_standing(provider, own)} in its own precision" if own else standing
+        return f"{standing}, {_standing(provider, before)} in its own precision" if before else standing
     if trial is best:
         return standing
     assert best is not None  # noqa: S101 - one of those that claim enough is the best
@@ -173,21 +186,22 @@ def _why(
 
 def _standing(provider: str, answer: ModelAnswer | None) -> str:
     """As in `10 of 10 compute nodes in 2 partitions`."""
-    found = compute_claims(answer)
-    share = f"{sum(found)} of {len(found)} compute nodes"
+    claims = compute_claims(answer)
+    share = f"{sum(claims)} of {len(claims)} compute nodes"
     count = len(answer.partitions) if answer else 0
     return share if PROVIDER_RULES[provider].on_cpu else f"{share} in {count} partition{'s' * (count != 1)}"
 
 
 def _verdict(provider: str, trial: PrecisionTrial, reason: str, *, kept: bool) -> PrecisionVerdict:
     asked = trial.answer is not None and not trial.answer.error
-    found = compute_claims(trial.answer)
+    claims = compute_claims(trial.answer)
     return PrecisionVerdict(
         provider=provider,
         precision=trial.precision,
         kept=kept,
         reason=reason,
         partitions=len(trial.answer.partitions) if trial.answer and asked else None,
-        compute=len(found) if asked else None,
-        compute_claimed=sum(found) if asked else None,
+        compute=len(claims) if asked else None,
+        compute_claimed=sum(claims) if asked else None,
+        lacks_data=trial.lacks_data,
     )

@@ -10,7 +10,7 @@ import msgspec
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings, percent_of
 
 
 class FixChoice(StrEnum):
@@ -33,6 +33,11 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     def coverage(self) -> float:
         """The claimed share of the nodes, 0 to 1."""
         return self.claimed / self.nodes if self.nodes else 0.0
+
+    @property
+    def percent(self) -> int:
+        """The claimed share in whole per cent, rounded down."""
+        return percent_of(self.claimed, self.nodes)
 
     @property
     def left(self) -> int:
@@ -109,7 +114,7 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     checked_on: str = ""
     error: str | None = None
     copied: str | None = None
-    precision: str | msgspec.UnsetType = msgspec.UNSET
+    precision: str = ""
     """Which precision the provider wants, where nodes are refused for the model's own; unset for no such node."""
 
     @property
@@ -150,10 +155,10 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
 
 def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
     """What changed, in words; partitions count where borders cost anything."""
-    coverage = f"coverage {before.coverage:.0%} → {after.coverage:.0%}".replace("% →", " →").replace("%", " %")
+    coverage = f"coverage {before.percent} → {after.percent} %"
     parts = [] if PROVIDER_RULES[provider].on_cpu else [f"partitions {before.partitions} → {after.partitions}"]
     parts.append(coverage)
-    if f"{before.coverage:.0%}" == f"{after.coverage:.0%}" and before.left != after.left:
+    if before.percent == after.percent and before.left != after.left:
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
         parts.append("loads on the phone")
@@ -176,7 +181,7 @@ RANKS = {FixChoice.CPU: 0, FixChoice.MEASURE: 1, FixChoice.USE: 2}
 def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     """What to run a model on, from how far the provider takes it."""
     name = PROVIDER_RULES[provider].title
-    share = f"{standing.coverage:.0%}".replace("%", " %")
+    share = f"{standing.percent} %"
     if standing.load_error:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"a session with {name} cannot be made on the phone")
     if not standing.claimed:
@@ -190,13 +195,13 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
 
 
 def _few_partitions(standing: ProviderSupport, name: str, share: str) -> AdviceVerdict:
-    one = standing.partitions == 1
-    pieces = "one partition" if one else f"{standing.partitions} partitions"
+    single = standing.partitions == 1
+    pieces = "one partition" if single else f"{standing.partitions} partitions"
     if standing.coverage > HIGH_COVERAGE:
-        choice = FixChoice.USE if one else FixChoice.MEASURE
-        ending = "nearly all work is done there" if one else "whether they pay off depends on the phone"
+        choice = FixChoice.USE if single else FixChoice.MEASURE
+        ending = "nearly all work is done there" if single else "whether they pay off depends on the phone"
         return AdviceVerdict(choice=choice, reason=f"{pieces} with {share} of the nodes, {ending}")
-    if one and standing.coverage > HALF_COVERAGE:
+    if single and standing.coverage > HALF_COVERAGE:
         why = f"one partition, but with only {share} of the nodes; the CPU computes the rest"
         return AdviceVerdict(choice=FixChoice.MEASURE, reason=why)
     return AdviceVerdict(
@@ -230,6 +235,19 @@ def improves(after: ProviderSupport, before: ProviderSupport, provider: str) -> 
     return fewer >= 0 and less >= 0 and (fewer > 0 or less > 0)
 
 
+def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> bool:
+    """Whether a standing is worse in something, and its verdict no better: it does not load, or has more borders or a
+    smaller claimed share. Where nothing was claimed there is nothing to lose.
+    """
+    if bool(after.load_error) != bool(before.load_error):
+        return bool(after.load_error)
+    ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
+    if ranks[0] != ranks[1]:
+        return ranks[0] < ranks[1]
+    more = not PROVIDER_RULES[provider].on_cpu and after.partitions > before.partitions
+    return bool(before.claimed) and (more or after.coverage < before.coverage)
+
+
 def preference(standing: ProviderSupport, provider: str) -> tuple[bool, int, int, float]:
     """Sorts standings, the best last."""
     rank = RANKS[verdict(standing, provider).choice]
@@ -246,37 +264,83 @@ MOST = 3
 
 
 class Help(msgspec.Struct, frozen=True, kw_only=True):
-    """One change and what it gives, by provider; the commonest reason why not yet, and what the rules say to do."""
+    """One change, what it gives and what it costs, by provider; the commonest reason why not yet, and what to do."""
 
     what: str
-    gains: dict[str, str]
+    gains: dict[str, str] = {}
+    losses: dict[str, str] = {}
     reason: str = ""
     remedy: str = ""
 
 
 class _Change(NamedTuple):
-    """How far a provider supports a model now, and would if it supported `nodes` more of one operator."""
+    """How far a provider supports a model now, and would with sizes or with `nodes` more of one operator."""
 
     answer: ModelAnswer
     before: ProviderSupport
     after: ProviderSupport
-    nodes: int
+    op_type: str = ""
+    nodes: int = 0
+
+    @property
+    def loses(self) -> bool:
+        return worsens(self.after, self.before, self.answer.ep)
+
+    @property
+    def gains(self) -> bool:
+        """Whether something is better and nothing worse: fewer borders around a smaller share are no gain."""
+        return improves(self.after, self.before, self.answer.ep) and not self.loses
+
+    @property
+    def worth(self) -> tuple[int, int, int]:
+        """Steps to a better verdict, then one less for any loss, then the nodes that a gain takes from the CPU."""
+        after, before = (RANKS[verdict(standing, self.answer.ep).choice] for standing in (self.after, self.before))
+        return after - before, -self.loses, self.gains * (self.after.claimed - self.before.claimed)
+
+    @property
+    def text(self) -> str:
+        """As `0 → 316 of 328 nodes, 0 → 7 partitions`."""
+        before, after = self.before, self.after
+        of = f" of {before.nodes}" if before.nodes != after.nodes else ""
+        text = f"{before.claimed}{of} → {after.claimed} of {after.nodes} nodes"
+        if bool(after.load_error) != bool(before.load_error):
+            text += f", and {'no' if after.load_error else 'a'} session can be made"
+        borders = f", {before.partitions} → {after.partitions} partitions"
+        return text if PROVIDER_RULES[self.answer.ep].on_cpu else text + borders
+
+
+FROM_FLOAT = (
+    "judge the float model, and make the form of each provider from it: "
+    "ort-mobile convert FLOAT.onnx --precision auto --test-data DATA --output OUT"
+)
 
 
 def helps_of(
     before: Sequence[ModelAnswer],
     fixed: Sequence[ModelAnswer] | None,
     sizes: Mapping[str, int],
+    unsuited: str = "",
 ) -> tuple[Help, ...]:
-    """The changes that gain most, the best first: sizes come first, the rest is what then is still in the way."""
-    found: list[Help] = []
-    if fixed:
-        gains = _gains((one.ep, standing_of(one), standing_of(then)) for one, then in zip(before, fixed, strict=True))
-        named = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        if gains:
-            found.append(Help(what=f"fix the dynamic dimensions ({named})", gains=gains))
+    """The changes that gain most, the best first: sizes, unless they cost more, and what then is still in the way.
+
+    `unsuited` says why the model's precision is for no provider: then the first is to start from the float model. To
+    rewrite operators of such a form is no way; sizes may make a verdict better.
+    """
     now = fixed or before
-    return (*found, *_failures(now), *_rewrites(now))[:MOST]
+    named = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    pairs = zip(before, now, strict=True)
+    sized = [_Change(then, standing_of(as_is), standing_of(then)) for as_is, then in pairs]
+    if unsuited:
+        better = [_help(sized, named)] if _worth(sized)[0] > 0 else []
+        what = "start from the float model" + ("" if better else ": no change of this file helps")
+        return (Help(what=what, reason=unsuited, remedy=FROM_FLOAT), *better)
+    ranked = sorted([sized, *_rewrites(now)], key=_worth, reverse=True)
+    ranked = [changes for changes in ranked if any(change.gains for change in changes)]
+    if _worth(sized)[:2] >= (0, 0):
+        ranked.sort(key=lambda changes: changes is not sized)
+    helps = [_help(changes, named) for changes in ranked]
+    first = ranked[:1] == [sized]
+    return (*helps[:first], *_failures(now), *helps[first:])[:MOST]
 
 
 def _failures(answers: Iterable[ModelAnswer]) -> Iterator[Help]:
@@ -291,57 +355,39 @@ def _failures(answers: Iterable[ModelAnswer]) -> Iterator[Help]:
             )
 
 
-def _rewrites(answers: Sequence[ModelAnswer]) -> list[Help]:
-    """Operators whose nodes, if they were supported, would improve some provider, those that improve most first.
+def _rewrites(answers: Sequence[ModelAnswer]) -> list[list[_Change]]:
+    """What supporting all nodes of an operator would change for each provider, by operator.
 
     XNNPACK is left out: the CPU computes next to it what it has no kernel for.
     """
-    found: dict[str, list[_Change]] = defaultdict(list)
+    changes: dict[str, list[_Change]] = defaultdict(list)
     for answer in answers:
         before = standing_of(answer)
         if before.load_error or PROVIDER_RULES[answer.ep].on_cpu:
             continue
-        for one in answer.operators:
-            after = ProviderSupport(nodes=answer.nodes, claimed=one.claimed, partitions=one.partitions)
-            if improves(after, before, answer.ep):
-                found[one.op_type].append(_Change(answer, before, after, one.nodes))
-    for changes in found.values():
-        changes.sort(key=lambda change: _worth([change]), reverse=True)
-    ranked = sorted(found.items(), key=lambda item: _worth(item[1]), reverse=True)
-    return [_rewrite(op_type, changes) for op_type, changes in ranked]
+        for gain in answer.operators:
+            after = ProviderSupport(nodes=answer.nodes, claimed=gain.claimed, partitions=gain.partitions)
+            changes[gain.op_type].append(_Change(answer, before, after, gain.op_type, gain.nodes))
+    return list(changes.values())
 
 
-def _worth(changes: Sequence[_Change]) -> tuple[int, int]:
-    """Verdicts that become better, then nodes that move from the CPU to a provider."""
-    better = sum(RANKS[_choice(c.after, c.answer)] - RANKS[_choice(c.before, c.answer)] for c in changes)
-    return better, sum(c.after.claimed - c.before.claimed for c in changes)
+def _worth(changes: Sequence[_Change]) -> tuple[int, ...]:
+    """The sums over all providers."""
+    return tuple(map(sum, zip(*(change.worth for change in changes), strict=True)))
 
 
-def _choice(standing: ProviderSupport, answer: ModelAnswer) -> FixChoice:
-    return verdict(standing, answer.ep).choice
-
-
-def _rewrite(op_type: str, changes: Sequence[_Change]) -> Help:
-    nodes = max(change.nodes for change in changes)
-    refused = [d for d in changes[0].answer.decisions if not d.claimed and d.op_type == op_type]
+def _help(changes: Sequence[_Change], sizes: str) -> Help:
+    """The providers that gain most first; the reasons of the first."""
+    ordered = sorted(changes, key=lambda change: (change.gains, change.worth), reverse=True)
+    op_type, nodes = ordered[0].op_type, max(change.nodes for change in changes)
+    refused = [d for d in ordered[0].answer.decisions if not d.claimed and d.op_type == op_type]
     remedies = Counter(decision.remedy for decision in refused if decision.remedy)
     reasons = Counter(decision.reason for decision in refused if decision.reason)
+    rewrite = f"rewrite {op_type} ({nodes} node{'s' * (nodes != 1)})"
     return Help(
-        what=f"rewrite {op_type} ({nodes} node{'s' * (nodes != 1)})",
-        gains={c.answer.ep: _gain(c.before, c.after, c.answer.ep) for c in changes},
+        what=rewrite if op_type else f"fix the dynamic dimensions ({sizes})",
+        gains={change.answer.ep: change.text for change in ordered if change.gains},
+        losses={change.answer.ep: change.text for change in ordered if change.loses},
         reason=reasons.most_common(1)[0][0] if reasons else "",
         remedy=remedies.most_common(1)[0][0] if remedies else "",
     )
-
-
-def _gains(pairs: Iterable[tuple[str, ProviderSupport, ProviderSupport]]) -> dict[str, str]:
-    """What changed for the providers that it improves."""
-    return {ep: _gain(before, after, ep) for ep, before, after in pairs if improves(after, before, ep)}
-
-
-def _gain(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
-    """As `0 → 316 of 328 nodes, 0 → 7 partitions`."""
-    nodes = f"{before.claimed} → {after.claimed} of {after.nodes} nodes"
-    if before.load_error and not after.load_error:
-        nodes += ", and a session can be made"
-    return nodes if PROVIDER_RULES[provider].on_cpu else f"{nodes}, {before.partitions} → {after.partitions} partitions"

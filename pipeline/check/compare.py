@@ -4,9 +4,10 @@ The one rule of every numeric check (conversion, devices, advice, proofs): an er
 of the reference's largest value and an absolute floor, and only where a trivially wrong answer would not pass as well.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -22,7 +23,9 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     `max_rel_error` is relative to the largest absolute value of the reference, `limit` the largest absolute error that
     passes, `cosine` over the flattened outputs, `top1_agreement` the share of the labelled set on which the answer is
     the original model's. `unknown`: these inputs cannot show whether the output is right, for the reason given; then
-    `passed` is false, and the check has not failed either. `random_inputs`: nobody gave test data.
+    `passed` is false, and the check has not failed either. `random_inputs`: nobody gave test data. `sqnr_db` is the
+    output's signal to noise against the float original's on the same inputs, where the reference is that model in
+    another precision; None where they are equal, unset where there is no such number.
     """
 
     output: str
@@ -35,10 +38,13 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     cosine: float | None = None
     top1_agreement: float | None = None
     reason: str = ""
-    metric: str | msgspec.UnsetType = msgspec.UNSET
-    value: float | msgspec.UnsetType = msgspec.UNSET
+    remedy: str = ""
+    """What to do about it; "" for what is usual (`remedy_of`)."""
+    sqnr_db: float | msgspec.UnsetType | None = msgspec.UNSET
+    metric: str = ""
+    value: float | None = None
     """The metric of the labelled set from the device's own outputs."""
-    original_value: float | msgspec.UnsetType = msgspec.UNSET
+    original_value: float | None = None
     """The same of the float original's outputs, on the computer that made the artifacts."""
 
     @property
@@ -95,6 +101,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     spans: dict[str, float] = {}
     random_inputs: bool = False
     unsteady: tuple[str, ...] = ()
+    refuted: tuple[OutputCheck, ...] = ()
     min_top1_agreement: float | None = None
 
     def floor_of(self, output: str) -> float:
@@ -107,10 +114,6 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     def data(self) -> str:
         """What the inputs are, in words."""
         return "random inputs" if self.random_inputs else "this test data"
-
-
-OTHER_PROCESSOR = "cannot judge on this computer"
-"""How the reason of a check begins that another processor would decide."""
 
 
 def usual_tolerance(precision: OutputPrecision, max_relative_error: float | None = None) -> Tolerance:
@@ -133,18 +136,28 @@ def read_tensor(tensor: TensorFile) -> Array:
 
 
 def compare_outputs(
-    reference: Mapping[str, Array], actual: Mapping[str, Array], tolerance: Tolerance
+    reference: Mapping[str, Array],
+    actual: Mapping[str, Array],
+    tolerance: Tolerance,
+    original: Mapping[str, Array] = MappingProxyType({}),
 ) -> Iterator[OutputCheck]:
-    """A check for each output of the reference, in its order; an output that is not there fails."""
+    """A check for each output of the reference, in its order; an output that is not there fails.
+
+    `original` has the float original's outputs where the reference is that model in another precision.
+    """
     for name, expected in reference.items():
         if name not in actual:
             yield OutputCheck(output=name, passed=False, reason="the run did not give this output")
-        else:
-            yield compare_output(name, expected, actual[name], tolerance)
+            continue
+        check = compare_output(name, expected, actual[name], tolerance)
+        sqnr = sqnr_db(original[name], actual[name]) if name in original else msgspec.UNSET
+        yield msgspec.structs.replace(check, sqnr_db=sqnr)
 
 
 def compare_output(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
     """One output against its reference; unknown where its inputs cannot show whether it is right."""
+    if refuted := next((check for check in tolerance.refuted if check.output == name), None):
+        return refuted
     check = _compared(name, reference, actual, tolerance)
     if check.failed and name in tolerance.unsteady:
         why = "the original model's own output changes as much when its inputs change by a rounding error"
@@ -223,10 +236,32 @@ def _emptiness(expected: Floats) -> str:
     return f"the output is nearly constant there ({low:.2g} to {high:.2g})"
 
 
+def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
+    """Signal to noise in dB where the original is finite; None for equal numbers, unset where it cannot be computed."""
+    if original.shape != actual.shape or original.dtype.kind not in "fiub" or not original.size:
+        return msgspec.UNSET
+    finite = np.isfinite(original)
+    signal, given = original[finite].astype(np.float64), actual[finite].astype(np.float64)
+    if not signal.size or not np.isfinite(given).all():
+        return msgspec.UNSET
+    noise = float(np.square(given - signal).sum())
+    power = float(np.square(signal).sum())
+    if not noise:
+        return None
+    return float(10 * np.log10(power / noise)) if power else msgspec.UNSET
+
+
+def worst_sqnr(checks: Iterable[OutputCheck]) -> float | msgspec.UnsetType | None:
+    """The least signal to noise of all; None where all outputs are equal, unset where none has any."""
+    found = [check.sqnr_db for check in checks if check.sqnr_db is not msgspec.UNSET]
+    numbers = [number for number in found if isinstance(number, float)]
+    return min(numbers, default=None) if found else msgspec.UNSET
+
+
 def remedy_of(check: OutputCheck) -> str:
     """What to do about a check that did not pass: test data first, tolerances last."""
-    if check.unknown and check.reason.startswith(OTHER_PROCESSOR):
-        return "measure on a phone, or check on a computer with VNNI"
+    if check.remedy:
+        return check.remedy
     if check.unknown and not check.random_inputs:
         return "give test data on which this output varies"
     if check.unknown:

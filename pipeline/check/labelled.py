@@ -21,7 +21,7 @@ LABELLED_BYTES = 128 << 20
 class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
     """The labelled set as raw files: `inputs` and `outputs` are stacked samples, first axis the sample.
 
-    `labels` has one for each; () in results from before it was kept. `accuracy` is the original's share of right
+    `labels` has one for each. `accuracy` is the original's share of right
     answers, None where labels are no numbers of classes.
     """
 
@@ -29,7 +29,7 @@ class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
     inputs: TensorFile
     outputs: TensorFile
     accuracy: float | None
-    labels: tuple[int | str, ...] = ()
+    labels: tuple[int | str, ...]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -34,6 +34,10 @@ class FindingKind(StrEnum):
     FLAG_COSTS_NODES = "flag_costs_nodes"
 
 
+CLAIMS = frozenset({FindingKind.NOTHING_CLAIMED, FindingKind.FLAG_WITHOUT_EFFECT, FindingKind.FLAG_COSTS_NODES})
+"""What is known of a provider's claims: it says nothing against the outputs."""
+
+
 class ProofFinding(Finding, frozen=True, kw_only=True):
     """A finding of a proof. `config_line` is the line of an operator config that brings a kernel that is missing."""
 
@@ -65,6 +69,21 @@ class ProofRow(Struct, frozen=True, kw_only=True):
     partitions: tuple[int, ...] | None = None
     findings: tuple[ProofFinding, ...] = ()
 
+    @property
+    def broken(self) -> bool:
+        """Whether it did not run or gave wrong outputs, be it in a way that nothing ships in."""
+        return any(finding.kind not in CLAIMS | {FindingKind.NOT_COMPARED} for finding in self.findings)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it ran and its outputs were shown to be right."""
+        return not self.failed and all(finding.kind in CLAIMS for finding in self.findings)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it ran, and nothing could show whether its outputs are right."""
+        return not (self.failed or self.broken or self.passed)
+
 
 class ProvenLibrary(Struct, frozen=True, kw_only=True):
     """The library that was run. `abis` are all that the archive has; the rows say which ran; `sha256` of the first."""
@@ -81,7 +100,7 @@ PROOFS = "library_proofs"
 
 
 class LibraryProof(Struct, frozen=True, kw_only=True):
-    """What came of all rows, or why nothing was run (`not_run`, "" where it was) for the `targets` that ship it.
+    """What came of all rows, or why nothing was run for the `targets` that ship it (`not_run`, with its `remedy`).
 
     `bundle` is the content digest of the bundle; `left_out` names the targets of another platform than the library's.
     """
@@ -93,12 +112,24 @@ class LibraryProof(Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_run: str = ""
+    remedy: str = ""
     targets: tuple[str, ...] = ()
+
+    @property
+    def not_run_text(self) -> str:
+        """Why nothing was run, with what to do; "" where it was."""
+        return "; ".join(filter(None, (self.not_run, self.remedy)))
 
     @property
     def failed(self) -> bool:
         """Whether any row must not ship."""
         return any(row.failed for row in self.rows)
+
+    def undecided(self, target: str) -> tuple[ProofRow, ...]:
+        """The rows of a target whose outputs were judged in no place: another CPU or API level may have judged them."""
+        rows = [row for row in self.rows if target in row.targets]
+        judged = {(row.model, row.variant, row.run) for row in rows if row.passed or row.failed}
+        return tuple(row for row in rows if row.undecided and (row.model, row.variant, row.run) not in judged)
 
     @property
     def objections(self) -> tuple[str, ...]:

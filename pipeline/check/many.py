@@ -19,7 +19,7 @@ from pipeline.core.variant import Artifact, Level
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import GuessRequest, InputsChecked, check_inputs
-from pipeline.model.sources import NamedModel, find_models, name_models
+from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
 
 LEAN = {
     "session.use_memory_mapped_ort_model": "1",
@@ -61,8 +61,10 @@ def check_artifact(request: CheckRequest) -> CheckResult:
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in request.reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in request.reference.outputs}
+    original = {tensor.name: read_tensor(tensor) for tensor in request.reference.original}
     outputs = run_artifact(request.file, request.artifact.session_options, feeds)
-    return CheckResult(checks=excused(compare_outputs(expected, outputs, request.tolerance), Path(request.file)))
+    checks = compare_outputs(expected, outputs, request.tolerance, original)
+    return CheckResult(checks=excused(checks, Path(request.file)))
 
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -96,9 +98,13 @@ def _refused(file: str, error: Exception) -> ModelError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModel:
-    """A model that is to have a reference: what it is run on, and labelled samples for devices."""
+    """A model that is to have a reference: what it is run on, and labelled samples for devices.
+
+    `original` is the float model that it was made from, where it is in another precision.
+    """
 
     model: NamedModel
+    original: SourceModel | None = None
     data: Dataset = field(default_factory=Dataset)
     labelled: Dataset | None = None
 
@@ -134,9 +140,8 @@ def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
             request = GuessRequest(
                 source=model.source, dimensions=model.dimensions, data=subject.data, work_folder=str(folder)
             )
-            tasks.append(
-                Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes))
-            )
+            needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
+            tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed))
     limit = time_limit(subject.model.size_bytes for subject in subjects)
     for outcome in run_tasks(check_inputs, InputsChecked, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
         if isinstance(outcome.error, ConfigError | MissingError):
@@ -152,13 +157,15 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
         scratch.mkdir(parents=True)
         request = ReferenceRequest(
             source=model.source,
+            original=subject.original,
             fixed_dimensions=model.dimensions,
             data=subject.data,
             labelled=subject.labelled,
             folder=str(folder / model.name),
             work_folder=str(scratch),
         )
-        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed_bytes(2 * model.size_bytes)))
+        needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
+        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed))
     outcomes = {}
     with progress.stage("reference", len(tasks)) as stage:
         limit = time_limit(subject.model.size_bytes for subject in subjects)

@@ -1,6 +1,7 @@
 """What a model computes without any optimization: the outputs that artifacts must match, and how wide they can be."""
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from device_runner.spec import TensorFile
-from pipeline.check.compare import Array, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
+from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
 from pipeline.check.labelled import LabelledSet, labelled_set
-from pipeline.core.errors import ModelError
+from pipeline.check.overflow import refuted_outputs
+from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.files import make_folder
 from pipeline.dataset import Dataset, Sample, first_sample
 from pipeline.dataset.candidates import open_session, run_session
@@ -120,10 +122,12 @@ changes in single precision, the least that there is in half.
 class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One model, the inputs to run it with, and where raw tensors go.
 
-    The model runs on the first sample of `data`, and on those of `labelled` that devices answer, too.
+    The model runs on the first sample of `data`, and on those of `labelled` that devices answer, too. `original` is the
+    float model that it was made from, where it is in another precision.
     """
 
     source: SourceModel
+    original: SourceModel | None = None
     fixed_dimensions: dict[str, int] = {}
     data: Dataset = Dataset()
     labelled: Dataset | None = None
@@ -134,7 +138,8 @@ class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs and what the original model makes of them, as raw files; `notes` are findings that a user should see.
 
-    `data` says what the inputs were taken from, and `sample` which of its samples they are.
+    `data` says what the inputs were taken from, and `sample` which of its samples they are. `run_seconds` is how long
+    one inference took on this computer.
     """
 
     inputs: tuple[TensorFile, ...]
@@ -144,10 +149,15 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     input_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     random_inputs: bool = False
+    run_seconds: float = 0.0
     spans: dict[str, float] = {}
     """Upper minus lower bound of outputs that their operators bound, by name."""
     unsteady: tuple[str, ...] = ()
     """Outputs that the original does not repeat when random inputs change by a rounding error."""
+    original: tuple[TensorFile, ...] = ()
+    """The float original's outputs on the same inputs; () for a model in its own precision."""
+    refuted: tuple[OutputCheck, ...] = ()
+    """Outputs that are not finite where the float original's are: no file of this precision may pass."""
     data: Dataset = Dataset()
     sample: str = ""
 
@@ -158,6 +168,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
             spans=self.spans,
             random_inputs=self.random_inputs,
             unsteady=self.unsteady,
+            refuted=self.refuted,
         )
 
 
@@ -179,7 +190,9 @@ def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) ->
     session = open_session(model)
     takes = own_inputs(model.proto)
     sample = first_sample(data, takes)
+    start = time.perf_counter()
     outputs = run_session(session, sample.inputs, request.source.name)
+    run_seconds = time.perf_counter() - start
     precision = _precision(model, outputs)
     random, spans = request.data.is_random(takes), output_spans(model.proto.graph)
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
@@ -188,26 +201,55 @@ def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) ->
     labelled, notes = (
         labelled_set(session, takes, request.labelled, folder, request.source.name) if request.labelled else (None, ())
     )
+    original, refuted, unknown = _beside_original(model, request, sample, outputs, precision)
     return Reference(
         inputs=tuple(
             write_tensor(folder / f"input_{n}.bin", name, array)
             for n, (name, array) in enumerate(sample.inputs.items())
         ),
-        outputs=tuple(
-            write_tensor(folder / f"output_{n}.bin", name, array)
-            for n, (name, array) in enumerate(outputs.items())
-            if array.dtype.kind in "fiub"
-        ),
+        outputs=_written(folder, "output", outputs),
+        original=_written(folder, "original", original),
+        refuted=tuple(msgspec.structs.replace(check, random_inputs=random) for check in refuted),
         precision=precision,
         labelled=labelled,
         input_names=tuple(sample.inputs),
-        notes=(*_notes(sample, outputs), *notes),
+        notes=(*_notes(sample, outputs), *notes, *unknown),
         data=data,
         sample=sample.name,
         random_inputs=random,
+        run_seconds=run_seconds,
         spans=spans,
         unsteady=_unsteady(session, sample.inputs, outputs, tolerance) if random else (),
     )
+
+
+def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[TensorFile, ...]:
+    """Outputs of numbers as raw files."""
+    return tuple(
+        write_tensor(folder / f"{stem}_{n}.bin", name, array)
+        for n, (name, array) in enumerate(outputs.items())
+        if array.dtype.kind in "fiub"
+    )
+
+
+def _beside_original(
+    model: PreparedModel,
+    request: ReferenceRequest,
+    sample: Sample,
+    outputs: Mapping[str, Array],
+    precision: OutputPrecision,
+) -> tuple[dict[str, Array], list[OutputCheck], tuple[str, ...]]:
+    """The float original's outputs on the same sample, checks that these refute, and why there are none."""
+    if request.original is None:
+        return {}, [], ()
+    try:
+        loaded = load_model(request.original, Path(request.work_folder))
+        original = prepare_model(loaded, request.fixed_dimensions)
+        expected = run_session(open_session(original), sample.inputs, request.original.name)
+        both = (outputs, expected)
+        return expected, list(refuted_outputs(model, original, sample.inputs, both, precision)), ()
+    except PipelineError as error:
+        return {}, [], (f"outputs were not compared with the float original's: {error}",)
 
 
 def _unsteady(

@@ -1,18 +1,171 @@
 """Sound artifacts that ONNX Runtime fails to load, run or replay: each defect as measured, with its releases.
 
-Sources: extended builds of 1.21.0 over 5,514 artifacts; the wheels of 1.20.1 to 1.31.1. Where a
-release was not tried, the finding is a warning.
+Sources: extended builds of 1.21.0 over 5,514 artifacts; the wheels of 1.20.1 to 1.31.1. Where a release was not tried,
+the finding is a warning. Sums of int8 products that the kernels for ARM get wrong are read from files in ORT format
+(facts: arm64_host.md 5.1, 5.5): MLAS on arm64 processors without dot product adds the products at k and k + 8 of a
+block of 16 in 16 bits, and twice -128 by -128 does not fit. Unsigned values are made signed first: 0 is -128 there. Its
+32-bit kernel leaves out the last products of the last row where rows are odd and values are signed.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.compat.int8_sums import ReadWeight, left_out, overflowing
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64
 from pipeline.core.releases import Release
-from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode
+from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, Tensor, TensorType
+from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+BLOCK, APART = 16, 8
+"""Products of a block along K, and how far apart those are that are added in 16 bits first."""
+LOWEST = -128
+
+POSITIONS: Mapping[str, tuple[int, int]] = {
+    "QLinearConv": (0, 3), "QLinearMatMul": (0, 3), "QGemm": (0, 3),
+    "MatMulInteger": (0, 1), "MatMulIntegerToFloat": (0, 1), "DynamicQuantizeMatMul": (0, 1),
+}  # fmt: skip
+"""Operators that multiply by int8 weights, with the positions of values and weights among their inputs."""
+CONVOLUTIONS = frozenset({"Conv", "QLinearConv"})
+REPLAYED = frozenset({"Conv", "MatMul", "Gemm"})
+"""What becomes one of them when an app replays saved runtime optimizations."""
+SIGNED, EIGHT_BITS = frozenset({INT8}), frozenset({UINT8, INT8, FLOAT})
+"""Types of values that are multiplied by int8 weights; DynamicQuantizeMatMul makes uint8 of floats."""
+
+ReadWeight = Callable[[Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Product:
+    """An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
+
+    node: OrtNode
+    values: str
+    weights: Tensor
+
+    @property
+    def name(self) -> str:
+        """How findings name it."""
+        return self.node.name or next(iter(self.node.outputs), self.node.op_type)
+
+    @property
+    def dense(self) -> bool:
+        """Whether it is a matrix product of weights that are there: a depthwise convolution has its own kernel."""
+        dims, group = self.weights.dims, self.node.attributes.get("group")
+        if self.weights.length != math.prod(dims) or len(dims) < (3 if self.node.op_type in CONVOLUTIONS else 1):
+            return False
+        return self.node.op_type not in CONVOLUTIONS or dims[1] > 1 or group is None or group.value != dims[0]
+
+
+def weight_reader(file: Path) -> ReadWeight:
+    """Reads int8 weights of a file in ORT format, in their shape."""
+
+    def read(tensor: Tensor) -> "np.ndarray[Any, np.dtype[np.int8]]":
+        import numpy as np
+
+        values = np.fromfile(file, dtype=np.int8, count=tensor.length, offset=tensor.offset)
+        return values.reshape(tensor.dims)
+
+    return read
+
+
+def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> str:
+    """The first operator whose weights have -128 where two products are added in 16 bits; "" without one.
+
+    `replayed` asks for those that exist only after saved runtime optimizations are replayed. Whether the sum overflows
+    depends on the values, too: where both are -128, or 0 if unsigned, often the zero of what was behind a Relu.
+    """
+    for graph in model.graph.walk():
+        if replayed:
+            products = _to_be_fused(graph) if graph.runtime_optimizations else iter(())
+        else:
+            products = _fused(graph, EIGHT_BITS)
+        for product in products:
+            if read and product.dense and _pairs(_rows(read(product.weights), product.node)):
+                return product.name
+    return ""
+
+
+def left_out(model: OrtModel) -> str:
+    """The first matrix product with odd rows (or not known) whose K is no multiple of 16; "" without one."""
+    for graph in model.graph.walk():
+        for product in _fused(graph, SIGNED):
+            if product.node.op_type != "QLinearConv" and _depth(product) % BLOCK and _odd_rows(graph, product.values):
+                return product.name
+    return ""
+
+
+def _fused(graph: OrtGraph, kinds: frozenset[int]) -> Iterator[Int8Product]:
+    for node in graph.nodes:
+        values, weights = (_input(node, at) for at in POSITIONS.get(node.op_type, (-1, -1)))
+        if _type(graph, values) in kinds and _type(graph, weights) == INT8 and weights in graph.initializers:
+            yield Int8Product(node, values, graph.initializers[weights])
+
+
+def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
+    linear = (node for node in graph.nodes if node.op_type == "DequantizeLinear" and node.inputs and node.outputs)
+    before = {node.outputs[0]: node.inputs[0] for node in linear}
+    for node in graph.nodes:
+        values, weights = (before.get(_input(node, at), "") for at in (0, 1))
+        tensor = graph.initializers.get(weights)
+        if node.op_type in REPLAYED and tensor and tensor.data_type == INT8 and _type(graph, values) in EIGHT_BITS:
+            yield Int8Product(node, values, tensor)
+
+
+def _input(node: OrtNode, position: int) -> str:
+    return node.inputs[position] if 0 <= position < len(node.inputs) else ""
+
+
+def _type(graph: OrtGraph, name: str) -> int:
+    tensor, info = graph.initializers.get(name), graph.node_args.get(name)
+    return tensor.data_type if tensor else info.elem_type if isinstance(info, TensorType) else 0
+
+
+def _transposed(node: OrtNode) -> bool:
+    given = node.attributes.get("transB")
+    return given is not None and bool(given.value)
+
+
+def _rows(weights: "np.ndarray[Any, np.dtype[np.int8]]", node: OrtNode) -> "np.ndarray[Any, np.dtype[np.int8]]":
+    """The weights of each output along K; a convolution's are in the order of channels last."""
+    import numpy as np
+
+    if node.op_type in CONVOLUTIONS:
+        return np.moveaxis(weights, 1, -1).reshape(weights.shape[0], -1)
+    if weights.ndim < 2:
+        return weights.reshape(1, -1)
+    along = weights if _transposed(node) else np.swapaxes(weights, -1, -2)
+    return along.reshape(-1, along.shape[-1])
+
+
+def _pairs(rows: "np.ndarray[Any, np.dtype[np.int8]]") -> bool:
+    import numpy as np
+
+    lowest = rows == LOWEST
+    if rows.shape[1] <= APART or not lowest.any():
+        return False
+    padded = np.pad(lowest, ((0, 0), (0, -rows.shape[1] % BLOCK))).reshape(rows.shape[0], -1, 2, APART)
+    return bool((padded[:, :, 0] & padded[:, :, 1]).any())
+
+
+def _depth(product: Int8Product) -> int:
+    dims = product.weights.dims
+    return dims[-1 if _transposed(product.node) or len(dims) < 2 else -2] if dims else 0
+
+
+def _odd_rows(graph: OrtGraph, values: str) -> bool:
+    info = graph.node_args.get(values)
+    shape = info.shape if isinstance(info, TensorType) else None
+    rows = shape[-2] if shape and len(shape) > 1 else 1 if shape else None
+    return not isinstance(rows, int) or rows < 0 or rows % 2 == 1
+
 
 RUNTIME_STYLE_SINCE = Release(1, 11)
 
@@ -108,10 +261,6 @@ def _uncounted(model: OrtModel, _: ReadWeight | None) -> str:
     return ", ".join(sorted(produced & UNCOUNTED))
 
 
-def _cleaned_up(model: OrtModel, _: ReadWeight | None) -> str:
-    return next((name for graph in model.graph.walk() if (name := _identity_at(graph))), "")
-
-
 def _identity_at(graph: OrtGraph) -> str:
     """The graph output before which loading puts an Identity without a version, "" where it puts none.
 
@@ -119,7 +268,7 @@ def _identity_at(graph: OrtGraph) -> str:
     reader gave a graph output, and what was dequantized comes from no node or had several readers, an Identity is put
     in (qdq_final_cleanup.cc). Values of the parameters are not compared here: types and shapes are.
     """
-    made = {output for node in graph.nodes for output in node.outputs}
+    computed = {output for node in graph.nodes for output in node.outputs}
     readers = _readers(graph)
     for node in graph.nodes:
         pairs = readers.get(node.outputs[0], []) if _is_linear(node, "DequantizeLinear") else []
@@ -128,7 +277,7 @@ def _identity_at(graph: OrtGraph) -> str:
         if not all(_undoes(graph, node, reader, readers) for reader in pairs):
             continue
         ends = [reader.outputs[0] for reader in pairs if reader.outputs[0] in graph.outputs]
-        if ends and (node.inputs[0] not in made or len(pairs) > 1):
+        if ends and (node.inputs[0] not in computed or len(pairs) > 1):
             return ends[0]
     return ""
 
@@ -155,26 +304,23 @@ def _undoes(graph: OrtGraph, first: OrtNode, second: OrtNode, readers: Mapping[s
     return places and all(_alike(graph, *names) for names in zip(first.inputs[1:], second.inputs[1:], strict=True))
 
 
-def _alike(graph: OrtGraph, one: str, other: str) -> bool:
-    if one == other:
-        return one in graph.initializers
-    tensors = [graph.initializers.get(name) for name in (one, other)]
+def _alike(graph: OrtGraph, first: str, second: str) -> bool:
+    if first == second:
+        return first in graph.initializers
+    tensors = [graph.initializers.get(name) for name in (first, second)]
     known = [(tensor.dims, tensor.data_type) for tensor in tensors if tensor]
     return len(known) == 2 and known[0] == known[1]
 
 
-FLOAT16 = 10
-"""TensorProto.FLOAT16."""
-HALF_KERNELS = frozenset({"Add", "Clip", "Conv", "Div", "GlobalAveragePool", "MaxPool", "Mul", "Relu", "Sub"})
-"""Operators that the CPU computes in half precision on ARM processors that can alone (arm64_host.md 5.2)."""
+HALF_KERNELS = frozenset({"Add", "Conv", "Div", "GlobalAveragePool", "MaxPool", "Mul", "Relu", "Sub"})
+"""Operators that the CPU computes in half precision on ARM processors that can alone (arm64_host.md 5.2).
+
+Not Clip: from version 12 on every processor has its kernel, before none (measured with 1.20.1 and 1.32.0).
+"""
 MAX_POOL_NHWC = 12
 """The version of MaxPool from which on there is a kernel of half precision for channels last."""
 DOT_PRODUCT, HALF_PRECISION = "asimddp", "asimdhp"
 """Features of ARM processors by Linux's names."""
-
-
-def _half(model: OrtModel, _: ReadWeight | None) -> str:
-    return _listed(_half_nodes(model))
 
 
 def _half_pools(model: OrtModel, _: ReadWeight | None) -> str:
@@ -191,11 +337,11 @@ def _half_nodes(model: OrtModel) -> Iterator[OrtNode]:
 
 
 def _listed(nodes: Iterable[OrtNode]) -> str:
-    found = list(nodes)
-    if not found:
+    known = list(nodes)
+    if not known:
         return ""
-    first = f"{found[0].op_type} '{found[0].name or next(iter(found[0].outputs), '')}'"
-    return first + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+    first = f"{known[0].op_type} '{known[0].name or next(iter(known[0].outputs), '')}'"
+    return first + (f" and {len(known) - 1} more" if len(known) > 1 else "")
 
 
 INT8_SUMS = (
@@ -203,7 +349,7 @@ INT8_SUMS = (
     "two products are added in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573); 0 of u8 is -128",
     "keep weights within -127 to 127, or quantize them to u8 (u8u8)",
 )
-"""What, why and remedy of `int8_sums.overflowing`."""
+"""What, why and remedy of `overflowing`."""
 
 DEFECTS: tuple[Defect, ...] = (
     Defect(
@@ -225,7 +371,8 @@ DEFECTS: tuple[Defect, ...] = (
         "ship fixed style, or a full build",
     ),
     Defect(
-        "identity", _cleaned_up, lambda c: c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
+        "identity", lambda model, _: next(filter(None, map(_identity_at, model.graph.walk())), ""),
+        lambda c: c.kind is BuildKind.EXTENDED, frozenset({Release(1, 21)}),
         "an extended build fails to load DequantizeLinear and QuantizeLinear that undo each other before output {mark}",
         "it puts an Identity without a version in their place: Failed to find kernel for Identity(-1)",
         "take that pair out of the model, or ship a minimal or a full build",
@@ -246,7 +393,7 @@ DEFECTS: tuple[Defect, ...] = (
         "quantize to u8 values (u8s8, u8u8), or ship arm64-v8a only", depends=True,
     ),
     Defect(
-        "half-precision", _half,
+        "half-precision", lambda model, _: _listed(_half_nodes(model)),
         lambda c: c.on_arm64(HALF_PRECISION, there=False) or (bool(c.abis) and ARM64 not in c.abis), None,
         "nodes in half precision without Casts need a processor that computes it ({mark})",
         "the file was optimized on such a processor; others, such as Cortex-A53 and x86, have no kernel: no session",

@@ -1,31 +1,41 @@
-"""Whether an artifact will load and do what was measured on a release and build of ONNX Runtime. Pure functions.
+"""Whether an artifact will load and do what was measured on a release and build of ONNX Runtime: rules and preflight.
 
 Sources: load matrix and limits measured with 26 stock wheels from 1.7.0 to 1.32.0; keys from the headers of those
 releases; what a full build says to newer opsets measured with 1.21.0, 1.23.2 and 1.28.0.
 """
 
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from device_runner.providers import CPU
-from pipeline.compat.defects import DEFECTS, REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, Circumstances, marks_of
-from pipeline.compat.int8_sums import ReadWeight
+from pipeline.compat.defects import (
+    DEFECTS,
+    REPLAY_NEEDS_KEY_SINCE,
+    RUNTIME_STYLE_SINCE,
+    Circumstances,
+    ReadWeight,
+    marks_of,
+    weight_reader,
+)
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
-from pipeline.core.errors import Finding, Severity
+from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
 from pipeline.model.ort_format import (
     DEFAULT_DOMAIN,
-    ELEMENT_TYPES,
     OrtGraph,
     OrtModel,
     SequenceType,
     TensorType,
     TypeInfo,
 )
+from pipeline.model.types import ORT_NAMES
 
 FULL_FORMATS: tuple[tuple[Release, frozenset[int]], ...] = (
     (Release(1, 5), frozenset({1})),
@@ -156,7 +166,7 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `newest_operator` is the operator that has `newest_since`; `replays`: it holds saved runtime optimizations;
     `small` names initializers of types that ORT format files cannot hold;
-    `defects` are those of ort_defects that it may meet.
+    `defects` are those of `compat.defects` that it may meet.
     """
 
     name: str
@@ -196,7 +206,7 @@ def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> Arti
         element_types=frozenset(code for graph in graphs for code in _codes(graph)),
         replays=any(graph.runtime_optimizations for graph in graphs),
         small=tuple(
-            f"{name} ({ELEMENT_TYPES.get(tensor.data_type, tensor.data_type)})"
+            f"{name} ({ORT_NAMES.get(tensor.data_type, tensor.data_type)})"
             for graph in graphs
             for name, tensor in graph.initializers.items()
             if tensor.data_type in NEVER_STORED
@@ -237,12 +247,11 @@ def _code(info: TypeInfo) -> int:
     return info.elem_type if isinstance(info, TensorType) else 0
 
 
-def _error(what: str, where: str, why: str, remedy: str) -> Finding:
-    return Finding(severity=Severity.ERROR, what=what, where=where, why=why, remedy=remedy)
+def _finding(severity: Severity, what: str, where: str, why: str, remedy: str) -> Finding:
+    return Finding(severity=severity, what=what, where=where, why=why, remedy=remedy)
 
 
-def _warning(what: str, where: str, why: str, remedy: str) -> Finding:
-    return Finding(severity=Severity.WARNING, what=what, where=where, why=why, remedy=remedy)
+_error, _warning = partial(_finding, Severity.ERROR), partial(_finding, Severity.WARNING)
 
 
 def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
@@ -296,7 +305,7 @@ def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
         code for code in artifact.element_types if runtime.release < ELEMENT_TYPES_SINCE.get(code, Release(0, 0))
     )
     if young:
-        names = ", ".join(ELEMENT_TYPES[code] for code in young)
+        names = ", ".join(ORT_NAMES[code] for code in young)
         since = max(ELEMENT_TYPES_SINCE[code] for code in young)
         yield _error(
             f"ONNX Runtime {runtime.release} has no tensors of {names}", artifact.name,
@@ -365,9 +374,15 @@ def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
+    import difflib
+
     for key, value in sorted(use.session_config.items()):
         if key not in SESSION_KEYS:
-            yield from _unknown_key(key, where)
+            if close := difflib.get_close_matches(key, SESSION_KEYS, n=1, cutoff=0.85):
+                yield _warning(
+                    f"{key} is unknown", where, "ONNX Runtime takes unknown keys without a word",
+                    f"did you mean {close[0]}?",
+                )  # fmt: skip
             continue
         since, values = SESSION_KEYS[key]
         if runtime.release < since:
@@ -382,17 +397,48 @@ def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _unknown_key(key: str, where: str) -> Iterator[Finding]:
-    import difflib
-
-    close = difflib.get_close_matches(key, SESSION_KEYS, n=1, cutoff=0.85)
-    if close:
-        yield _warning(
-            f"{key} is unknown", where, "ONNX Runtime takes unknown keys without a word", f"did you mean {close[0]}?"
-        )
-
-
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, Use], Iterator[Finding]]] = (
     _format, _opset, _types, _small, _replay, _defects,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[Use, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
+
+
+log = logging.getLogger(__name__)
+
+
+ReadArtifacts = Mapping[str, ArtifactFacts | Finding]
+"""By name what could be read of artifacts, and what is wrong with the others."""
+
+
+def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
+    """Read artifacts (ORT format files by name); equal files are read once. Files of another format are left out."""
+    from pipeline.model.ort_format import read_ort
+
+    known: dict[tuple[int, int], ArtifactFacts] = {}
+    read: dict[str, ArtifactFacts | Finding] = {}
+    for name, file in files.items():
+        if file.suffix.lower() != ".ort":
+            continue
+        try:
+            identity = (file.stat().st_dev, file.stat().st_ino)
+            if identity not in known:
+                known[identity] = facts_of(read_ort(file), name, weight_reader(file))
+            read[name] = msgspec.structs.replace(known[identity], name=name)
+        except ModelError as error:
+            read[name] = finding_of(error, name)
+        except OSError as error:
+            read[name] = finding_of(ModelError("the file cannot be read", why=str(error)), name)
+    return read
+
+
+def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: Use) -> tuple[Finding, ...]:
+    """All that speaks against running one artifact in this way; one that cannot be read has that as its error."""
+    facts = read.get(name)
+    if isinstance(facts, Finding):
+        return (facts,)
+    return (*(check_artifact(facts, runtime, use) if facts else ()), *check_use(use, runtime, name))
+
+
+def first_error(findings: Iterable[Finding]) -> str:
+    """The first thing that will not work on one line, "" where nothing speaks against it."""
+    return next((finding.text for finding in errors(findings)), "")

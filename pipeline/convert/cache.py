@@ -6,10 +6,8 @@ in the folder costs a conversion, never a wrong artifact.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
@@ -17,15 +15,16 @@ from device_runner.files import sha256
 from device_runner.reading import decode_json, read_regular
 from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import ModelError
-from pipeline.core.files import replacing, share_file, write_bytes
-from pipeline.core.variant import AwareBy
+from pipeline.core.files import replacing, share_file, sources_digest, write_bytes
+from pipeline.core.variant import ConvertedFile
 from pipeline.model.ort_format import Attribute, AttributeValue, OrtGraph, OrtModel, OrtNode, Tensor, read_ort
+from pipeline.model.ort_format.values import Buffer
 
 # (sha256 of a tensor's bytes)
 TensorDigest = Callable[[Tensor], bytes]
 
 
-def semantic_digest(model: OrtModel, data: bytes | memoryview, known: Mapping[str, str] | None = None) -> str:
+def semantic_digest(model: OrtModel, data: Buffer, known: Mapping[str, str] | None = None) -> str:
     """The digest of a parsed model; `data` is its file, where tensors lie.
 
     `known` gives sha256 of weights of the main graph by name, so that their bytes need not be read (nor be there).
@@ -89,10 +88,10 @@ class _Hasher:
         """The hash of each node by its index, their outputs' hashes into `values`."""
         hashes: dict[int, bytes] = {}
         for node in _in_order(graph):
-            own = hashes[node.index] = self.node(node, values)
+            digest = hashes[node.index] = self.node(node, values)
             for place, name in enumerate(node.outputs):
                 if name:
-                    values[name] = _hash("output", place, own)
+                    values[name] = _hash("output", place, digest)
         return hashes
 
     def node(self, node: OrtNode, values: Mapping[str, bytes]) -> bytes:
@@ -144,54 +143,26 @@ def _in_order(graph: OrtGraph) -> list[OrtNode]:
     return ordered
 
 
-ROOT = Path(__file__).resolve().parents[2]
-NOT_DECIDING = frozenset({"advice", "cli", "job", "ort_build", "prove", "release", "report", "store"})
-"""Packages of pipeline/ that no conversion imports. Every other source may decide what is written."""
-LIBRARY_SESSIONS = "device_runner/android_host"
-"""What runs the session of an Android library, which saves provider-aware files."""
-
-
-class CachedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one optimization gave, whichever variant or target asked for it."""
-
-    size_bytes: int
-    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    semantic_digest: str
-    operators: dict[str, int]
-    unreplayable: tuple[str, ...] = ()
-    claimed: dict[str, int] = {}
-    notes: tuple[str, ...] = ()
-    aware_by: AwareBy | None = None
+SESSION_SOURCES = tuple(f"device_runner/android_host/**/*.{suffix}" for suffix in ("c", "h"))
+"""What runs the session of an Android library, which saves provider-aware files, beside what imports show."""
 
 
 def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str:
     """The key of a conversion: everything that its bytes depend on, our own sources among it."""
-    parts = (content_digest, msgspec.to_builtins(settings), wheel, sources_digest())
+    parts = (
+        content_digest,
+        msgspec.to_builtins(settings),
+        wheel,
+        sources_digest("pipeline.convert.engine", SESSION_SOURCES),
+    )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def sources_digest() -> str:
-    """Digest of all sources that may decide the bytes of an artifact: an edit of one makes every entry another's."""
-    total = hashlib.sha256()
-    for path in deciding_sources():
-        total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return total.hexdigest()
-
-
-def deciding_sources() -> Iterator[Path]:
-    """Files that `sources_digest` reads, in one order."""
-    for path in sorted((ROOT / "pipeline").rglob("*.py")):
-        if path.relative_to(ROOT).parts[1] not in NOT_DECIDING:
-            yield path
-    yield from sorted(path for path in (ROOT / LIBRARY_SESSIONS).rglob("*") if path.suffix in {".py", ".c", ".h"})
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     """What is in entries/KEY.json."""
 
     key: str
-    made: CachedResult
+    file: ConvertedFile
 
 
 class Cache:
@@ -201,26 +172,26 @@ class Cache:
         self.entries = folder / "entries"
         self.objects = folder / "objects"
 
-    def find(self, key: str) -> tuple[CachedResult, Path] | None:
+    def find(self, key: str) -> tuple[ConvertedFile, Path] | None:
         """What was made for a key and its file; None when it was not, or when the file is not what was made."""
         try:
             entry = decode_json(read_regular(self.entries / f"{key}.json"), _Entry)
-            made, path = entry.made, self._object(entry.made)
-            if entry.key != key or path.stat().st_size != made.size_bytes or sha256(path) != made.sha256:
+            result, path = entry.file, self._object(entry.file)
+            if entry.key != key or path.stat().st_size != result.size_bytes or sha256(path) != result.sha256:
                 return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        return made, path
+        return result, path
 
-    def keep(self, key: str, made: CachedResult, path: Path) -> None:
+    def keep(self, key: str, result: ConvertedFile, path: Path) -> None:
         """Remember what a conversion gave: its file by another name where the file system can, else as a copy.
 
         `path` must be a scratch file that nobody else keeps. Raises PipelineError where the folder cannot be written.
         """
-        with replacing(self._object(made)) as temporary:
+        with replacing(self._object(result)) as temporary:
             temporary.unlink()
             share_file(path, temporary)
-        write_bytes(self.entries / f"{key}.json", msgspec.json.encode(_Entry(key=key, made=made)))
+        write_bytes(self.entries / f"{key}.json", msgspec.json.encode(_Entry(key=key, file=result)))
 
-    def _object(self, made: CachedResult) -> Path:
-        return self.objects / f"{made.sha256}.ort"
+    def _object(self, result: ConvertedFile) -> Path:
+        return self.objects / f"{result.sha256}.ort"

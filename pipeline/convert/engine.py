@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
+from device_runner.files import sync
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable
-from pipeline.convert.aware import is_repeatable
-from pipeline.convert.cache import Cache, CachedResult, cache_key, semantic_digest
-from pipeline.convert.optimizer import Optimizer
+from pipeline.convert.aware import AwareOptimizer, is_repeatable, made_as_wished
+from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
     ConvertRequest,
     ConvertResult,
@@ -25,14 +25,148 @@ from pipeline.convert.request import (
     run_time_options,
     session_settings,
 )
-from pipeline.convert.steps import ConvertContext, OrtParts, return_freed_memory
-from pipeline.core.errors import ConfigError, DiskFullError, ModelError, PipelineError
-from pipeline.core.files import copy_file, make_folder, share_file, storage_errors, sync_file
-from pipeline.core.releases import Release, line_of
-from pipeline.core.variant import Artifact, Style, Variant
+from pipeline.convert.steps import (
+    PLAIN,
+    ConvertContext,
+    OrtParts,
+    changes_large_weights,
+    optimize,
+    return_freed_memory,
+    to_parts,
+    to_parts_whole,
+)
+from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
+from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
+from pipeline.core.releases import line_of
+from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant
 from pipeline.dataset.guess import blame_optimization
-from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, prepare_model
+from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
+from pipeline.model.onnx_model import (
+    ByteRange,
+    LeanModel,
+    content_digest,
+    load_model,
+    prepare_model,
+    range_digests,
+)
+from pipeline.model.ort_format import OrtModel
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
+from pipeline.model.types import BFLOAT16, FLOAT16
+
+BASIC = SessionSettings(level=Level.BASIC)
+BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
+
+
+class Optimizer:
+    """Gives the parts of the ORT format file for each optimization of one model."""
+
+    def __init__(self, model: LeanModel, shop: ConvertContext) -> None:
+        self.model = model
+        self.shop = shop
+        self._digests: dict[ByteRange, str] = {}
+        hasher = ThreadPoolExecutor(1)
+        self._first = hasher.submit(range_digests, set(model.weights.values()))  # while onnxruntime optimizes
+        hasher.shutdown(wait=False)
+
+    def parts(self, settings: SessionSettings) -> OrtParts:
+        """The optimized model, ready to be written. ModelError when onnxruntime refuses it."""
+        if settings.aware:
+            plain = msgspec.structs.replace(settings, aware=None)
+            return self._aware.parts(settings, settings.aware, lambda: self.parts(plain))
+        if settings.level is Level.NONE:
+            return self._plain
+        if not self.model.weights:
+            return to_parts(self.model, settings, self.shop)
+        if settings.level is Level.BASIC:
+            return self._basic_parts
+        if settings.save_records:
+            return self._recorded(settings)
+        start = self._start
+        again = msgspec.structs.replace(settings, keep_constants=start is not self.model)
+        return to_parts(optimize(start, again, self.shop), PLAIN, self.shop)
+
+    def check(self) -> None:
+        """ModelError for what would keep onnxruntime busy without end, or no ORT file can hold (see guards)."""
+        check_tensor_types(self.model.proto, self.shop.where)
+        check_structure(self.model.proto, self.shop.where)
+        computed = computed_constants(self.model.proto.graph)
+        if computed:
+            typed = self._plain.read(inner_types=True).graph.node_args
+            check_constants(computed, lambda name: stored_bytes(typed.get(name)), self.shop.where)
+
+    def digests(self, weights: Mapping[str, ByteRange]) -> dict[str, str]:
+        """sha256 of the bytes of weights, by name; each range is read once, those of the model from the start on."""
+        self._digests |= self._first.result()
+        self._digests |= range_digests(set(weights.values()) - self._digests.keys())
+        return {name: self._digests[place] for name, place in weights.items()}
+
+    def known(self, parts: OrtParts) -> dict[str, str]:
+        """Digests of the weights behind a skeleton, by name."""
+        return self.digests({weight.name: weight.place for weight in parts.weights})
+
+    @cached_property
+    def _plain(self) -> OrtParts:
+        return to_parts(self.model, PLAIN, self.shop)
+
+    @cached_property
+    def _basic(self) -> LeanModel:
+        return optimize(self.model, BASIC, self.shop)
+
+    @cached_property
+    def _aware(self) -> AwareOptimizer:
+        return AwareOptimizer(self.model, self._basic, self.shop, lambda: self._is_settled)
+
+    @cached_property
+    def _basic_parts(self) -> OrtParts:
+        return to_parts(self._basic, PLAIN, self.shop)
+
+    @cached_property
+    def _start(self) -> LeanModel:
+        """Where levels above basic begin: the model, or the basic result when that saves folding large weights again.
+
+        Level extended is level basic and more. Beginning with a basic result is the same when a second basic
+        optimization finds nothing to do, and when saving added nothing: for half precision types onnxruntime inserts
+        Casts at the very end, which a second pass would take for the model's own.
+        """
+        return self._basic if changes_large_weights(self.model) and self._is_settled else self.model
+
+    @cached_property
+    def _is_settled(self) -> bool:
+        """Whether the basic result can be begun with: optimizing it at level basic again changes nothing."""
+        if _has_half(self.model):
+            return False
+        again = to_parts(optimize(self._basic, BASIC_AGAIN, self.shop), PLAIN, self.shop)
+        return self._graph_digest(again) == self._graph_digest(self._basic_parts)
+
+    def _recorded(self, settings: SessionSettings) -> OrtParts:
+        """Runtime style: the basic graph with the fusions that the session would make of it as records.
+
+        The session optimizes the basic graph once more at basic level; where that changes it, or half precision Casts
+        are about, the whole way from the model is taken.
+        """
+        if not _has_half(self.model):
+            again = msgspec.structs.replace(settings, keep_constants=True)
+            parts = to_parts(self._basic, again, self.shop)
+            if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
+                return parts
+        return to_parts_whole(self.model, settings, self.shop)
+
+    def _graph_digest(self, parts: OrtParts) -> str:
+        """The semantic digest without records."""
+        model = parts.read()
+        graph = msgspec.structs.replace(model.graph, runtime_optimizations=())
+        bare: OrtModel = msgspec.structs.replace(model, graph=graph)
+        return semantic_digest(bare, parts.skeleton, self.known(parts))
+
+
+def _has_half(model: LeanModel) -> bool:
+    """Whether 16-bit floats occur among initializers, inputs, outputs or Casts."""
+    graph = model.proto.graph
+    types = {t.data_type for t in graph.initializer}
+    types |= {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output, *graph.value_info)}
+    casts = (a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to")
+    return not types.isdisjoint((FLOAT16, BFLOAT16)) or any(to in {FLOAT16, BFLOAT16} for to in casts)
+
 
 ONE_FILES_ERRORS = (ModelError, ConfigError, UnavailableError, SpecError)
 """What costs the variants of one file: onnxruntime's refusals, and a reference that cannot serve them.
@@ -44,10 +178,10 @@ A full disk is none of them: it costs all.
 def convert_model(request: ConvertRequest) -> ConvertResult:
     """Convert one model to the variants of the request; what fails for one variant costs no other.
 
-    ModelError (ConfigError for a dimension that the model lacks) when the model itself cannot be used, DiskFullError
+    ModelError (ConfigError for a dimension that the model lacks) when the model itself cannot be used, DiskError
     when the disk is full. Runs in a process of its own where models are not trusted: onnxruntime can crash on them.
     """
-    work = Path(request.work_folder)
+    work, where = Path(request.work_folder), request.source.name
     for folder in (work, Path(request.output_folder)):
         make_folder(folder)
     clock = _Clock()
@@ -57,26 +191,83 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     if model.weights:
         return_freed_memory()
     optimizer = Optimizer(model, ConvertContext(folder=work, where=model.source.name))
-    maker = _Maker(request, optimizer, clock)
     with clock("check"):
         try:
             optimizer.check()
         except ModelError as error:
             raise blame_optimization(loaded, request.fixed_dimensions, error) from error
-    refused, wanted = _plan(request, maker.target, maker.installed)
-    made, failures = _make_all(maker, wanted)
-    failures = _blamed(failures, loaded, request)
-    failures += refused
-    made.sort(key=lambda one: request.variants.index(one[0]))
-    failures.sort(key=lambda failure: request.variants.index(failure.variant))
+    maker = _Maker(request, optimizer, clock)
+
+    variants = tuple(dict.fromkeys(request.variants))
+    failures: dict[Variant, VariantFailure] = {}
+    wanted: dict[SessionSettings, list[Variant]] = {}
+    for variant in variants:
+        if reason := refusal(variant, maker.target, maker.installed):
+            failures[variant] = VariantFailure(
+                variant=variant, what=f"{variant.name} is left out", where=where, why=reason.why, remedy=reason.remedy,
+                skipped=True,
+            )  # fmt: skip
+        else:
+            settings = session_settings(variant, request.platform, request.wish(variant, maker.target))
+            wanted.setdefault(settings, []).append(variant)
+
+    files: dict[Variant, ConvertedFile] = {}
+    causes: dict[tuple[str, str], RunnerError] = {}
+    with ThreadPoolExecutor(1) as disk:  # it works while the next file is made
+        for settings, alike in wanted.items():
+            try:
+                file, path = maker.make(settings)
+            except DiskError:
+                raise
+            except ONE_FILES_ERRORS as error:
+                key = (error.what, error.why)
+                if key not in causes:
+                    causes[key] = blame_optimization(loaded, request.fixed_dimensions, error)
+                failures |= {variant: _failure(variant, causes[key], where) for variant in alike}
+                continue
+            for variant in alike:
+                if file.unreplayable and variant.style is Style.RUNTIME and maker.target < REPLAY_NEEDS_KEY_SINCE:
+                    failures[variant] = _unreplayable(variant, file, where)
+                else:
+                    files[variant] = file
+                    maker.place(path, variant, disk)
+        with clock("write"):
+            maker.wait_for_disk()
     return ConvertResult(
-        model=request.source.name,
+        model=where,
         content_digest=maker.content,
-        artifacts=tuple(maker.artifact(*one, dict(model.operators)) for one in made),
-        failures=tuple(failures),
+        artifacts=tuple(
+            Artifact(
+                **msgspec.structs.asdict(files[variant]),
+                model=where,
+                variant=variant,
+                file=maker.file_name(variant),
+                source_operators=dict(model.operators),
+                session_options=run_time_options(variant, maker.target, replayable=not files[variant].unreplayable),
+            )
+            for variant in variants
+            if variant in files
+        ),
+        failures=tuple(failures[variant] for variant in variants if variant in failures),
         dynamic=model.dynamic,
         reused=maker.reused,
         timings_ns=clock.spent_ns,
+    )
+
+
+def _failure(variant: Variant, error: RunnerError, where: str) -> VariantFailure:
+    return VariantFailure(variant=variant, what=error.what, where=where, why=error.why, remedy=error.remedy)
+
+
+def _unreplayable(variant: Variant, file: ConvertedFile, where: str) -> VariantFailure:
+    """Before 1.30 a release replays what was recorded, and fails where it cannot."""
+    return VariantFailure(
+        variant=variant,
+        what="ONNX Runtime cannot replay the fusions that it recorded",
+        where=where,
+        why=f"it writes {', '.join(file.unreplayable)} without what they produce, and fails to load that",
+        remedy="use style fixed for this model, or a target of release 1.30 or later",
+        skipped=True,
     )
 
 
@@ -95,67 +286,6 @@ class _Clock:
             self.spent_ns[stage] = self.spent_ns.get(stage, 0) + time.perf_counter_ns() - start
 
 
-def _plan(
-    request: ConvertRequest, target: Release, installed: Release
-) -> tuple[list[VariantFailure], dict[SessionSettings, list[Variant]]]:
-    """Variants that the releases forbid, and the others by the optimization that makes them, lowest level first."""
-    refused = []
-    wanted: dict[SessionSettings, list[Variant]] = {}
-    for variant in sorted(set(request.variants), key=request.variants.index):
-        reason = refusal(variant, target, installed)
-        if reason:
-            what, where = f"{variant.name} is left out", request.source.name
-            refused.append(
-                VariantFailure(
-                    variant=variant, what=what, where=where, why=reason.why, remedy=reason.remedy, skipped=True
-                )
-            )
-        else:
-            settings = session_settings(variant, request.platform, request.wish(variant, target))
-            wanted.setdefault(settings, []).append(variant)
-    return refused, wanted
-
-
-def _make_all(
-    maker: "_Maker", wanted: Mapping[SessionSettings, list[Variant]]
-) -> tuple[list[tuple[Variant, CachedResult]], list[VariantFailure]]:
-    """Make every file, and only then wait until all are in their places: the disk works while the next one is made."""
-    made: list[tuple[Variant, CachedResult]] = []
-    failures: list[VariantFailure] = []
-    with ThreadPoolExecutor(1) as disk:
-        for settings, variants in wanted.items():
-            try:
-                file, path = maker.make(settings)
-                loadable = [variant for variant in variants if maker.can_load(variant, file, failures)]
-                maker.place(path, loadable, disk)
-                made += [(variant, file) for variant in loadable]
-            except DiskFullError:
-                raise
-            except ONE_FILES_ERRORS as error:
-                failures += [_failure(variant, error, maker.request.source.name) for variant in variants]
-        with maker.clock("write"):
-            maker.wait_for_disk()
-    return made, failures
-
-
-def _blamed(failures: list[VariantFailure], loaded: LoadedModel, request: ConvertRequest) -> list[VariantFailure]:
-    """The failures of variants, with the dimensions as their cause where the optimizer succeeds without them."""
-    causes: dict[tuple[str, str], RunnerError] = {}
-    found = []
-    for failure in failures:
-        key = (failure.what, failure.why)
-        if key not in causes and not failure.skipped:
-            error = ModelError(failure.what, where=failure.where, why=failure.why, remedy=failure.remedy)
-            causes[key] = blame_optimization(loaded, request.fixed_dimensions, error)
-        cause = causes.get(key)
-        found.append(_failure(failure.variant, cause, failure.where) if cause and not failure.skipped else failure)
-    return found
-
-
-def _failure(variant: Variant, error: RunnerError, where: str) -> VariantFailure:
-    return VariantFailure(variant=variant, what=error.what, where=where, why=error.why, remedy=error.remedy)
-
-
 class _Maker:
     """Makes the file of each optimization, from the cache where it can; equal files are one file."""
 
@@ -170,7 +300,7 @@ class _Maker:
         self.installed = line_of(self.wheel)
         self.target = line_of(request.release) if request.release else self.installed
         self.cache = Cache(Path(request.cache_folder)) if request.cache_folder else None
-        self.written: dict[str, tuple[CachedResult, Path]] = {}
+        self.written: dict[str, tuple[ConvertedFile, Path]] = {}
         self.placing: list[tuple[Path, Future[Path]]] = []
         self.placed: dict[Path, Path] = {}
 
@@ -181,24 +311,24 @@ class _Maker:
         with self.clock("digest"):
             return content_digest(model, self.optimizer.digests(model.weights))
 
-    def make(self, settings: SessionSettings) -> tuple[CachedResult, Path]:
+    def make(self, settings: SessionSettings) -> tuple[ConvertedFile, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
         cache = self.cache if is_repeatable(settings.aware) else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
-            found = cache.find(key) if cache else None
-        if found:
+            kept = cache.find(key) if cache else None
+        if kept:
             self.reused += 1
-            return found
+            return kept
         with self.clock("optimize"):
             parts = self.optimizer.parts(settings)
-        made, path = self._write(parts)
-        if cache and is_repeatable(settings.aware, made.aware_by):
+        file, path = self._write(parts)
+        if cache and made_as_wished(settings.aware, file.aware_by):
             with self.clock("cache"), suppress(PipelineError):  # a cache that is full or read-only costs time only
-                cache.keep(key, made, path)
-        return made, path
+                cache.keep(key, file, path)
+        return file, path
 
-    def _write(self, parts: OrtParts) -> tuple[CachedResult, Path]:
+    def _write(self, parts: OrtParts) -> tuple[ConvertedFile, Path]:
         with self.clock("digest"):
             known = self.optimizer.known(parts)
         plan = plan_file(parts.skeleton, parts.weights)
@@ -206,42 +336,26 @@ class _Maker:
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
-                file = write_file(plan, path)
+                written = write_file(plan, path)
             with self.clock("digest"):
                 model = parts.read()
-                made = CachedResult(
-                    size_bytes=file.size_bytes,
-                    sha256=file.sha256,
+                file = ConvertedFile(
+                    size_bytes=written.size_bytes,
+                    sha256=written.sha256,
                     semantic_digest=semantic_digest(model, parts.skeleton, known),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
                     unreplayable=unreplayable(
                         (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
                     ),
                 )
-            self.written[identity] = (made, path)
-        made, path = self.written[identity]
+            self.written[identity] = (file, path)
+        file, path = self.written[identity]
         return msgspec.structs.replace(
-            made, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
+            file, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
         ), path
 
-    def can_load(self, variant: Variant, made: CachedResult, failures: list[VariantFailure]) -> bool:
-        """Whether the target can load the file: before 1.30 it replays what was recorded, and fails where it cannot."""
-        broken = made.unreplayable and variant.style is Style.RUNTIME and self.target < REPLAY_NEEDS_KEY_SINCE
-        if broken:
-            failures.append(
-                VariantFailure(
-                    variant=variant,
-                    what="ONNX Runtime cannot replay the fusions that it recorded",
-                    where=self.request.source.name,
-                    why=f"it writes {', '.join(made.unreplayable)} without what they produce, and fails to load that",
-                    remedy="use style fixed for this model, or a target of release 1.30 or later",
-                    skipped=True,
-                )
-            )
-        return not broken
-
     def wait_for_disk(self) -> None:
-        """Return when all files are in their places and on the disk; DiskFullError when it is full.
+        """Return when all files are in their places and on the disk; DiskError when it is full or read-only.
 
         They get their names at the end: onnxruntime that crashes on a later variant leaves no file of the model.
         """
@@ -251,10 +365,10 @@ class _Maker:
                 temporary.replace(target)
                 temporary.unlink(missing_ok=True)  # renaming a file to another name of itself leaves both
 
-    def place(self, path: Path, variants: Sequence[Variant], disk: Executor) -> None:
-        """Begin to bring a file on the disk for its names in the output folder, on the one thread of `disk`."""
-        folder = Path(self.request.output_folder)
-        self.placing += [(folder / self._file_name(variant), disk.submit(self._place, path)) for variant in variants]
+    def place(self, path: Path, variant: Variant, disk: Executor) -> None:
+        """Begin to bring a file on the disk for its name in the output folder, on the one thread of `disk`."""
+        target = Path(self.request.output_folder) / self.file_name(variant)
+        self.placing.append((target, disk.submit(self._place, path)))
 
     def _place(self, path: Path) -> Path:
         """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
@@ -264,30 +378,13 @@ class _Maker:
         else:
             share_file(self.placed.get(path, path), temporary)
             with storage_errors(temporary):
-                sync_file(temporary)
+                sync(temporary)
         self.placed.setdefault(path, temporary)
         return temporary
 
-    def _file_name(self, variant: Variant) -> str:
+    def file_name(self, variant: Variant) -> str:
+        """The name of a variant's file in the output folder."""
         return f"{self.request.stem}.{variant.name}.ort"
-
-    def artifact(self, variant: Variant, made: CachedResult, source_operators: dict[str, int]) -> Artifact:
-        """What was made for a variant, by its name."""
-        return Artifact(
-            model=self.request.source.name,
-            variant=variant,
-            file=self._file_name(variant),
-            size_bytes=made.size_bytes,
-            sha256=made.sha256,
-            semantic_digest=made.semantic_digest,
-            operators=made.operators,
-            source_operators=source_operators,
-            session_options=run_time_options(variant, self.target, replayable=not made.unreplayable),
-            unreplayable=made.unreplayable,
-            claimed=made.claimed,
-            notes=made.notes,
-            aware_by=made.aware_by,
-        )
 
 
 def _identity(plan: FilePlan, known: dict[str, str]) -> str:

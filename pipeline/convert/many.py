@@ -1,25 +1,338 @@
 """Conversion of many models: found, made in every precision and variant, checked before loading and compared."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedArtifact, CheckedModel, check_all, make_references
-from pipeline.compat.preflight import judged, read_artifacts
-from pipeline.compat.rules import Runtime, Use
+from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
 from pipeline.config import BuildKind, CheckConfig
-from pipeline.convert.batch import convert_models
-from pipeline.convert.operator_configs import write_configs
-from pipeline.convert.precisions import PrecisionOrder, PrecisionSet, make_precisions
-from pipeline.convert.report import ConversionOrder, ConversionReport
-from pipeline.core.errors import ConfigError, Finding, PipelineError
-from pipeline.core.files import scratch
+from pipeline.convert import convert_model
+from pipeline.convert.precisions import (
+    AutoProvider,
+    ModelInPrecision,
+    PrecisionOrder,
+    PrecisionSet,
+    cpu_of_abi,
+    make_precisions,
+)
+from pipeline.convert.request import AwareSource, ConvertRequest, ConvertResult, OptimizerPlatform, VariantFailure
+from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
+from pipeline.core.files import scratch, write_text
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.releases import line_of
-from pipeline.core.variant import Artifact
-from pipeline.model.sources import find_models, name_models
+from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
+from pipeline.dataset import Dataset
+from pipeline.model.sources import NamedModel, find_models, name_models
+from pipeline.partition.answer import Settings
+
+log = logging.getLogger(__name__)
+
+CONFIG_FILE = "required_operators.config"
+
+
+TYPED_CONFIG_FILE = "required_operators_and_types.config"
+
+
+def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ...]:
+    """Write the operator configs, with and without types, that a build needs to run all artifacts of the folder.
+
+    Those of earlier conversions into it count, too: the app that takes the folder takes them all.
+    """
+    files = [output / Path(artifact.file).name for artifact in artifacts]
+    earlier = [file for file in sorted(output.rglob("*.ort")) if file not in set(files)]
+    texts = config_texts(files, earlier=earlier)
+    for name, text in texts.items():
+        write_text(output / name, text)
+    return tuple(output / name for name in texts)
+
+
+def config_texts(
+    files: Sequence[Path], providers: Sequence[str] = (), *, extended: bool = False, earlier: Sequence[Path] = ()
+) -> dict[str, str]:
+    """Both operator configs of some artifacts by their file names: the union of what each needs.
+
+    `extended`: the build is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are
+    left out with a warning where they cannot be read; one of `files` that cannot is an error.
+    """
+    from pipeline.required_ops import from_needs, needs_of_artifacts, render
+
+    distinct = {
+        (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
+    }  # equal ones are one file
+    needs_by_file, failed = needs_of_artifacts(distinct.values(), providers=providers, extended=extended)
+    ours = {str(file) for file in files}
+    for error in failed:
+        if error.where in ours:
+            raise error
+        log.warning("%s is not in the operator config: %s: %s", error.where, error.what, error.why)
+    needs = {need for artifact in needs_by_file for need in artifact.needs}
+    kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
+    return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}
+
+
+LIBRARY_FACTOR = 3.0
+"""The same where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
+
+
+def convert_all(
+    requests: Sequence[tuple[NamedModel, ConvertRequest]], *, processes: int = 0
+) -> Iterator[TaskOutcome[ConvertRequest, ConvertResult]]:
+    """Convert models in worker processes; each outcome is a result or the error of that model alone."""
+    tasks = [
+        Task(label=model.source.name, request=request, memory_bytes=_needed(model, request))
+        for model, request in requests
+    ]
+    yield from run_tasks(
+        convert_model,
+        ConvertResult,
+        tasks,
+        processes=processes,
+        memory_bytes=memory_budget(),
+        timeout_seconds=time_limit(model.size_bytes for model, _ in requests),
+    )
+
+
+def _needed(model: NamedModel, request: ConvertRequest) -> int:
+    by_library = request.reference is not None and bool(request.reference.library)
+    return needed_bytes(model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What became of one model in the variants that were asked for: a result, or the error that it met as a whole."""
+
+    model: NamedModel
+    variants: tuple[Variant, ...] = ()
+    result: ConvertResult | None = None
+    error: PipelineError | None = None
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts that it gave."""
+        return self.result.artifacts if self.result else ()
+
+    @property
+    def failures(self) -> tuple[VariantFailure, ...]:
+        """The variants that could not be made, rules of the releases included."""
+        return self.result.failures if self.result else ()
+
+
+def convert_models(
+    sets: Sequence[PrecisionSet],
+    variants: Callable[[str], tuple[Variant, ...]],
+    *,
+    output: Path,
+    cache: Path | None,
+    release: str,
+    platform: OptimizerPlatform,
+    aware: tuple[Settings, ...] = (),
+    safe: bool = False,
+    reference: AwareSource | None = None,
+    processes: int = 0,
+    done: Callable[[], None] = lambda: None,
+) -> tuple[Converted, ...]:
+    """Convert models to the `variants` of each precision in worker processes, in any order; results in their order.
+
+    `done` is called as each precision of a model ends. Nothing half-written is left behind, also after Ctrl-C.
+    """
+    usable = [form for group in sets for form in group.models if not form.error]
+    with scratch(output) as work:
+        pairs = []
+        for form in usable:
+            folder = work / form.name
+            folder.mkdir()
+            request = ConvertRequest(
+                source=form.model.source,
+                variants=variants(form.precision),
+                stem=form.model.name,
+                output_folder=str(output),
+                work_folder=str(folder),
+                cache_folder=str(cache or ""),
+                release=release,
+                platform=platform,
+                fixed_dimensions=form.model.dimensions,
+                aware=aware,
+                safe=safe,
+                reference=reference,
+            )
+            pairs.append((form.model, request))
+        outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]] = {}
+        for outcome in convert_all(pairs, processes=processes):
+            outcomes[Path(outcome.task.request.work_folder).name] = outcome
+            done()
+    return tuple(_joined(group, outcomes, variants) for group in sets)
+
+
+def _joined(
+    group: PrecisionSet,
+    outcomes: Mapping[str, TaskOutcome[ConvertRequest, ConvertResult]],
+    variants: Callable[[str], tuple[Variant, ...]],
+) -> Converted:
+    """The results of a model's precisions as one; one that has none costs its variants, and all of them the model."""
+    wanted = tuple(variant for form in group.models for variant in variants(form.precision))
+    results: list[ConvertResult] = []
+    lost: list[tuple[ModelInPrecision, PipelineError]] = []
+    for form in group.models:
+        outcome = outcomes.get(form.name)
+        error = form.error or (outcome.error if outcome else None)
+        if outcome and outcome.value:
+            results.append(_named(outcome.value, group.model, form))
+        elif error:
+            lost.append((form, error))
+    if not results:
+        return Converted(model=group.model, variants=wanted, error=lost[0][1] if lost else None)
+    failures = [
+        VariantFailure(
+            variant=variant,
+            what=f"there is no {variant.name}",
+            where=group.model.source.name,
+            why=f"{error.what}: {error.why}" if error.why else error.what,
+            remedy=error.remedy,
+            skipped=error is form.error,
+        )
+        for form, error in lost
+        for variant in variants(form.precision)
+    ]
+    whole = msgspec.structs.replace(
+        results[0],
+        artifacts=tuple(artifact for result in results for artifact in result.artifacts),
+        failures=(*(failure for result in results for failure in result.failures), *failures),
+        reused=sum(result.reused for result in results),
+        timings_ns=dict(sum((Counter(result.timings_ns) for result in results), Counter())),
+    )
+    return Converted(model=group.model, variants=wanted, result=whole)
+
+
+def _named(result: ConvertResult, model: NamedModel, form: ModelInPrecision) -> ConvertResult:
+    """A result under the name of the model as it was given, with the steps that it went through and their warnings."""
+    steps = tuple(step.text for step in form.steps)
+    artifacts = [
+        msgspec.structs.replace(artifact, model=model.source.name, steps=steps, notes=(*form.notes, *artifact.notes))
+        for artifact in result.artifacts
+    ]
+    return msgspec.structs.replace(result, model=model.source.name, artifacts=tuple(artifacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionOrder:
+    """What the command line asks of a conversion."""
+
+    levels: tuple[str, ...]
+    styles: tuple[str, ...]
+    release: str
+    abi: str
+    platform: OptimizerPlatform
+    """What the optimizer may assume of the ABI's processor."""
+    dimensions: dict[str, int]
+    output: Path
+    cache: Path | None
+    check: bool
+    config: bool
+    processes: int
+    aware: tuple[Settings, ...] = ()
+    safe: bool = False
+    reference: AwareSource | None = None
+    build_kind: str = "full"
+    precisions: tuple[str, ...] = ("",)
+    api_level: int | None = None
+    """NNAPI's, at which a search for a precision counts partitions."""
+    keep_float: tuple[str, ...] = ()
+    data: Dataset = field(default_factory=Dataset)
+    """What ranges are taken from, and what models are checked on."""
+
+    def variants(self, precision: str) -> tuple[Variant, ...]:
+        """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
+        if self.aware:
+            names = tuple(settings.provider for settings in self.aware)
+            return tuple(
+                Variant(level=Level(level), providers=() if level == Level.NONE else names, precision=precision)
+                for level in self.levels
+            )
+        return tuple(
+            Variant(level=Level(level), style=Style(style), precision=precision)
+            for style in self.styles
+            for level in self.levels
+        )
+
+    def auto_providers(self) -> tuple[AutoProvider, ...]:
+        """What `auto` chooses for: the providers of aware files, else the CPU."""
+        cpu = AutoProvider(name=cpu_of_abi(self.abi))
+        return tuple(AutoProvider(name=settings.provider, settings=settings) for settings in self.aware) or (cpu,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionReport:
+    """What a conversion gave, in the order of the models."""
+
+    order: ConversionOrder
+    converted: tuple[Converted, ...]
+    configs: tuple[Path, ...] = ()
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = field(default_factory=dict)
+    """By model and variant name, where artifacts were compared with the original."""
+    findings: dict[tuple[str, str], tuple[Finding, ...]] = field(default_factory=dict)
+    """By model and variant name: what speaks against loading them with the release that will run them."""
+    verdicts: dict[str, tuple[PrecisionVerdict, ...]] = field(default_factory=dict)
+    """By model, what `auto` kept and dropped."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 when outputs differ or the release cannot load an artifact, 1 when a model or variant failed.
+
+        Where all models failed for the same want (a wrong command line, a full disk) the code of that. What a release
+        does not have is no failure.
+        """
+        differing = any(check.failed for checks in self.checks.values() for check in checks)
+        if differing or any(errors(findings) for findings in self.findings.values()):
+            return ExitCode.CHECK_FAILED
+        stopped = [row.error for row in self.converted if row.error]
+        if stopped and len(stopped) == len(self.converted):
+            return common_exit_code(stopped)
+        failed = any(c.error or any(not f.skipped for f in c.failures) for c in self.converted)
+        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
+
+    def document(self) -> dict[str, Any]:
+        """The answer as JSON: one entry an artifact, or an error where there is none."""
+        rows = [row for conversion in self.converted for row in _rows(conversion)]
+        for row in rows if self.checks else ():
+            row["checks"] = msgspec.to_builtins(self.checks.get((row["model"], row["variant"]), ()))
+        for row in rows:
+            row["findings"] = msgspec.to_builtins(self.findings.get((row["model"], row["variant"]), ()))
+        verdicts = {model: msgspec.to_builtins(rows_of) for model, rows_of in self.verdicts.items() if rows_of}
+        return {"artifacts": rows} | ({"precisions": verdicts} if verdicts else {})
+
+
+def _rows(conversion: Converted) -> list[dict[str, Any]]:
+    artifacts = {artifact.variant: artifact for artifact in conversion.artifacts}
+    failed = {failure.variant: failure for failure in conversion.failures}
+    return [_row(conversion, variant, artifacts.get(variant), failed.get(variant)) for variant in conversion.variants]
+
+
+def _row(
+    conversion: Converted, variant: Variant, artifact: Artifact | None, failure: VariantFailure | None
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "model": conversion.model.source.name,
+        "variant": variant.name,
+        "style": variant.style.value,
+        "level": variant.level.value,
+        "providers": list(variant.providers),
+    }
+    row |= {"precision": variant.precision} if variant.precision else {}
+    if artifact:
+        return row | {k: v for k, v in msgspec.to_builtins(artifact).items() if k not in row} | {"error": None}
+    cause = failure or conversion.error
+    parts = {part: getattr(cause, part) for part in ("what", "where", "why", "remedy")} if cause else {}
+    return row | {"error": parts or {"what": "not converted"}, "skipped": bool(failure and failure.skipped)}
 
 
 def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progress | None = None) -> ConversionReport:
@@ -31,9 +344,12 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
     sources = find_models(paths)
     models = name_models(sources, [None] * len(sources), [order.dimensions] * len(sources))
     orders = [
-        PrecisionOrder(model=model, precisions=order.precisions, data=order.data, api_level=order.api_level)
+        PrecisionOrder(
+            model=model, precisions=order.precisions, data=order.data, api_level=order.api_level,
+            keep_float=order.keep_float,
+        )
         for model in models
-    ]
+    ]  # fmt: skip
     cache = order.cache / "passes" if order.cache else None
     with scratch(order.output) as work:
         sets = make_precisions(orders, order.auto_providers(), work, cache, progress)
@@ -49,14 +365,14 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             reference=order.reference,
             processes=order.processes,
         )
-        artifacts = [artifact for one in converted for artifact in one.artifacts]
+        artifacts = [artifact for row in converted for artifact in row.artifacts]
         configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
         report = ConversionReport(
             order=order,
             converted=converted,
             configs=configs,
             findings=_preflight(order, artifacts),
-            verdicts={one.model.source.name: one.verdicts for one in sets},
+            verdicts={row.model.source.name: row.verdicts for row in sets},
         )
         return _checked(report, sets, work, progress) if order.check else report
 
@@ -64,16 +380,15 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
 def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the order names."""
     release = line_of(order.release or installed_version("onnxruntime"))
-    abis = order.platform.abis
-    runtime = Runtime(release=release, kind=BuildKind(order.build_kind), abis=abis)
+    runtime = Runtime(release=release, kind=BuildKind(order.build_kind), abis=(order.abi,))
     read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
-    found = {
+    findings_of = {
         (artifact.model, artifact.variant.name): judged(
             read, artifact.file, runtime, Use(session_config=artifact.session_options)
         )
         for artifact in artifacts
     }
-    return {key: findings for key, findings in found.items() if findings}
+    return {key: findings for key, findings in findings_of.items() if findings}
 
 
 def _checked(
@@ -84,19 +399,19 @@ def _checked(
     What cannot be run on this computer fails its check, with the reason. ConfigError where no model has inputs that it
     can be run on.
     """
-    artifacts = {(a.model, a.variant.name): a for one in report.converted for a in one.artifacts}
+    artifacts = {(a.model, a.variant.name): a for row in report.converted for a in row.artifacts}
     origins = {
-        (group.model.source.name, variant.name): one.name
+        (group.model.source.name, variant.name): row.name
         for group in sets
-        for one in group.models
-        for variant in report.order.variants(one.precision)
+        for row in group.models
+        for variant in report.order.variants(row.precision)
     }
     used = {origins[key] for key in artifacts}
     subjects = [
-        CheckedModel(model=replace(one.model, name=one.name), data=report.order.data)
+        CheckedModel(model=replace(row.model, name=row.name), original=group.original_of(row), data=report.order.data)
         for group in sets
-        for one in group.models
-        if one.name in used
+        for row in group.models
+        if row.name in used
     ]
     references = make_references(subjects, work / "tensors", work, progress)
     refused = [outcome.error for outcome in references.values()]

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline.advice.precisions import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
-from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.abis import ARM_ABIS
+from pipeline.core.errors import MissingError, ModelError, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.variant import in_precision
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
@@ -13,14 +14,13 @@ from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.passes.base import Step
+from pipeline.passes.base import Effect, Step
 from pipeline.passes.mixed import MixedSearch
-from pipeline.passes.precisions import AUTO, candidates, steps_at
-from pipeline.passes.run import SECONDS_WITH_DATA, TransformReport, TransformRequest, transform
+from pipeline.passes.precisions import AUTO, PRECISIONS, candidates, steps_at
+from pipeline.passes.registry import find_pass
+from pipeline.passes.run import TransformReport, TransformRequest, passes_bytes, transform
 
 MODEL_FILE = "model.onnx"
-PASSES_FACTOR = 4.0
-"""Peak memory of passes relative to the model's bytes: a quantizer has the whole model, its copy and the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,11 @@ class AutoProvider:
     def candidates(self) -> tuple[str, ...]:
         """What is tried, best first."""
         return candidates(self.name, self.settings.api_level if self.settings else None)
+
+
+def cpu_of_abi(abi: str) -> str:
+    """The name of the CPU provider of an ABI's processors among the recipes."""
+    return "cpu-arm64" if abi in ARM_ABIS else "cpu-x86_64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ class PrecisionOrder:
     data: Dataset = field(default_factory=Dataset)
     api_level: int | None = None
     """NNAPI's, 27 to 31, at which a search counts partitions; None for the newest."""
+    keep_float: tuple[str, ...] = ()
+    """Names of nodes that stay float in every precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,17 @@ class PrecisionSet:
     models: tuple[ModelInPrecision, ...]
     verdicts: tuple[PrecisionVerdict, ...] = ()
 
+    def original_of(self, form: ModelInPrecision) -> SourceModel | None:
+        """The float model that a form is compared with, None where it is that itself.
+
+        Transforms may cost accuracy as well: what they made is then compared with the model as it was given, unless
+        they changed its inputs or outputs.
+        """
+        effects = {find_pass(step.do).effect for step in self.own.steps}
+        given = Effect.LOSSY in effects and Effect.INTERFACE not in effects
+        original = self.model.source if given else self.own.model.source
+        return None if original == form.model.source else original
+
 
 def make_precisions(
     orders: Sequence[PrecisionOrder],
@@ -96,18 +114,20 @@ def make_precisions(
         _Pending(ModelInPrecision(model=order.model, steps=order.transforms), order.transforms, order.data)
         for order in orders
     ]
-    own = _transformed(first, work, cache, progress)
+    transformed = _transformed(first, work, cache, progress)
     second = [
         _Pending(
             replace(base, precision=name, steps=(*base.steps, *steps)),
             steps,
             order.data,
         )
-        for order, base in zip(orders, own, strict=True)
+        for order, base in zip(orders, transformed, strict=True)
         for name in _wanted(order, providers)
-        for steps in [steps_at(name, order.api_level)]
+        for steps in [steps_at(name, order.api_level, order.keep_float)]
     ]
-    forms = {(one.model.name, one.precision): one for one in (*own, *_transformed(second, work, cache, progress))}
+    forms = {
+        (form.model.name, form.precision): form for form in (*transformed, *_transformed(second, work, cache, progress))
+    }
     verdicts = _verdicts([order for order in orders if AUTO in order.precisions], forms, providers, progress)
     return [_chosen(order, forms, verdicts.get(order.model.name, ())) for order in orders]
 
@@ -127,23 +147,23 @@ def _chosen(
     for name in order.precisions:
         names += kept_precisions(verdicts) if name == AUTO else [name]
     models = tuple(forms[order.model.name, name] for name in dict.fromkeys(names))
-    own = forms[order.model.name, ""]
-    return PrecisionSet(model=order.model, own=own, models=models, verdicts=tuple(verdicts))
+    base = forms[order.model.name, ""]
+    return PrecisionSet(model=order.model, own=base, models=models, verdicts=tuple(verdicts))
 
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
     """A model that is to go through steps, with the data for them."""
 
-    one: ModelInPrecision
+    form: ModelInPrecision
     steps: tuple[Step, ...]
     data: Dataset
 
     def request(self, work: Path, cache: Path | None) -> TransformRequest:
         return TransformRequest(
-            source=self.one.model.source,
+            source=self.form.model.source,
             steps=self.steps,
-            folder=str(work / "passes" / self.one.name),
+            folder=str(work / "passes" / self.form.name),
             name=MODEL_FILE,
             data=self.data,
             check=False,
@@ -155,43 +175,43 @@ def _transformed(
     pending: Sequence[_Pending], work: Path, cache: Path | None, progress: Progress
 ) -> list[ModelInPrecision]:
     """The models behind their steps; those without steps, and those that failed before, are as they were."""
-    found = [each.one for each in pending]
+    forms = [each.form for each in pending]
     tasks = [
         Task(
-            label=each.one.name,
+            label=each.form.name,
             request=each.request(work, cache),
-            memory_bytes=needed_bytes(each.one.model.size_bytes, PASSES_FACTOR),
+            memory_bytes=passes_bytes(each.form.model.size_bytes, each.data),
         )
         for each in pending
-        if each.steps and not each.one.error
+        if each.steps and not each.form.error
     ]
     if not tasks:
-        return found
-    places = {one.name: number for number, one in enumerate(found)}
+        return forms
+    places = {form.name: number for number, form in enumerate(forms)}
     with progress.stage("passes", len(tasks)) as stage:
         for outcome in run_tasks(
             transform,
             TransformReport,
             tasks,
             memory_bytes=memory_budget(),
-            timeout_seconds=SECONDS_WITH_DATA,
+            timeout_seconds=time_limit(each.form.model.size_bytes for each in pending),
             heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
             number = places[outcome.task.label]
-            found[number] = _result(found[number], outcome.value, outcome.error, outcome.task.request)
+            forms[number] = _result(forms[number], outcome.value, outcome.error, outcome.task.request)
             stage.done()
-    return found
+    return forms
 
 
 def _result(
-    one: ModelInPrecision, report: TransformReport | None, error: PipelineError | None, request: TransformRequest
+    form: ModelInPrecision, report: TransformReport | None, error: PipelineError | None, request: TransformRequest
 ) -> ModelInPrecision:
     if report is None:
-        return replace(one, error=error or ModelError("no answer", where=one.model.source.name))
+        return replace(form, error=error or ModelError("no answer", where=form.model.source.name))
     source = SourceModel(path=str(Path(request.folder) / report.saved.file))
     size = report.saved.size_bytes + report.saved.data_bytes
-    model = replace(one.model, source=source, size_bytes=size)
-    return replace(one, model=model, search=report.search, notes=(*one.notes, *report.notes))
+    model = replace(form.model, source=source, size_bytes=size)
+    return replace(form, model=model, search=report.search, notes=(*form.notes, *report.notes))
 
 
 def _verdicts(
@@ -208,7 +228,7 @@ def _verdicts(
         for name in ("", *provider.candidates())
     }
     answers = _answers(asked, {provider.name: provider.settings for provider in providers}, progress)
-    found = {}
+    by_model = {}
     for order in orders:
         verdicts: list[PrecisionVerdict] = []
         for provider in providers:
@@ -216,14 +236,16 @@ def _verdicts(
                 PrecisionTrial(
                     precision=name,
                     answer=answers.get((order.model.name, provider.name, name)),
-                    refusal=_refusal(forms[order.model.name, name].error),
+                    refusal=_refusal(error),
+                    lacks_data=isinstance(error, MissingError) and PRECISIONS[name].needs_data and not order.data.given,
                 )
                 for name in provider.candidates()
+                for error in [forms[order.model.name, name].error]
             ]
-            own = answers.get((order.model.name, provider.name, ""))
-            verdicts += choose_precision(provider.name, own, trials)
-        found[order.model.name] = tuple(verdicts)
-    return found
+            before = answers.get((order.model.name, provider.name, ""))
+            verdicts += choose_precision(provider.name, before, trials)
+        by_model[order.model.name] = tuple(verdicts)
+    return by_model
 
 
 def _refusal(error: PipelineError | None) -> str:
@@ -235,23 +257,23 @@ def _answers(
 ) -> dict[tuple[str, str, str], ModelAnswer]:
     """What the rules say, by model, provider and precision; nothing for the CPU and for what could not be made."""
     tasks, keys = [], {}
-    for key, one in asked.items():
+    for key, form in asked.items():
         rules = settings[key[1]]
-        if rules is not None and not one.error:
+        if rules is not None and not form.error:
             request = PartitionRequest(
-                source=one.model.source, settings=rules, optimize=Optimize.BASIC, sizes=one.model.dimensions
+                source=form.model.source, settings=rules, optimize=Optimize.BASIC, sizes=form.model.dimensions
             )
-            task = Task(label=" ".join(key), request=request, memory_bytes=needed_bytes(one.model.size_bytes))
+            task = Task(label=" ".join(key), request=request, memory_bytes=needed_bytes(form.model.size_bytes))
             keys[task.label] = key
             tasks.append(task)
-    found: dict[tuple[str, str, str], ModelAnswer] = {}
+    answers: dict[tuple[str, str, str], ModelAnswer] = {}
     if not tasks:
-        return found
+        return answers
     with progress.stage("choose precisions", len(tasks)) as stage:
-        limit = time_limit(one.model.size_bytes for one in asked.values())
+        limit = time_limit(form.model.size_bytes for form in asked.values())
         for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             error = _refusal(outcome.error)
             settled = outcome.value or ModelAnswer(path=outcome.task.label, ep="", ort_release="", error=error)
-            found[keys[outcome.task.label]] = settled
+            answers[keys[outcome.task.label]] = settled
             stage.done()
-    return found
+    return answers

@@ -7,7 +7,6 @@ import msgspec
 
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
 from pipeline.config import REPLAY_KEY
-from pipeline.convert.splice.edits import AwareSource, AwareSpec
 from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import aware_names
@@ -35,12 +34,36 @@ class OptimizerPlatform(StrEnum):
         return cls.ARM if abi in ARM_ABIS else cls.UNSPECIFIED
 
 
+class AwareSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose own session saves a provider-aware file: an Android library for an ABI, or the installed onnxruntime ("").
+
+    `optional`: where it lacks the provider, refuses the model or crashes on it, the file is saved with our claims.
+    """
+
+    library: str = ""
+    abi: str = X86_64
+    release: str = ""
+    sha256: str = ""
+    optional: bool = False
+
+
+class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Providers with their settings; `safe` leaves to the CPU what a provider's model cannot be built with.
+
+    `reference` says whose own session is to save the file; None: the installed onnxruntime's with our claims.
+    """
+
+    providers: tuple[Settings, ...]
+    safe: bool = False
+    reference: AwareSource | None = None
+
+
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What makes one optimization differ from another: equal settings give equal files, so they run once.
 
     `keep_constants` leaves equal constants apart: for a graph that basic optimization has been through, whose fusions
-    left equal constants which a second pass would merge. `aware` names the providers whose claims are kept. `left_out`
-    are further optimizers that must not run; `keep_shared_dq` leaves DequantizeLinear nodes with several readers alone.
+    left equal constants which a second pass would merge. `aware` names the providers whose claims are kept.
+    `keep_shared_dq` leaves DequantizeLinear nodes with several readers alone.
     """
 
     level: Level
@@ -49,7 +72,6 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     nchwc: bool = False
     keep_constants: bool = False
     aware: AwareSpec | None = None
-    left_out: tuple[str, ...] = ()
     keep_shared_dq: bool = False
 
 
@@ -101,8 +123,6 @@ def refusal(variant: Variant, target: Release, installed: Release) -> VariantRef
          f"convert with onnxruntime {at_target}"),
         (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
          "use level extended or all"),
-        (layout and installed < LAYOUT_SINCE, f"level layout came with 1.23, onnxruntime {here} is installed",
-         "install a newer onnxruntime, or use level extended or all"),
         (variant.style is Style.RUNTIME and target < RUNTIME_STYLE_SINCE,
          f"runtime style came with 1.11, the target runs {at_target}", "use style fixed"),
         (not set(variant.providers) <= set(aware_names()),
@@ -120,7 +140,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system;
     the caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
     A provider without an entry in `aware` has its defaults. `safe` leaves to the CPU what cannot be built on the phone.
-    `reference` says whose own session saves the aware files; None: they are spliced.
+    `reference` says whose own session saves the aware files; None: the installed onnxruntime's, with our claims.
     `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
     """
 
@@ -140,8 +160,8 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     def wish(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
         given = {settings.provider: settings for settings in self.aware}
-        found = tuple(given.get(name) or Settings(provider=name, ort_release=release) for name in variant.providers)
-        return AwareSpec(providers=found, safe=self.safe, reference=self.reference) if found else None
+        providers = tuple(given.get(name) or Settings(provider=name, ort_release=release) for name in variant.providers)
+        return AwareSpec(providers=providers, safe=self.safe, reference=self.reference) if providers else None
 
 
 class VariantFailure(Finding, frozen=True, kw_only=True):

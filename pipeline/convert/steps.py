@@ -18,21 +18,21 @@ import msgspec
 
 from device_runner.failures import CHECKER, Topic, text_of_message
 from pipeline.convert.request import SessionSettings
-from pipeline.core.errors import DiskFullError, ModelError
+from pipeline.core.errors import DiskError, ModelError
 from pipeline.core.ort_session import CPU, HostSession, load_session, ort_errors
 from pipeline.core.variant import AwareBy, Level
+from pipeline.model.edit import copied, keep_only, subgraphs
 from pipeline.model.onnx_model import (
     LARGE_BYTES,
     ByteRange,
     LeanModel,
     external_entries,
-    keep_only,
     loadable,
     read_in,
     scan_message,
-    subgraphs,
 )
 from pipeline.model.ort_format import OrtModel, Tensor, parse_ort
+from pipeline.model.ort_format.values import Buffer
 from pipeline.model.ort_writer import Weight
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ MAX_WHY = 400
 def explain(error: BaseException, where: str) -> ModelError:
     """The error that onnxruntime raised for a model as one of ours: the cause if known, its own words, a remedy."""
     text = str(error)
-    found = text_of_message(text, Topic.MODEL, Topic.OPERATOR, Topic.KERNEL, Topic.ROOM)
-    what, remedy = (found.cause, found.remedy) if found else GENERAL
+    known = text_of_message(text, Topic.MODEL, Topic.OPERATOR, Topic.KERNEL, Topic.ROOM)
+    what, remedy = (known.cause, known.remedy) if known else GENERAL
     return ModelError(what, where=where, why=_shorten(text), remedy=remedy)
 
 
@@ -75,12 +75,14 @@ def save_optimized(
     ort_format: bool,
     where: str,
     provider: tuple[str, dict[str, str]] | None = None,
+    device: Any = None,
 ) -> frozenset[str] | None:
     """Optimize a serialized ModelProto for the CPU provider and save it to `target`.
 
     `extra` are further session config entries, `provider` one that is asked before the CPU, with its options: then the
-    names of the nodes that it took are returned, None from onnxruntime before 1.24, which does not tell.
-    ModelError with onnxruntime's reason when it refuses the model, DiskFullError when the disk is full.
+    names of the nodes that it took are returned, None from onnxruntime before 1.24, which does not tell. `device` is
+    that of a provider from a library, which is asked instead.
+    ModelError with onnxruntime's reason when it refuses the model, DiskError when the disk is full.
     """
     entries = {
         "session.save_model_format": "ORT" if ort_format else "ONNX",
@@ -91,8 +93,8 @@ def save_optimized(
         **extra,
     }
     try:
-        session = load_session(model, HostSession(level=settings.level, save_to=target, config=entries))
-        asked = [*([provider] if provider else []), (CPU, {})]
+        session = load_session(model, HostSession(level=settings.level, save_to=target, config=entries, device=device))
+        asked = [] if device is not None else [*([provider] if provider else []), (CPU, {})]
         names, options_of = [name for name, _ in asked], [options for _, options in asked]
         session.initialize_session(names, options_of, _left_out(settings))
     except ort_errors() as error:
@@ -110,10 +112,10 @@ def _taken(session: Any, provider: str) -> frozenset[str] | None:
 
 
 def _check_disk(target: Path, size_bytes: int) -> None:
-    """DiskFullError when a file of the model's size does not fit any more: onnxruntime then says little of use."""
+    """DiskError when a file of the model's size does not fit any more: onnxruntime then says little of use."""
     free = shutil.disk_usage(target.parent).free
     if free < size_bytes + SPARE_BYTES:
-        raise DiskFullError("cannot write", where=str(target.parent), why=f"the disk is full: {free} bytes are free",
+        raise DiskError("cannot write", where=str(target.parent), why=f"the disk is full: {free} bytes are free",
                             remedy="free some space on that disk, or choose another folder with --output")  # fmt: skip
 
 
@@ -133,7 +135,7 @@ def return_freed_memory() -> None:
 def _left_out(settings: SessionSettings) -> set[str]:
     """Names of optimizers that this optimization must not run."""
     rules = {"NchwcTransformer": not settings.nchwc, "ConstantSharing": settings.keep_constants}
-    return {name for name, applies in rules.items() if applies} | set(settings.left_out)
+    return {name for name, applies in rules.items() if applies}
 
 
 PLAIN = SessionSettings(level=Level.NONE)
@@ -159,15 +161,15 @@ class OrtParts:
     Of a provider-aware model also how many nodes each provider claims, warnings, and what made it.
     """
 
-    skeleton: bytes
+    skeleton: Buffer
     weights: tuple[Weight, ...] = ()
     claimed: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     aware_by: AwareBy | None = None
 
-    def read(self) -> OrtModel:
-        """The model as it will be in the file; its weights' offsets are 0."""
-        model = parse_ort(self.skeleton, "the file that onnxruntime wrote")
+    def read(self, *, inner_types: bool = False) -> OrtModel:
+        """The model as it will be in the file; its weights' offsets are 0, inner values have types where asked for."""
+        model = parse_ort(self.skeleton, "the file that onnxruntime wrote", inner_types=inner_types)
         moved = {w.name: Tensor(w.name, w.dims, w.data_type, 0, w.place.length) for w in self.weights}
         inputs = tuple(name for name in model.graph.inputs if name not in moved)
         initializers = {**model.graph.initializers, **moved}
@@ -184,10 +186,28 @@ def optimize(model: LeanModel, settings: SessionSettings, shop: ConvertContext) 
     target = shop.new_file(".onnx")
     extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
     if changes_large_weights(model):
-        extra["session.optimized_model_external_initializers_file_name"] = f"{target.stem}.weights"
-        extra["session.optimized_model_external_initializers_min_size_in_bytes"] = str(LARGE_BYTES)
+        extra |= _own_weights(target)
     save_optimized(loadable(model).SerializeToString(), settings, target, extra, ort_format=False, where=shop.where)
     return _read_optimized(target, model)
+
+
+def as_onnx(parts: OrtParts, before: LeanModel, shop: ConvertContext) -> LeanModel:
+    """The ONNX model of a file that a session saved of `before`, node for node."""
+    target = shop.new_file(".onnx")
+    save_optimized(bytes(parts.skeleton), PLAIN, target, _own_weights(target), ort_format=False, where=shop.where)
+    optimized = _read_optimized(target, before)
+    moved = {weight.name: weight.place for weight in parts.weights}
+    keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
+    optimized.proto.graph.initializer.extend(t for t in before.proto.graph.initializer if t.name in moved)
+    return LeanModel(proto=optimized.proto, folder=optimized.folder, weights={**optimized.weights, **moved})
+
+
+def _own_weights(target: Path) -> dict[str, str]:
+    """Session config entries by which large weights are saved in a file beside the model."""
+    return {
+        "session.optimized_model_external_initializers_file_name": f"{target.stem}.weights",
+        "session.optimized_model_external_initializers_min_size_in_bytes": str(LARGE_BYTES),
+    }
 
 
 def changes_large_weights(model: LeanModel) -> bool:
@@ -209,7 +229,7 @@ def changes_large_weights(model: LeanModel) -> bool:
 def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     """Read a model that onnxruntime saved: weights in the file, beside it, or still where they were before."""
     proto = scan_message(path)
-    own = {path.name, f"{path.stem}.weights"}
+    new = {path.name, f"{path.stem}.weights"}
     folder = before.folder
     files = {place.file for place in before.weights.values() if place.file.is_relative_to(folder)}
     old = {file.relative_to(folder).as_posix(): file for file in files}
@@ -217,7 +237,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     for tensor in proto.graph.initializer:
         if tensor.data_location == tensor.EXTERNAL:
             location, offset, length = external_entries(tensor)
-            file = path.parent / location if location in own else old[location]
+            file = path.parent / location if location in new else old[location]
             weights[tensor.name] = ByteRange(file=file, offset=offset, length=length)
     all_own = all(place.file.parent == path.parent for place in weights.values())
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
@@ -230,8 +250,11 @@ def to_parts(model: LeanModel, settings: SessionSettings, shop: ConvertContext) 
     for recording fusions (which look at scales and zero points, never at other weights).
     """
     kept = _must_be_seen(model.proto.graph, settings) if model.weights else set()
-    proto, weights = _weights_to_inputs(model, kept)
-    return OrtParts(skeleton=_save_ort(proto.SerializeToString(), settings, {}, shop), weights=weights)
+    lean, weights = weights_to_inputs(model, kept)
+    for tensor in lean.proto.graph.initializer:
+        if tensor.name in lean.weights:
+            read_in(tensor, lean.weights[tensor.name])
+    return OrtParts(skeleton=_save_ort(lean.proto.SerializeToString(), settings, {}, shop), weights=weights)
 
 
 def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> OrtParts:
@@ -256,24 +279,21 @@ def _must_be_seen(graph: "onnx.GraphProto", settings: SessionSettings) -> set[st
     return seen
 
 
-def _weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple["onnx.ModelProto", tuple[Weight, ...]]:
-    """A copy of the message in which large weights, but for `kept`, are graph inputs of their type and shape."""
+def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple[LeanModel, tuple[Weight, ...]]:
+    """A copy of the model in which large weights, but for `kept`, are graph inputs of their type and shape."""
     import onnx
 
     if not model.weights:
-        return model.proto, ()
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+        return model, ()
+    proto = copied(model.proto)
     graph = proto.graph
     moved = {t.name: t for t in graph.initializer if t.name in model.weights and t.name not in kept}
     weights = [_weight(tensor, model.weights[name]) for name, tensor in moved.items()]
     keep_only(graph.value_info, lambda value: value.name not in moved)
     keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
-    for tensor in graph.initializer:
-        if tensor.name in model.weights:
-            read_in(tensor, model.weights[tensor.name])
     graph.input.extend(onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
-    return proto, tuple(sorted(weights, key=lambda w: w.name))
+    left = {name: place for name, place in model.weights.items() if name not in moved}
+    return LeanModel(proto=proto, folder=model.folder, weights=left), tuple(sorted(weights, key=lambda w: w.name))
 
 
 def _weight(tensor: "onnx.TensorProto", place: ByteRange) -> Weight:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ModelError
+from pipeline.model.edit import constant_names
 from pipeline.model.ort_format import TensorType
+from pipeline.model.types import BY_CODE, LAST_STORED_TYPE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,27 +21,17 @@ if TYPE_CHECKING:
 
 # FlatBuffers offsets and ONNX Runtime's verifier end at 2 GiB; the graph around the weights needs some of it.
 MAX_WEIGHT_BYTES = (2 << 30) - (64 << 20)
-# Bits of one element by TensorProto.DataType (onnx.proto3); strings (8) have no fixed size.
-ELEMENT_BITS = {
-    1: 32, 2: 8, 3: 8, 4: 16, 5: 16, 6: 32, 7: 64, 9: 8, 10: 16, 11: 64, 12: 32, 13: 64, 14: 64, 15: 128, 16: 16,
-    17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2,
-}  # fmt: skip
-# Fields of TensorProto that hold elements one by one, by data type (onnx.proto3); packed 4-bit types vary by writer.
-TYPED_FIELDS = {
-    1: "float_data", 11: "double_data", 7: "int64_data", 12: "uint64_data", 13: "uint64_data", 8: "string_data",
-    **dict.fromkeys((2, 3, 4, 5, 6, 9, 10, 16, 17, 18, 19, 20), "int32_data"),
-}  # fmt: skip
 
 
 def tensor_bytes(tensor: "onnx.TensorProto") -> int | None:
     """Bytes that the tensor's elements take, from type and dimensions; None for strings, unknown types, bad sizes."""
-    bits = ELEMENT_BITS.get(tensor.data_type)
+    row = BY_CODE.get(tensor.data_type)
     count = 1
     for dim in tensor.dims:
         count *= dim
         if dim < 0 or count > MAX_WEIGHT_BYTES:
             return None
-    return None if bits is None else (count * bits + 7) // 8
+    return (count * row.bits + 7) // 8 if row and row.bits else None
 
 
 def unsound(tensor: "onnx.TensorProto") -> str:
@@ -53,19 +45,19 @@ def unsound(tensor: "onnx.TensorProto") -> str:
             return "has strings as raw data"
         sound = needed is None or needed == len(tensor.raw_data)
         return "" if sound else f"has {len(tensor.raw_data)} bytes of data, its dimensions need {needed}"
-    field = TYPED_FIELDS.get(tensor.data_type)
-    found = len(getattr(tensor, field)) if field else count
-    return "" if found == count else f"has {found} elements of data, its dimensions need {count}"
+    row = BY_CODE.get(tensor.data_type)
+    given = len(getattr(tensor, row.field)) if row and row.field else count
+    return "" if given == count else f"has {given} elements of data, its dimensions need {count}"
 
 
 # Real exports nest functions and bodies less than ten deep. onnxruntime's time grows with the square of the depth of
 # functions and worse; with the depth of bodies it doubles (1.21 to 1.28: 30 are hours, 18 a second).
 MAX_FUNCTION_DEPTH = 100
+MOST_INLINED = 1_000_000
+"""Nodes of a model whose functions are inlined: the largest exports have some tens of thousands."""
 # FlatBuffers' verifier, which onnxruntime runs over an ORT format file, ends at 64 tables in one another: measured with
 # 1.31.1, a file with 18 bodies in one another loads and one with 19 does not.
 MAX_BODY_DEPTH = 18
-LAST_STORED_TYPE = 20
-"""FLOAT8E5M2FNUZ: the last of ONNX's types that the ORT format's table of types has; those of 4 and 2 bits follow."""
 INDEX_TYPES = frozenset({3, 5, 6, 7})
 RANGE_TYPES = frozenset({1, 5, 6, 7, 11})
 # These stay in the graph however constant their inputs are: they are what quantized kernels are made of.
@@ -74,7 +66,7 @@ NEVER_FOLDED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 def computed_constants(graph: "onnx.GraphProto") -> list[str]:
     """Outputs of the nodes whose inputs are all constant, so that the optimizer can compute them."""
-    constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer} | {""}
+    constants = constant_names(graph) | {""}
     computed = []
     for node in graph.node:
         if node.op_type == "Constant":
@@ -85,16 +77,18 @@ def computed_constants(graph: "onnx.GraphProto") -> list[str]:
     return computed
 
 
-def check_constants(computed: Collection[str], size_of: Callable[[str], int], where: str) -> None:
-    """ModelError when a constant to be computed would take more than an ORT format file can hold.
+def check_constants(
+    computed: Collection[str], size_of: Callable[[str], int], where: str, most: int = MAX_WEIGHT_BYTES
+) -> None:
+    """ModelError when a constant to be computed would take more than `most`: what an ORT format file can hold.
 
     `size_of` gives the bytes of a value as onnxruntime's own shape inference has it, 0 where that is not known.
     """
     for name in computed:
         size = size_of(name)
-        if size > MAX_WEIGHT_BYTES:
+        if size > most:
             raise ModelError("the model computes a constant of impossible size", where=where,
-                             why=f"{name[:80]!r} would take {size} bytes",
+                             why=f"{name[:80]!r} would take {size} bytes, and at most {most} are taken",
                              remedy="export the model again with sensible constant shapes")  # fmt: skip
 
 
@@ -107,7 +101,7 @@ def stored_bytes(type_info: object) -> int:
 
 def shaped_bytes(elem_type: int, shape: Iterable[int]) -> int:
     """Bytes of a tensor of that TensorProto.DataType and shape."""
-    return math.prod(shape) * ELEMENT_BITS.get(elem_type, 0) // 8
+    return math.prod(shape) * (BY_CODE[elem_type].bits if elem_type in BY_CODE else 0) // 8
 
 
 def check_tensor_types(proto: "onnx.ModelProto", where: str) -> None:
@@ -190,14 +184,22 @@ def _check_ranges(graph: "onnx.GraphProto", where: str) -> None:
 
 
 def _check_functions(proto: "onnx.ModelProto", where: str) -> None:
-    """ModelError when local functions call one another deeper than MAX_FUNCTION_DEPTH, or in a circle."""
-    calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in proto.functions}
-    waiting = {name: {called for called in others if called in calls} for name, others in calls.items()}
+    """ModelError when local functions call one another deeper than MAX_FUNCTION_DEPTH, in a circle, or too often."""
+    bodies = {(f.domain, f.name): [(n.domain, n.op_type) for n in f.node] for f in proto.functions}
+    waiting = {name: {called for called in body if called in bodies} for name, body in bodies.items()}
+    sizes: dict[tuple[str, str], int] = {}
     for _ in range(MAX_FUNCTION_DEPTH):
         leaves = {name for name, others in waiting.items() if not others}
+        sizes |= {name: sum(sizes.get(called, 1) for called in bodies[name]) for name in leaves}
         waiting = {name: others - leaves for name, others in waiting.items() if others}
         if not waiting:
-            return
-    raise ModelError("the model's functions are nested too deep", where=where,
-                     why=f"they call one another more than {MAX_FUNCTION_DEPTH} deep, or in a circle",
-                     remedy="export the model without functions, or inline them with onnx.inliner")  # fmt: skip
+            break
+    nodes = sum(sizes.get((n.domain, n.op_type), 1) for graph in _bodies(proto.graph, where) for n in graph.node)
+    if not waiting and sizes and nodes > MOST_INLINED:
+        raise ModelError("the model's functions are too many nodes once they are inlined", where=where,
+                         why=f"{nodes} nodes in place of {len(proto.graph.node)}, and at most {MOST_INLINED} are taken",
+                         remedy="export the model again: functions that double one another are no network")  # fmt: skip
+    if waiting:
+        raise ModelError("the model's functions are nested too deep", where=where,
+                         why=f"they call one another more than {MAX_FUNCTION_DEPTH} deep, or in a circle",
+                         remedy="export the model without functions, or inline them with onnx.inliner")  # fmt: skip

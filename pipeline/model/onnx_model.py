@@ -4,18 +4,21 @@ A loaded model's large initializers are external data: byte ranges of the model 
 model names. ONNX Runtime maps them, the ORT format writer copies them from where they lie, and nobody parses them.
 """
 
+import codecs
+import contextlib
 import hashlib
 import mmap
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from device_runner.reading import open_regular
 from pipeline.core.errors import ModelError
+from pipeline.model.edit import constant_names, copied, keep_only, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.onnx_wire import WireError, lean_model
 from pipeline.model.signature import open_axes, own_inputs, resolve_dimensions
@@ -117,12 +120,12 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
 
 def _kept_outside(path: Path, proto: "onnx.ModelProto") -> frozenset[str]:
     """Initializers whose data lie in another file than the model: those of `lean_model` lie in its own."""
-    own = path.resolve().name
+    name = path.resolve().name
     return frozenset(
         tensor.name
         for tensor in proto.graph.initializer
         if tensor.data_location == tensor.EXTERNAL
-        and any(entry.key == "location" and entry.value != own for entry in tensor.external_data)
+        and any(entry.key == "location" and entry.value != name for entry in tensor.external_data)
     )
 
 
@@ -139,7 +142,7 @@ def _frame(source: SourceModel, path: Path) -> bytes:
         if not (size := path.stat().st_size):
             raise _not_onnx(source, "the file is empty", "download or export it again")
         with open_regular(path) as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
-            _refuse_known(source, data[:32])
+            _refuse_known(source, data[:256])
             with memoryview(data) as view:
                 lean = size >= LEAN_MINIMUM_BYTES and _can_point_to(path)
                 return lean_model(view, path.resolve().name, LARGE_BYTES if lean else size)
@@ -169,13 +172,6 @@ def external_entries(tensor: "onnx.TensorProto") -> tuple[str, int, int]:
     return entries["location"], int(entries["offset"]), int(entries["length"])
 
 
-def keep_only(repeated: Any, keep: Callable[[Any], bool]) -> None:
-    """Remove from a repeated field of a message what `keep` does not want; what stays is not copied."""
-    for index in reversed(range(len(repeated))):
-        if not keep(repeated[index]):
-            del repeated[index]
-
-
 def _can_point_to(path: Path) -> bool:
     """Whether external data can name the file itself: its name is UTF-8 and no link leads out of its folder."""
     real = path.resolve()
@@ -188,6 +184,12 @@ def _refuse_known(source: SourceModel, head: bytes) -> None:
     for magic, why, remedy in NOT_MODELS:
         if head.startswith(magic):
             raise _not_onnx(source, why, remedy)
+    with contextlib.suppress(UnicodeDecodeError):
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # a letter may be cut at the end
+        if all(c.isprintable() or c.isspace() for c in text):  # a model's first 256 bytes have lengths and types
+            raise _not_onnx(
+                source, "it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort"
+            )
 
 
 def _parse(source: SourceModel, data: bytes) -> "onnx.ModelProto":
@@ -200,19 +202,6 @@ def _parse(source: SourceModel, data: bytes) -> "onnx.ModelProto":
     except (DecodeError, ValueError, RecursionError) as error:
         raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
     return proto
-
-
-def subgraphs(graph: "onnx.GraphProto") -> Iterator["onnx.GraphProto"]:
-    """The graph and all bodies inside it, in no special order; not recursive, so depth is no matter."""
-    stack = [graph]
-    while stack:
-        current = stack.pop()
-        yield current
-        for node in current.node:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    stack.append(attribute.g)
-                stack.extend(attribute.graphs)
 
 
 def _resolve_external(
@@ -269,8 +258,6 @@ def loadable(model: LeanModel) -> "onnx.ModelProto":
 
     A file may lie below the model's folder and still be named from another one: scratch folders are often there.
     """
-    import onnx
-
     external = [tensor for tensor in model.proto.graph.initializer if tensor.name in model.weights]
     strange = {
         tensor.name
@@ -279,8 +266,7 @@ def loadable(model: LeanModel) -> "onnx.ModelProto":
     }
     if not strange:
         return model.proto
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in strange:
             read_in(tensor, model.weights[tensor.name])
@@ -362,10 +348,7 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
     is also an input could be overridden by the caller and so is no constant to the optimizer (ONNX IR specification,
     initializers); without the input it needs IR version 4. ConfigError for a key that names nothing.
     """
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(loaded.proto)
+    proto = copied(loaded.proto)
     _remove_initializers_from_inputs(proto)
     fix_dimensions(proto, fixed_dimensions, loaded.source.name)
     return PreparedModel(
@@ -378,7 +361,7 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
 
 def _remove_initializers_from_inputs(proto: "onnx.ModelProto") -> None:
     graph = proto.graph
-    constants = {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    constants = constant_names(graph)
     before = len(graph.input)
     keep_only(graph.input, lambda value: value.name not in constants)
     if len(graph.input) < before:
@@ -398,7 +381,7 @@ def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: st
         if axis.key in sizes:
             inputs[axis.input].type.tensor_type.shape.dim[axis.axis].dim_value = sizes[axis.key]
             by_symbol.setdefault(axis.symbol, set()).add(sizes[axis.key])
-    known = {symbol: next(iter(found)) for symbol, found in by_symbol.items() if symbol and len(found) == 1}
+    known = {symbol: next(iter(values)) for symbol, values in by_symbol.items() if symbol and len(values) == 1}
     for graph in subgraphs(proto.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in value.type.tensor_type.shape.dim:
@@ -427,10 +410,7 @@ def _range_digest(place: ByteRange) -> str:
 
 def content_digest(model: LeanModel, digests: Mapping[str, str]) -> str:
     """One digest of everything that conversion reads: the prepared graph and the weights, not where they lie."""
-    import onnx
-
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model.proto)
+    bare = copied(model.proto)
     for tensor in bare.graph.initializer:
         del tensor.external_data[:]
     digest = hashlib.sha256(bare.SerializeToString(deterministic=True))

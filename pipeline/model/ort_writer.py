@@ -26,7 +26,7 @@ from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
 from pipeline.model.ort_format import Resolver, ResolverArg
 from pipeline.model.ort_format.reader import resolver_at
-from pipeline.model.ort_format.values import Reader, Slots
+from pipeline.model.ort_format.values import Buffer, Reader, Slots
 
 BUFFER_BYTES = 2 << 20
 # Direct writes begin and end at multiples of the disk's block, in memory as in the file; 4 KiB suits all that is sold.
@@ -228,7 +228,7 @@ class _Builder(flatbuffers.Builder):  # type: ignore[misc] # the library has no 
 class _Skeleton:
     """A file that ONNX Runtime wrote, cut into head and body."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: Buffer) -> None:
         self.data = data
         self.reader = Reader(data)
         self.root = self.reader.root()
@@ -247,7 +247,7 @@ class _Skeleton:
         slots = self.reader.table(at)
         if any(slots[known:]):
             raise ModelError("onnxruntime wrote an ORT format that is newer than this program",
-                             remedy="install a newer ort-mobile-pipeline, or an older onnxruntime")  # fmt: skip
+                             remedy="install a newer ort-mobile, or an older onnxruntime")  # fmt: skip
         return slots
 
     def tail(self, position: int) -> _Tail:
@@ -268,7 +268,7 @@ class _Skeleton:
         return [(self.reader.text_at(place), self.tail(place)) for place in places]
 
 
-def plan_file(skeleton: bytes, weights: Sequence[Weight] = ()) -> FilePlan:
+def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     """Lay out the file that `skeleton` becomes when the `weights` among its graph inputs are made initializers.
 
     Without weights it is the canonical form of the skeleton. ModelError when the result would pass 2 GiB.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from device_runner.spec import ONNX_CODES, ElementType
+from device_runner.spec import TYPES_BY_CODE, ElementType
 from pipeline.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 else:
     Array = Any
-
-
-TYPES_BY_CODE = {code: kind for kind, code in ONNX_CODES.items()}
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +61,8 @@ def own_inputs(model: "onnx.ModelProto") -> tuple[TensorInfo, ...]:
 
 def element_of(code: int) -> ElementType | None:
     """The element type of ONNX's number for it; None for strings and what ONNX Runtime's C API cannot be given raw."""
-    found = TYPES_BY_CODE.get(code)
-    return None if found is ElementType.STRING else found
+    kind = TYPES_BY_CODE.get(code)
+    return None if kind is ElementType.STRING else kind
 
 
 def _shape(value: "onnx.ValueInfoProto") -> tuple[int | str | None, ...] | None:
@@ -141,10 +138,10 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
 
 def names_of(axes: Sequence[OpenAxis]) -> dict[str, list[OpenAxis]]:
     """The shortest names that tell the axes apart, each with its axes: symbolic names first, `input[axis]` else."""
-    found: dict[str, list[OpenAxis]] = {}
+    names: dict[str, list[OpenAxis]] = {}
     for axis in axes:
-        found.setdefault(axis.symbol or axis.key, []).append(axis)
-    return found
+        names.setdefault(axis.symbol or axis.key, []).append(axis)
+    return names
 
 
 def _unknown(takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], key: str, where: str) -> ConfigError:

@@ -44,10 +44,10 @@ def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx
     members of an archive are passed over. ConfigError for a path that does not exist, a folder or archive without
     models, an archive that cannot be read.
     """
-    found: dict[SourceModel, None] = {}
+    models: dict[SourceModel, None] = {}
     for path in paths:
-        found.update(dict.fromkeys(_models_of(Path(path), suffixes)))
-    return list(found)
+        models.update(dict.fromkeys(_models_of(Path(path), suffixes)))
+    return list(models)
 
 
 def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:

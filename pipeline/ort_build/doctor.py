@@ -18,9 +18,8 @@ from pipeline.config import Platform
 from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.plan import AAR_SCRIPT, ASSET_CACHE_FLAG
-from pipeline.ort_build.releases import ASSET_CACHE_SINCE, version_key
-from pipeline.ort_build.request import Request
-from pipeline.ort_build.source_tree import SourceTree, build_environment
+from pipeline.ort_build.request import ASSET_CACHE_SINCE, Request, version_key
+from pipeline.ort_build.run import SourceTree, build_environment
 
 GIB = 1 << 30
 ASK_SECONDS = 30
@@ -135,12 +134,12 @@ def _source_check(tree: SourceTree | None, request: Request) -> Check:
 
 def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
     minimum = tree.cmake if tree and tool is _CMAKE else tool.minimum
-    found = look(tool.command)
-    new_enough = not minimum or (bool(found) and version_key(found or "0") >= version_key(minimum))
+    version = look(tool.command)
+    new_enough = not minimum or (bool(version) and version_key(version or "0") >= version_key(minimum))
     return Check(
         name=tool.command[0],
-        found=found or ("" if found is None else "of unknown version"),
-        good=found is not None and new_enough,
+        found=version or ("" if version is None else "of unknown version"),
+        good=version is not None and new_enough,
         why=f"{tool.why}{f', {minimum} or newer' if minimum else ''}",
         remedy=tool.remedy,
     )
@@ -150,11 +149,11 @@ def _python_check(name: str, why: str) -> Check:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
-        found = ""
+        installed = ""
     return Check(
-        name=f"Python package {name}", found=found, good=bool(found), why=why,
+        name=f"Python package {name}", found=installed, good=bool(installed), why=why,
         remedy=f"{sys.executable} -m pip install {name}",
     )  # fmt: skip
 
@@ -195,8 +194,8 @@ def android_folders(environment: Mapping[str, str]) -> tuple[Path | None, Path |
     sdk = _folder(environment.get("ANDROID_HOME") or environment.get("ANDROID_SDK_ROOT"))
     ndk = _folder(environment.get("ANDROID_NDK_HOME") or environment.get("ANDROID_NDK_ROOT"))
     if ndk is None and sdk is not None:
-        found = [path for path in (sdk / "ndk").glob("*") if (path / "source.properties").is_file()]
-        ndk = max(found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], default=None)
+        folders = [path for path in (sdk / "ndk").glob("*") if (path / "source.properties").is_file()]
+        ndk = max(folders, key=lambda path: [int(part) for part in re.findall(r"\d+", path.name)], default=None)
     return sdk, ndk
 
 
@@ -209,8 +208,8 @@ def _ndk_version(ndk: Path) -> str:
         text = (ndk / "source.properties").read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    found = re.search(r"Pkg\.Revision\s*=\s*([\w.]+)", text)
-    return found[1] if found else ""
+    match = re.search(r"Pkg\.Revision\s*=\s*([\w.]+)", text)
+    return match[1] if match else ""
 
 
 def _system_checks(request: Request, _tree: SourceTree | None, _environment: Mapping[str, str]) -> list[Check]:
@@ -241,5 +240,6 @@ def _disk_check(request: Request, work: Path) -> Check:
     needed = DISK_BYTES[request.target.platform] * len(request.abis)
     return Check(
         name="disk", found=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
-        why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI", remedy="free some space, or choose another --work",
+        why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
+        remedy="free some space, or choose another folder with --output",
     )  # fmt: skip

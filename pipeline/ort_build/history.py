@@ -1,13 +1,12 @@
 """Sizes of libraries: before and after, against a budget, in earlier builds, and what operators and types cost."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from pipeline.core.errors import ConfigError, Finding, Severity
+from pipeline.core.errors import BUDGET, ConfigError, Finding, Severity
+from pipeline.core.groups import grouped
 from pipeline.core.releases import Release, line_of
 from pipeline.ort_build.run import RECORD, BuildRecord, builds_in, default_cache, read_record
 from pipeline.required_ops import RequiredOps, parse
@@ -28,12 +27,8 @@ class SizeChange(msgspec.Struct, frozen=True, kw_only=True):
         return self.after_bytes - self.before_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedBuild:
-    """What a build contains, and how large its library came out."""
-
-    operators: RequiredOps
-    size_bytes: int
+SizedBuild = tuple[RequiredOps, int]
+"""What a build contains, and how many bytes its library has."""
 
 
 class Addition(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +64,15 @@ def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[F
         size = sizes.get(abi)
         if size is None:
             findings.append(
-                Finding(severity=Severity.WARNING, what=f"no library for {abi} was checked against its budget",
+                Finding(severity=Severity.WARNING, rule=BUDGET,
+                        what=f"no library for {abi} was checked against its budget",
                         where="[build] max_library_bytes", why=f"there are: {', '.join(sorted(sizes)) or 'none'}",
                         remedy="build that ABI, or remove its budget")
             )  # fmt: skip
         elif size > limit:
             findings.append(
-                Finding(severity=Severity.ERROR, what=f"the library for {abi} is {size - limit:,} bytes over budget",
+                Finding(severity=Severity.ERROR, rule=BUDGET,
+                        what=f"the library for {abi} is {size - limit:,} bytes over budget",
                         where="[build] max_library_bytes", why=f"it has {size:,} bytes, {limit:,} are allowed",
                         remedy="`ort-mobile build size` ranks operators by what they add; or raise the budget")
             )  # fmt: skip
@@ -88,14 +85,12 @@ def rank_additions(builds: Sequence[SizedBuild]) -> tuple[Addition, ...]:
     Of the pairs with the same addition the first counts. Builds must differ in their operators only: same release,
     ABI, kind and options.
     """
-    found: dict[tuple[str, ...], int] = {}
-    for small in builds:
-        for large in builds:
-            if small.operators != large.operators and large.operators.contains(small.operators):
-                added = added_names(small.operators, large.operators)
-                if added:
-                    found.setdefault(added, large.size_bytes - small.size_bytes)
-    ranked = (Addition(added=added, size_bytes=size) for added, size in found.items())
+    sizes: dict[tuple[str, ...], int] = {}
+    for small, small_bytes in builds:
+        for large, large_bytes in builds:
+            if small != large and large.contains(small) and (added := added_names(small, large)):
+                sizes.setdefault(added, large_bytes - small_bytes)
+    ranked = (Addition(added=added, size_bytes=size) for added, size in sizes.items())
     return tuple(sorted(ranked, key=lambda addition: (-addition.each_bytes, addition.added)))
 
 
@@ -103,15 +98,15 @@ def added_names(small: RequiredOps, large: RequiredOps) -> tuple[str, ...]:
     """What `large` has over `small`: `domain:op` for operators, `domain:op type` for types of operators that both
     have.
     """
-    mine, theirs = small.operator_keys(), large.operator_keys()
-    operators = [f"{domain}:{op}" for domain, op in theirs - mine]
+    before, after = small.operator_keys(), large.operator_keys()
+    operators = [f"{domain}:{op}" for domain, op in after - before]
     versions = [
         f"{domain}:{op} opset {opset}"
         for (domain, opset), ops in large.operators.items()
         for op in ops - small.operators.get((domain, opset), frozenset())
-        if (domain, op) in mine
+        if (domain, op) in before
     ]
-    return tuple(sorted([*operators, *versions, *_added_types(small, large, mine & theirs)]))
+    return tuple(sorted([*operators, *versions, *_added_types(small, large, before & after)]))
 
 
 def _added_types(small: RequiredOps, large: RequiredOps, common: Iterable[tuple[str, str]]) -> set[str]:
@@ -125,30 +120,25 @@ def _added_types(small: RequiredOps, large: RequiredOps, common: Iterable[tuple[
     return added
 
 
-class Ranked(NamedTuple):
-    """An addition between two builds, with the ABI whose library grew by it."""
-
-    abi: str
-    addition: Addition
-
-
 def newest_build(target: str, release: Release, campaign: str, cache: Path | None = None) -> BuildRecord | None:
     """The newest build on this computer for a target and release of a campaign, None where none was made.
 
     `campaign` is its `campaign_digest`: another project's target may have the same name, as `phone`.
     """
-    made = [
+    builds = [
         (folder, record)
         for folder, record in builds_in(cache or default_cache())
         if (record.target, record.campaign) == (target, campaign) and line_of(record.version) == release
     ]
-    return max(made, key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)[1] if made else None
+    return max(builds, key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)[1] if builds else None
 
 
 def build_of(digests: Collection[str]) -> BuildRecord | None:
     """The build on this computer that made a library with one of these sha256, None where none did."""
-    made = (record for _, record in builds_in(default_cache()))
-    return next((record for record in made if any(file.abi and file.sha256 in digests for file in record.files)), None)
+    records = (record for _, record in builds_in(default_cache()))
+    return next(
+        (record for record in records if any(file.abi and file.sha256 in digests for file in record.files)), None
+    )
 
 
 def operators_of(record: BuildRecord) -> RequiredOps | None:
@@ -161,15 +151,15 @@ def sizes_of_record(record: BuildRecord) -> dict[str, int]:
     return {file.abi: file.size_bytes for file in record.files if file.abi}
 
 
-def ranking(records: Iterable[BuildRecord]) -> list[Ranked]:
-    """What operators and types added between builds that differ in operators only; the dearest of an ABI first."""
-    groups: dict[tuple[object, ...], list[SizedBuild]] = {}
-    for record in records:
-        for abi, size in sizes_of_record(record).items():
-            if (operators := operators_of(record)) is not None:
-                key = (record.version, record.kind, record.providers, record.source_digest, abi)
-                groups.setdefault(key, []).append(SizedBuild(operators=operators, size_bytes=size))
-    return [Ranked(str(key[-1]), addition) for key, builds in groups.items() for addition in rank_additions(builds)]
+def ranking(records: Iterable[BuildRecord]) -> list[tuple[str, Addition]]:
+    """What operators and types added between builds that differ in operators only, by ABI; the dearest of one first."""
+    groups = grouped(
+        ((record.version, record.kind, record.providers, record.source_digest, abi), (operators, size))
+        for record in records
+        if (operators := operators_of(record)) is not None
+        for abi, size in sizes_of_record(record).items()
+    )
+    return [(key[-1], addition) for key, builds in groups.items() for addition in rank_additions(builds)]
 
 
 MOST_BUILDS = 20
@@ -179,37 +169,32 @@ MOST_BUILDS = 20
 def added_by_operator() -> dict[str, dict[str, int]]:
     """What single operators, as `domain:op`, added to libraries that were built on this computer: bytes by ABI."""
     builds = sorted(builds_in(default_cache()), key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)
-    found: dict[str, dict[str, int]] = {}
+    sizes: dict[str, dict[str, int]] = {}
     for abi, addition in ranking(record for _, record in builds[-MOST_BUILDS:]):
         if len(addition.added) == 1:
-            found.setdefault(addition.added[0], {}).setdefault(abi, addition.size_bytes)
-    return found
+            sizes.setdefault(addition.added[0], {}).setdefault(abi, addition.size_bytes)
+    return sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredSize:
-    """Bytes of the library by ABI, and the operators of a build (None for libraries of unknown operators)."""
+def measured_at(path: Path, cache: Path) -> tuple[Mapping[str, int], RequiredOps | None]:
+    """Bytes of the library there by ABI, and the operators of a build (None for libraries of unknown ones).
 
-    sizes: Mapping[str, int]
-    operators: RequiredOps | None = None
-
-
-def measured_at(path: Path, cache: Path) -> MeasuredSize:
-    """What is there; raises ConfigError for what is neither a file nor one build, MissingError for a wrong file."""
-    from device_runner.library_source import name_of, resolve_all
+    Raises ConfigError for what is neither a file nor one build, MissingError for a wrong file.
+    """
+    from device_runner.library import name_of, resolve_all
 
     if path.is_file() or name_of(str(path)):
-        return MeasuredSize(sizes={one.abi: one.facts.size_bytes for one in resolve_all(str(path))})
+        return {library.abi: library.facts.size_bytes for library in resolve_all(str(path))}, None
     record = read_record(path) if path.is_dir() else _named(str(path), cache)
     if record is None:
         raise ConfigError(
             "there is no whole build", where=str(path), remedy="`ort-mobile build size` lists the builds that are there"
         )
-    return MeasuredSize(sizes=sizes_of_record(record), operators=operators_of(record))
+    return sizes_of_record(record), operators_of(record)
 
 
 def _named(text: str, cache: Path) -> BuildRecord | None:
-    found = [record for folder, record in builds_in(cache) if folder.name.startswith(text)]
-    if len(found) > 1:
-        raise ConfigError(f"{len(found)} builds begin with {text!r}", where=str(cache), remedy="give more letters")
-    return found[0] if found else None
+    records = [record for folder, record in builds_in(cache) if folder.name.startswith(text)]
+    if len(records) > 1:
+        raise ConfigError(f"{len(records)} builds begin with {text!r}", where=str(cache), remedy="give more letters")
+    return records[0] if records else None

@@ -14,15 +14,15 @@ from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import at_release
-from pipeline.ort_build.releases import (
+from pipeline.ort_build.request import (
     ANDROID_TARGET_SDK,
     ASSET_CACHE_SINCE,
     PAGE_16K_JNI_SINCE,
     PAGE_16K_SINCE,
     REDUCED_IN_BUILD_TREE_SINCE,
+    Request,
     minimum_version,
 )
-from pipeline.ort_build.request import Request
 from pipeline.required_ops import EMPTY, render
 
 ASSET_CACHE_FLAG = "--use_vcpkg_ms_internal_asset_cache"
@@ -35,61 +35,55 @@ class BuildNote(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-def _on(platform: Platform) -> Callable[[Request], bool]:
-    return lambda request: request.target.platform is platform
-
-
-_NOTES: tuple[tuple[Callable[[Request], bool], BuildNote], ...] = (
+_NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
     (
         lambda r: r.release < REDUCED_IN_BUILD_TREE_SINCE and r.operators is not None,
-        BuildNote(
-            text="the reduction edits the source tree in place: run `git reset --hard` in it before another config",
-            source="1.10 and older",
-        ),
+        "the reduction edits the source tree in place: run `git reset --hard` in it before another config",
+        "1.10 and older",
     ),
     (
-        lambda r: _on(Platform.ANDROID)(r) and r.release >= ASSET_CACHE_SINCE,
-        BuildNote(
-            text=f"build_aar_package.py passes {ASSET_CACHE_FLAG}, which blocks all downloads outside Microsoft and "
-            "which no setting turns off: remove it from that file in your source tree",
-            source="1.21.0 and newer",
+        lambda r: r.target.platform is Platform.ANDROID and r.release >= ASSET_CACHE_SINCE,
+        (
+            f"build_aar_package.py passes {ASSET_CACHE_FLAG}, which blocks all downloads outside Microsoft and which "
+            "no setting turns off: remove it from that file in your source tree"
         ),
+        "1.21.0 and newer",
     ),
     (
-        lambda r: _on(Platform.ANDROID)(r) and r.release < PAGE_16K_SINCE,
-        BuildNote(
-            text="16 KB pages by a linker flag of the plan: the release has none of its own", source="pull 22076"
-        ),
+        lambda r: r.target.platform is Platform.ANDROID and r.release < PAGE_16K_SINCE,
+        "16 KB pages by a linker flag of the plan: the release has none of its own",
+        "pull 22076",
     ),
     (
-        lambda r: _on(Platform.ANDROID)(r) and PAGE_16K_SINCE <= r.release < PAGE_16K_JNI_SINCE,
-        BuildNote(text="16 KB pages of libonnxruntime4j_jni.so by a linker flag of the plan", source="pull 24947"),
+        lambda r: r.target.platform is Platform.ANDROID and PAGE_16K_SINCE <= r.release < PAGE_16K_JNI_SINCE,
+        "16 KB pages of libonnxruntime4j_jni.so by a linker flag of the plan",
+        "pull 24947",
     ),
     (
         lambda r: r.settings.wheel,
-        BuildNote(text="the wheel converts models on this computer: it is full, with all operators", source="build.py"),
+        "the wheel converts models on this computer: it is full, with all operators",
+        "build.py",
     ),
     (
-        lambda r: _on(Platform.LINUX)(r) and bool({"arm64", "aarch64"} & set(r.abis)),
-        BuildNote(
-            text="build.py compiles for the computer it runs on: run this on an arm64 machine, or give a toolchain in "
-            "[build] defines (CMAKE_TOOLCHAIN_FILE)",
-            source="build.py: --arm64 is for Windows",
+        lambda r: r.target.platform is Platform.LINUX and bool({"arm64", "aarch64"} & set(r.abis)),
+        (
+            "build.py compiles for the computer it runs on: run this on an arm64 machine, or give a toolchain in "
+            "[build] defines (CMAKE_TOOLCHAIN_FILE)"
         ),
+        "build.py: --arm64 is for Windows",
     ),
     (
         lambda r: r.settings.dependencies is Dependencies.SYSTEM,
-        BuildNote(
-            text="libraries of this system are linked in: the library runs where they are installed",
-            source="system_dependencies.cmake",
-        ),
+        "libraries of this system are linked in: the library runs where they are installed",
+        "system_dependencies.cmake",
     ),
 )
+"""What no option settles: when it applies, a text, and where it comes from."""
 
 
 def notes_for(request: Request) -> tuple[BuildNote, ...]:
     """The notes that apply to a request, in the order of the table."""
-    return tuple(note for applies, note in _NOTES if applies(request))
+    return tuple(BuildNote(text=text, source=source) for applies, text, source in _NOTES if applies(request))
 
 
 OPERATORS_FILE = "required_operators.config"

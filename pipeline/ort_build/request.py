@@ -1,4 +1,8 @@
-"""What is asked of a build, resolved: from a command line, a config or a build file to requests."""
+"""What is asked of a build, resolved: from a command line, a config or a build file to requests; tables by release.
+
+Sources of the tables: the scripts and default settings of the trees 1.21.0 and main of 2026, the history of the
+settings files (facts of the project: custom builds), pull requests by number.
+"""
 
 import difflib
 import hashlib
@@ -15,11 +19,75 @@ from pipeline.config import Config, Platform, Table, Target, read_config
 from pipeline.config.tables import BuildConfig, BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.core.releases import Release, line_of
+from pipeline.core.releases import Release, at_release, line_of, read_release
 from pipeline.core.variant import Style
-from pipeline.ort_build.releases import ABIS, DEFAULT_ABIS, FIRST_PLANNED
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops import read_config as read_operators
+
+FIRST_PLANNED: dict[Platform, Release] = {
+    Platform.ANDROID: Release(1, 8),
+    Platform.IOS: Release(1, 17),
+    Platform.MACOS: Release(1, 17),
+    Platform.LINUX: Release(1, 8),
+}
+"""From here the scripts have the names and settings that plans use (Apple's script was renamed for 1.17)."""
+
+REDUCED_IN_BUILD_TREE_SINCE = Release(1, 11)
+PAGE_16K_SINCE = Release(1, 20)
+PAGE_16K_JNI_SINCE = Release(1, 23)
+ASSET_CACHE_SINCE = Release(1, 21)
+BUILD_ARGS_FILE_SINCE = Release(1, 22)
+
+
+MINIMUMS: dict[Platform, tuple[tuple[Release, str], ...]] = {
+    Platform.ANDROID: ((Release(1, 0), "21"), (Release(1, 21), "24")),
+    Platform.IOS: (
+        (Release(1, 0), "11.0"),
+        (Release(1, 16), "12.0"),
+        (Release(1, 19), "13.0"),
+        (Release(1, 21), "15.1"),
+    ),
+    Platform.MACOS: (
+        (Release(1, 0), "11.0"),
+        (Release(1, 20), "13.3"),
+        (Release(1, 23), "13.4"),
+        (Release(1, 24), "14.0"),
+    ),
+}
+"""The lowest API level or OS version that packages of a release and later ones support, by their settings files."""
+
+ANDROID_TARGET_SDK: tuple[tuple[Release, int], ...] = ((Release(1, 0), 24), (Release(1, 21), 34))
+"""`android_target_sdk_version` of the default settings."""
+
+
+ABIS: dict[Platform, tuple[str, ...]] = {
+    Platform.ANDROID: ("armeabi-v7a", "arm64-v8a", "x86", "x86_64"),
+    Platform.IOS: ("arm64",),
+    Platform.MACOS: ("arm64", "x86_64"),
+    Platform.LINUX: ("x86_64", "aarch64", "arm64"),
+}
+"""ABIs that the scripts build, by platform."""
+
+DEFAULT_ABIS: dict[Platform, tuple[str, ...]] = {
+    Platform.ANDROID: ("arm64-v8a",),
+    Platform.IOS: ("arm64",),
+    Platform.MACOS: ("arm64", "x86_64"),
+    Platform.LINUX: ("x86_64",),
+}
+
+
+def minimum_version(platform: Platform, release: Release) -> str | None:
+    """The lowest API level or OS version that a release supports on a platform; None on Linux."""
+    rows = MINIMUMS.get(platform)
+    return at_release(rows, release) if rows else None
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """A dotted version as numbers that compare, without zeros at the end: 15.0 is 15."""
+    parts = [int(part) for part in version.split(".")]
+    while len(parts) > 1 and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,47 +223,34 @@ class BuildChoice:
     jobs: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What a config file says about builds."""
-
-    targets: tuple[Target, ...]
-    build: BuildConfig
-    providers: tuple[str, ...] = ()
-    operators: str | None = None
-    runtime_style: bool = False
-    config: Config | None = None
-    """The campaign that says it, None for a build file or a target alone."""
-
-
 def requests_for(choice: BuildChoice) -> tuple[Request, ...]:
     """One request a target. Raises ConfigError for configs that are wrong and names that do not exist."""
-    found = _found(choice)
-    path = choice.operators or (Path(found.operators) if found.operators else None)
+    targets: tuple[Target, ...]
+    campaign: Config | None = None
+    providers: tuple[str, ...] = ()
+    listed: str | None = None
+    runtime_style = False
+    if choice.config is None:
+        targets, build = (_named_target(choice.target or ""),), BuildConfig()
+    elif _is_campaign(choice.config):
+        campaign = read_config(choice.config)
+        targets, build = campaign.targets, campaign.build
+        providers = tuple(provider for run in campaign.runs for provider in run.providers)
+        runtime_style = Style.RUNTIME in campaign.variants.styles
+    else:
+        file = read_build_file(choice.config)
+        targets, build, listed, runtime_style = (file.target,), file.build, file.operators, file.runtime_style
+    path = choice.operators or (Path(listed) if listed else None)
     operators = None if path is None else read_operators(path)
     version = choice.version or installed_version("onnxruntime")
-    settings = _with_flags(found.build, choice)
+    settings = _with_flags(build, choice)
     requests = []
-    for target in _wanted(found.targets, choice):
+    for target in _wanted(targets, choice):
         request = make_request(
-            target,
-            version,
-            settings,
-            operators=operators,
-            run_providers=found.providers,
-            runtime_style=found.runtime_style,
+            target, version, settings, operators=operators, run_providers=providers, runtime_style=runtime_style
         )
-        requests.append(replace(request, campaign=campaign_digest(found.config, target) if found.config else ""))
+        requests.append(replace(request, campaign=campaign_digest(campaign, target) if campaign else ""))
     return tuple(requests)
-
-
-def _found(choice: BuildChoice) -> _Found:
-    if choice.config is None:
-        return _Found(targets=(_named_target(choice.target or ""),), build=BuildConfig())
-    if _is_campaign(choice.config):
-        return _of_campaign(read_config(choice.config))
-    file = read_build_file(choice.config)
-    return _Found(targets=(file.target,), build=file.build, operators=file.operators, runtime_style=file.runtime_style)
 
 
 def _is_campaign(path: Path) -> bool:
@@ -204,16 +259,6 @@ def _is_campaign(path: Path) -> bool:
         return "models" in tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return False
-
-
-def _of_campaign(config: Config) -> _Found:
-    return _Found(
-        targets=config.targets,
-        build=config.build,
-        providers=tuple(provider for run in config.runs for provider in run.providers),
-        runtime_style=Style.RUNTIME in config.variants.styles,
-        config=config,
-    )
 
 
 def _named_target(name: str) -> Target:
@@ -270,7 +315,7 @@ class BuildFile(Table, frozen=True, kw_only=True):
 def read_build_file(path: Path) -> BuildFile:
     """Read and check a build file; its paths become relative to the current folder. Raises ConfigError."""
     try:
-        found = msgspec.convert(tomllib.loads(read_regular(path).decode("utf-8-sig")), BuildFile)
+        file = msgspec.convert(tomllib.loads(read_regular(path).decode("utf-8-sig")), BuildFile)
     except OSError as error:
         raise ConfigError("the build file cannot be read", where=str(path), why=error.strerror or str(error)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -278,7 +323,9 @@ def read_build_file(path: Path) -> BuildFile:
             "this is no build file", where=str(path), why=str(error),
             remedy="compare it with those in build_configs/builds; docs/reference/config.md has the keys",
         ) from error  # fmt: skip
-    onnx = found.build.onnx_source
-    build = msgspec.structs.replace(found.build, onnx_source=None if onnx is None else str(path.parent / onnx))
-    operators = None if found.operators is None else str(path.parent / found.operators)
-    return msgspec.structs.replace(found, build=build, operators=operators)
+    if file.target.ort_release is not None:
+        read_release(file.target.ort_release, "ort_release", str(path))
+    onnx = file.build.onnx_source
+    build = msgspec.structs.replace(file.build, onnx_source=None if onnx is None else str(path.parent / onnx))
+    operators = None if file.operators is None else str(path.parent / file.operators)
+    return msgspec.structs.replace(file, build=build, operators=operators)

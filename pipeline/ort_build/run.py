@@ -1,4 +1,4 @@
-"""Runs a plan, keeps the result by the digest of plan and source, and finds the cause of a failure in its log."""
+"""Runs a plan in a source tree, keeps the result by the digest of both, and finds the cause of a failure."""
 
 import contextlib
 import fcntl
@@ -6,104 +6,267 @@ import hashlib
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from device_runner.files import BUILD_PREFIX, cache_folder, remove_abandoned, scratch_folder
+from device_runner.files import cache_folder, staging_folder, sync, take_place
 from device_runner.reading import decode_json
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import ConfigError, Finding, FindingRule, PipelineError, Severity, findings
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
-from pipeline.ort_build.plan import BuildPaths, BuildPlan, build_tree_digest, plan_build, plan_digest
+from pipeline.core.releases import Release, line_of
+from pipeline.ort_build.plan import BuildPaths, BuildPlan, BuildStep, build_tree_digest, plan_build, plan_digest
 from pipeline.ort_build.request import Request
-from pipeline.ort_build.source_tree import Progress, SourceTree, build_environment, log_end, run_step, source_digest
 from pipeline.required_ops import render
+
+VERSION_FILE = "VERSION_NUMBER"
+LEFT_OUT = frozenset({".git", "build", "__pycache__", "node_modules", ".gradle", ".idea", ".vscode"})
+"""Folders that no build compiles: history, earlier builds, caches."""
+
+
+class SourceTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree as it lies there. `cmake` is the version that its CMake file demands, empty when it names none."""
+
+    path: str
+    version: str
+    cmake: str
+
+    @property
+    def release(self) -> Release:
+        """The release line."""
+        return line_of(self.version)
+
+
+def read_tree(path: Path) -> SourceTree:
+    """Read the tree's release; raises ConfigError when this is no source tree of ONNX Runtime."""
+    version = _text(path / VERSION_FILE).strip()
+    if not re.fullmatch(r"\d{1,3}\.\d{1,3}\.\d{1,3}", version):
+        raise ConfigError(
+            "this is no source tree of ONNX Runtime", where=str(path),
+            why=f"{VERSION_FILE} is missing or holds no release",
+            remedy="unpack or clone the source of the release, and give its folder with --source",
+        )  # fmt: skip
+    needed = re.search(r"cmake_minimum_required\(VERSION (\d+(?:\.\d+)*)", _text(path / "cmake/CMakeLists.txt"))
+    return SourceTree(path=str(path), version=version, cmake=needed[1] if needed else "")
+
+
+def check_release(tree: SourceTree, version: str) -> None:
+    """Raise ConfigError when a tree is not of the release that a target names (`1.23` takes any patch of it)."""
+    wanted = version.split(".")
+    if tree.version.split(".")[: len(wanted)] != wanted:
+        raise ConfigError(
+            f"this source tree is ONNX Runtime {tree.version}, the target wants {version}", where=tree.path,
+            why="operators, format versions and options differ between releases",
+            remedy=f"check out {version} there, or write ort_release = \"{tree.version}\" in the target",
+        )  # fmt: skip
+
+
+def source_digest(path: Path) -> str:
+    """Hex SHA-256 over names and bytes of all files that a build may compile (some seconds for 300 MB)."""
+    digest = hashlib.sha256()
+    for file in _files(path):
+        digest.update(file.relative_to(path).as_posix().encode("utf-8", "surrogateescape") + b"\0")
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _files(path: Path) -> Iterator[Path]:
+    for folder, names, files in os.walk(path):
+        names[:] = sorted(name for name in names if name not in LEFT_OUT)
+        for name in sorted(files):
+            file = Path(folder, name)
+            if file.is_file() and not file.is_symlink() and not name.endswith(".pyc"):
+                yield file
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+Progress = Callable[[str, float], None]
+"""Takes the last line of the log and the seconds since the start, about twice a second."""
+
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 5.0
+TAIL_BYTES = 4096
+LOG_END_BYTES = 1 << 20
+
+
+def build_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with this process's Python first on the path: CMake calls it, and pip puts tools beside it."""
+    return {
+        **environment,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]),
+    }
+
+
+def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progress: Progress) -> int:
+    """Run a command to its end and return its exit code; the log is appended to.
+
+    The command gets a process group of its own, which is ended with it when this process is interrupted: compilers
+    would otherwise go on for hours.
+    """
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            step.arguments, cwd=step.folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    started = time.monotonic()
+    try:
+        while process.poll() is None:
+            progress(last_line(log), time.monotonic() - started)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+    except BaseException:
+        end_group(process)
+        raise
+    return process.returncode
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command with all that it started: politely, then not."""
+    for ending, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, ending)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says something."""
+    lines = [line.strip() for line in log_end(log, TAIL_BYTES).splitlines()]
+    return next((line for line in reversed(lines) if line), "")
+
+
+def log_end(log: Path, size: int = LOG_END_BYTES) -> str:
+    """The last `size` bytes of a log as text."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read().decode("utf-8", "replace")
+
 
 TAIL_LINES = 20
 EXCERPT_LINES = 12
 
 
-class Cause(NamedTuple):
-    """Why a build failed, and what to do."""
+def _said(pattern: str) -> Callable[[str], Mapping[str, object] | None]:
+    """Whether a log has a text, with what it names there."""
 
-    why: str
-    remedy: str
+    def applies(log: str) -> Mapping[str, object] | None:
+        match = re.search(pattern, log)
+        return match and {"what": (match.groupdict().get("what") or "").strip()}
+
+    return applies
 
 
-_CAUSES: tuple[tuple[str, Cause], ...] = (
-    (
-        r"ort-mobile: missing system dependency: (?P<what>[^\n]+)",
-        Cause("a library of this system is missing: {what}", "install it with your package manager"),
+_CAUSES: tuple[FindingRule[str], ...] = (
+    FindingRule(
+        _said(r"ort-mobile: missing system dependency: (?P<what>[^\n]+)"),
+        Severity.ERROR,
+        "a library of this system is missing: {what}",
+        remedy="install it with your package manager",
     ),
-    (
-        r"CMake (?P<what>[\d.]+) or higher is required",
-        Cause("CMake is older than {what}", "pip install --upgrade cmake"),
+    FindingRule(
+        _said(r"CMake (?P<what>[\d.]+) or higher is required"),
+        Severity.ERROR,
+        "CMake is older than {what}",
+        remedy="pip install --upgrade cmake",
     ),
-    (
-        r"x-block-origin|vcpkg\.storage\.devpackages",
-        Cause(
-            "vcpkg may download from Microsoft's own mirror only",
-            "remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree",
+    FindingRule(
+        _said(r"x-block-origin|vcpkg\.storage\.devpackages"),
+        Severity.ERROR,
+        "vcpkg may download from Microsoft's own mirror only",
+        remedy="remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree",
+    ),
+    FindingRule(
+        _said(r"No space left on device"),
+        Severity.ERROR,
+        "the disk is full",
+        remedy="free some space, or choose another --work",
+    ),
+    FindingRule(
+        _said(r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed"),
+        Severity.ERROR,
+        "the compiler ran out of memory",
+        remedy="build with fewer jobs: `jobs = 1` in [build]",
+    ),
+    FindingRule(
+        _said(
+            r"Could not resolve host|Failed to connect to|Couldn't connect to server|status_code: [67]\b"
+            r"|name resolution"
         ),
+        Severity.ERROR,
+        "a dependency could not be downloaded",
+        remedy='check the network, or build against this system\'s libraries (dependencies = "system" in [build])',
     ),
-    (r"No space left on device", Cause("the disk is full", "free some space, or choose another --work")),
-    (
-        r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed",
-        Cause("the compiler ran out of memory", "build with fewer jobs: `jobs = 1` in [build]"),
+    FindingRule(
+        _said(r"error: unrecognized arguments: (?P<what>[^\n]+)"),
+        Severity.ERROR,
+        "this release's script does not know {what}",
+        remedy="give the release's own source tree with --source",
     ),
-    (
-        r"Could not resolve host|Failed to connect to|Couldn't connect to server|status_code: [67]\b|name resolution",
-        Cause(
-            "a dependency could not be downloaded",
-            'check the network, or build against this system\'s libraries (dependencies = "system" in [build])',
-        ),
+    FindingRule(
+        _said(r"error: argument (?P<what>[^\n]+)"),
+        Severity.ERROR,
+        "this release's script refuses {what}",
+        remedy="give the release's own source tree with --source",
     ),
-    (
-        r"error: unrecognized arguments: (?P<what>[^\n]+)",
-        Cause("this release's script does not know {what}", "give the release's own source tree with --source"),
+    FindingRule(
+        _said(r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'"),
+        Severity.ERROR,
+        "the build's Python lacks {what}",
+        remedy="python3 -m pip install {what}",
     ),
-    (
-        r"error: argument (?P<what>[^\n]+)",
-        Cause("this release's script refuses {what}", "give the release's own source tree with --source"),
+    FindingRule(
+        _said(r"Running as root is not allowed"),
+        Severity.ERROR,
+        "ONNX Runtime's script does not run as root by itself",
+        remedy="build as another user",
     ),
-    (
-        r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'",
-        Cause("the build's Python lacks {what}", "python3 -m pip install {what}"),
+    FindingRule(
+        _said(r"Failed to resolve executable path for '(?P<what>[^'\n]+)'"),
+        Severity.ERROR,
+        "{what} is not installed",
+        remedy="pip install {what}",
     ),
-    (
-        r"Running as root is not allowed",
-        Cause("ONNX Runtime's script does not run as root by itself", "build as another user"),
+    FindingRule(
+        _said(r"android_[sn]dk_path is required|SDK location not found"),
+        Severity.ERROR,
+        "the Android SDK or NDK was not found",
+        remedy="set ANDROID_HOME and ANDROID_NDK_HOME",
     ),
-    (
-        r"Failed to resolve executable path for '(?P<what>[^'\n]+)'",
-        Cause("{what} is not installed", "pip install {what}"),
+    FindingRule(
+        _said(r"Unable to access jarfile|GradleWrapperMain"),
+        Severity.ERROR,
+        "gradle-wrapper.jar is missing in java/gradle/wrapper",
+        remedy="take a git checkout, or run `gradle wrapper`",
     ),
-    (
-        r"android_[sn]dk_path is required|SDK location not found",
-        Cause("the Android SDK or NDK was not found", "set ANDROID_HOME and ANDROID_NDK_HOME"),
+    FindingRule(
+        _said(r"xcodebuild: error: (?P<what>[^\n]+)"),
+        Severity.ERROR,
+        "Xcode says: {what}",
+        remedy="open Xcode once, accept its licence, install the platform's SDK",
     ),
-    (
-        r"Unable to access jarfile|GradleWrapperMain",
-        Cause("gradle-wrapper.jar is missing in java/gradle/wrapper", "take a git checkout, or run `gradle wrapper`"),
+    FindingRule(
+        _said(r"Each download failed|HASH mismatch"),
+        Severity.ERROR,
+        "a download came damaged",
+        remedy="run it again; a mirror may serve another file under that name",
     ),
-    (
-        r"xcodebuild: error: (?P<what>[^\n]+)",
-        Cause("Xcode says: {what}", "open Xcode once, accept its licence, install the platform's SDK"),
-    ),
-    (
-        r"Each download failed|HASH mismatch",
-        Cause("a download came damaged", "run it again; a mirror may serve another file under that name"),
-    ),
-    (
-        r"FLATBUFFERS_VERSION_MAJOR",
-        Cause(
-            "the FlatBuffers of this system is not the one that ONNX Runtime's generated code wants",
-            "install the version that cmake/deps.txt of the tree names",
-        ),
+    FindingRule(
+        _said(r"FLATBUFFERS_VERSION_MAJOR"),
+        Severity.ERROR,
+        "the FlatBuffers of this system is not the one that ONNX Runtime's generated code wants",
+        remedy="install the version that cmake/deps.txt of the tree names",
     ),
 )
 """Patterns over the end of a log, the most telling first."""
@@ -111,14 +274,9 @@ _CAUSES: tuple[tuple[str, Cause], ...] = (
 _TELLING = re.compile(r"(?i)\berror\b[: ]|^FAILED:|fatal error|Error:|undefined reference|CalledProcessError|\*\*\*")
 
 
-def cause_of(log: str) -> Cause | None:
+def cause_of(log: str) -> Finding | None:
     """The known cause that a log tells of, or None."""
-    for pattern, cause in _CAUSES:
-        found = re.search(pattern, log)
-        if found:
-            what = found.groupdict().get("what") or ""
-            return Cause(cause.why.format(what=what.strip()), cause.remedy.format(what=what.strip()))
-    return None
+    return next(findings(_CAUSES, log, ""), None)
 
 
 def excerpt(log: str) -> str:
@@ -193,9 +351,29 @@ def run_build(
     make_folder(work)
     with _alone(work):
         started = time.monotonic()
-        plan = plan_build(request, _places(tree, work, android))
+        sdk, ndk = (str(place.absolute()) if place else None for place in android)
+        places = BuildPaths(
+            source=str(Path(tree.path).absolute()),
+            work=str(work.absolute()),
+            python=sys.executable,
+            android_sdk=sdk,
+            android_ndk=ndk,
+            as_root=sys.platform == "linux" and os.geteuid() == 0,
+        )
+        plan = plan_build(request, places)
         _execute(plan, work, progress)
-        record = _record(request, digest, sources, time.monotonic() - started)
+        record = BuildRecord(
+            digest=digest,
+            source_digest=sources,
+            target=request.target.name,
+            campaign=request.campaign,
+            version=request.version,
+            kind=request.kind.value,
+            providers=request.providers,
+            operators=None if request.operators is None else render(request.operators),
+            seconds=round(time.monotonic() - started, 1),
+            files=(),
+        )
         return Built(folder=str(folder), record=_publish(plan, work, folder, record), fresh=True)
 
 
@@ -205,7 +383,9 @@ def read_record(folder: Path) -> BuildRecord | None:
         record = decode_json((folder / RECORD).read_bytes(), BuildRecord)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    whole = all(_size(folder / file.file) == file.size_bytes for file in record.files)
+    whole = all(
+        (path := folder / file.file).is_file() and path.stat().st_size == file.size_bytes for file in record.files
+    )
     return record if whole else None
 
 
@@ -217,22 +397,6 @@ def builds_in(cache: Path) -> list[tuple[Path, BuildRecord]]:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
-
-
-def _places(tree: SourceTree, work: Path, android: tuple[Path | None, Path | None]) -> BuildPaths:
-    sdk, ndk = (str(folder.absolute()) if folder else None for folder in android)
-    return BuildPaths(
-        source=str(Path(tree.path).absolute()),
-        work=str(work.absolute()),
-        python=sys.executable,
-        android_sdk=sdk,
-        android_ndk=ndk,
-        as_root=sys.platform == "linux" and os.geteuid() == 0,
-    )
 
 
 @contextlib.contextmanager
@@ -256,60 +420,36 @@ def _execute(plan: BuildPlan, work: Path, progress: Progress) -> None:
     for step in plan.steps:
         code = run_step(step, log, build_environment(os.environ), progress)
         if code:
-            raise _failure(plan, step.name, code, log)
-
-
-def _failure(plan: BuildPlan, step: str, code: int, log: Path) -> PipelineError:
-    text = log_end(log)
-    cause = cause_of(text)
-    return PipelineError(
-        f"the build of {step} for {plan.target} failed with exit code {code}",
-        where=str(log),
-        why=f"{cause.why}\n{excerpt(text)}" if cause else excerpt(text),
-        remedy=cause.remedy if cause else "read the log from the first error on",
-    )
-
-
-def _record(request: Request, digest: str, sources: str, seconds: float) -> BuildRecord:
-    return BuildRecord(
-        digest=digest,
-        source_digest=sources,
-        target=request.target.name,
-        campaign=request.campaign,
-        version=request.version,
-        kind=request.kind.value,
-        providers=request.providers,
-        operators=None if request.operators is None else render(request.operators),
-        seconds=round(seconds, 1),
-        files=(),
-    )
+            text = log_end(log)
+            cause = cause_of(text)
+            raise PipelineError(
+                f"the build of {step.name} for {plan.target} failed with exit code {code}",
+                where=str(log),
+                why=f"{cause.what}\n{excerpt(text)}" if cause else excerpt(text),
+                remedy=cause.remedy if cause else "read the log from the first error on",
+            )
 
 
 def _publish(plan: BuildPlan, work: Path, folder: Path, record: BuildRecord) -> BuildRecord:
     """Copy what came out beside the cache and give it its name there only when all is whole."""
     make_folder(folder.parent)
-    remove_abandoned(BUILD_PREFIX, folder.parent)
-    with storage_errors(folder), scratch_folder(BUILD_PREFIX, folder.parent) as building:
-        whole = building / "whole"
-        whole.mkdir()
+    with storage_errors(folder), staging_folder(folder) as whole:
         files = tuple(_collect(plan, work, whole))
         done = msgspec.structs.replace(record, files=files)
         write_bytes(whole / RECORD, msgspec.json.format(msgspec.json.encode(done)) + b"\n")
-        if folder.exists():
-            shutil.rmtree(folder)
-        whole.rename(folder)
+        take_place(whole, folder)
     return done
 
 
 def _collect(plan: BuildPlan, work: Path, whole: Path) -> Iterator[BuiltFile]:
     for product in plan.products:
-        found = sorted(path for path in work.glob(product.pattern))
-        if not found:
+        paths = sorted(path for path in work.glob(product.pattern))
+        if not paths:
             raise PipelineError(
                 "the build ended well without what it was for", where=str(work / product.pattern),
                 why="no such file", remedy=f"read {work / LOG}",
             )  # fmt: skip
-        for path in found[:1] if product.abi else found:
+        for path in paths[:1] if product.abi else paths:
             yield from _copied(path, whole, product.abi)
 
 
@@ -323,7 +463,7 @@ def _copied(path: Path, whole: Path, abi: str) -> Iterator[BuiltFile]:
         shutil.copyfile(path, target)
     for file in sorted(target.rglob("*")) if target.is_dir() else [target]:
         if file.is_file() and not file.is_symlink():
-            _sync(file)
+            sync(file)
             yield BuiltFile(
                 file=file.relative_to(whole).as_posix(), abi=abi, size_bytes=file.stat().st_size, sha256=sha256_of(file)
             )
@@ -333,11 +473,3 @@ def _plain_name(name: str) -> str:
     """`libonnxruntime.so.1.21.0` as apps know it: without the release."""
     stem, versioned, _ = name.partition(".so.")
     return f"{stem}.so" if versioned else name
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,15 +1,16 @@
 """Settings and answers: what was asked (ep_rules A.3, D.2.7), decisions, partitions, JSON of `ort-mobile partition`."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
+from device_runner.providers import NNAPI_API_LEVEL
 from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import COREML_MLPROGRAM, PROVIDER_RULES, ProviderRules
+from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
 
 SUFFIXES = (".onnx", ".ort")
@@ -25,6 +26,10 @@ class Optimize(StrEnum):
 
 NNAPI_FLAGS = tuple(flag.value for flag in NnapiFlag)
 """Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
+
+
+OLDEST = {"api_level": NNAPI_API_LEVEL, "coreml_version": 5}
+"""The oldest systems that the providers of current releases run on, by the settings that name them (ep_rules E.1)."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,9 +84,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return "USE_NCHW" in self.nnapi_flags
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the settings has no effect."""
+        ignored = [flag for flag in self.nnapi_flags if flag in ("CPU_DISABLED", "CPU_ONLY")]
+        if self.provider != NNAPI or self.api_level >= 29 or not ignored:
+            return ()
+        return (f"{ignored[0]} is ignored below API level 29, asked for is {self.api_level}: the system decides",)
+
+    @property
     def mlprogram(self) -> bool:
         """Whether CoreML's model format is MLProgram."""
         return self.provider == COREML_MLPROGRAM
+
+    @property
+    def system(self) -> str:
+        """The version of the phone's system that claims depend on, in words; "" where they depend on none."""
+        if self.provider == NNAPI:
+            return f"API level {self.api_level}"
+        ios = f" (iOS {self.coreml_version + 10})" if self.coreml_version in range(3, 9) else ""
+        return f"Core ML {self.coreml_version}{ios}" if self.rules.provider == "coreml" else ""
 
     @property
     def nhwc(self) -> bool:
@@ -123,14 +144,27 @@ class LoadForecast(msgspec.Struct, frozen=True, kw_only=True):
 
     `partitions` counts what the last round compiles, `rounds` what each does: a provider is asked again when functions
     were inlined, and the nodes of earlier rounds stay compiled. `estimate` marks answers that had to predict the layout
-    transformation of NHWC providers.
+    transformation of NHWC providers. `code` is that of the refusal behind `error`: "build" (the model of a partition
+    cannot be built), "level" (NNAPI has what it is built of at a later API level), "layout" (the transformation undoes
+    a claim), or that of what ends the session while the provider is asked.
     """
 
     partitions: int = 0
     rounds: tuple[int, ...] = ()
+    code: str | None = None
     error: str | None = None
     remedy: str | None = None
     estimate: bool = False
+
+    @staticmethod
+    def failing(problem: Refusal, *, estimate: bool = False) -> "LoadForecast":
+        """No session is made, for this reason."""
+        return LoadForecast(code=problem.code, error=problem.text, remedy=problem.remedy or None, estimate=estimate)
+
+    @property
+    def compiled(self) -> int:
+        """Compiled nodes of the session, whichever round they are of."""
+        return sum(self.rounds) or self.partitions
 
 
 class BodyClaim(msgspec.Struct, frozen=True, kw_only=True, rename={"owner": "in"}):
@@ -138,6 +172,11 @@ class BodyClaim(msgspec.Struct, frozen=True, kw_only=True, rename={"owner": "in"
 
     owner: str
     partitions: tuple[tuple[str, ...], ...]
+
+
+def percent_of(claimed: int, nodes: int) -> int:
+    """The claimed share of the nodes in whole per cent, rounded down: 100 is all of them."""
+    return 100 * claimed // nodes if nodes else 0
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +215,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
     `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
     "" where a library's own claims are the answer. `dynamic` names the dimensions of inputs that have no size, `fixed`
-    is what likely sizes would give where that is more. `shapes_from` is the onnxruntime whose shape inference was used.
+    is what likely sizes would give where that is more. `shapes_from` is the release whose shape inference was used.
     """
 
     path: str
@@ -257,6 +296,21 @@ def layout_window(opset: int | None, release: tuple[int, int]) -> str | None:
     return f"opset {opset} is outside {window}, which the layout transformation of this release knows"
 
 
+DYNAMIC_CODES = frozenset({"shape", "dynamic"})
+"""Codes of refusals that sizes for dynamic dimensions end."""
+
+
+def lost_to_dimensions(provider: str, dynamic: Sequence[str], codes: Collection[str | None]) -> str:
+    """Why a provider claims nothing, and the remedy; "" where dynamic dimensions do not cost most of the nodes."""
+    if not dynamic or 2 * sum(code in DYNAMIC_CODES for code in codes) < max(1, len(codes)):
+        return ""
+    names = ", ".join(dynamic)
+    return (
+        f"{provider} takes no node, because dimensions of the inputs have no size: {names}; give those that your app "
+        f"uses with --dimension {dynamic[0]}=N (`dimensions` in a config)"
+    )
+
+
 FLAGS = ("0", "1")
 COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "ModelFormat": ("NeuralNetwork", "MLProgram"),
@@ -273,7 +327,7 @@ COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
 
 def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
     """KEY=VALUE pairs of the CoreML provider; ConfigError for what it would refuse itself."""
-    found = {}
+    options = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
         if key not in COREML_OPTIONS:
@@ -285,8 +339,8 @@ def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
         allowed = COREML_OPTIONS[key]
         if allowed and value not in allowed:
             raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {' or '.join(allowed)}")
-        found[key] = value
-    return found
+        options[key] = value
+    return options
 
 
 def make_settings(

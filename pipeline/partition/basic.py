@@ -15,10 +15,12 @@ from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.variant import Level
-from pipeline.model.onnx_model import LoadedModel, load_model, subgraphs
+from pipeline.model.edit import subgraphs
+from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
+from pipeline.model.types import CODES
 from pipeline.partition.onnx_view import NEVER, NOT_F16
-from pipeline.partition.ort_view import refused
+from pipeline.partition.ort_view import infer, refused
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -63,7 +65,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
     shown = onnx.ModelProto()
     shown.CopyFrom(saved)
     _remove_inserted_casts(shown.graph)
-    _restore_casts(shown.graph, source.graph)
+    _restore_casts(shown.graph, source.graph, _useless_casts(source))
     _restore_functions(shown.graph, source.graph)
     _restore_constants(shown.graph, source.graph)
     _restore_types(shown.graph, source.graph)
@@ -156,7 +158,19 @@ class _Names:
         return short if plain not in self.known and other else plain
 
 
-def _only_casts(source: "GraphProto") -> "dict[str, NodeProto]":
+def _useless_casts(source: "ModelProto") -> set[str]:
+    """Outputs of Casts to the type that their input has: level basic removes these, for a provider as well."""
+    graph = source.graph
+    casts = [node for node in graph.node if node.op_type == "Cast" and node.output]
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    types |= {node.output[0]: node.attribute[0].i for node in casts}
+    if any(node.input[0] not in types for node in casts):
+        types |= {name: CODES.get(value.dtype or "", 0) for name, value in infer(source).items()}
+    return {node.output[0] for node in casts if types.get(node.input[0]) == node.attribute[0].i}
+
+
+def _only_casts(source: "GraphProto", useless: set[str]) -> "dict[str, NodeProto]":
     """Casts between floats that alone read their input: what reads it once the Cast is gone has read the Cast.
 
     Nodes that were fused have no counterpart in the model that would show it.
@@ -164,38 +178,40 @@ def _only_casts(source: "GraphProto") -> "dict[str, NodeProto]":
     uses = Counter(name for graph in subgraphs(source) for node in graph.node for name in node.input)
     uses.update(value.name for graph in subgraphs(source) for value in graph.output)
     casts = (node for node in source.node if node.op_type == "Cast" and uses[node.input[0]] == 1)
+    casts = (node for node in casts if node.output[0] not in useless)
     return {node.input[0]: node for node in casts if node.attribute[0].i in FLOATS}
 
 
 def _read_casts(graph: "GraphProto", only: "Mapping[str, NodeProto]") -> None:
     """Put back Casts of `only`, in place: nodes of the main graph read the last of each chain."""
-    made = {name for node in graph.node for name in node.output}
+    outputs = {name for node in graph.node for name in node.output}
     for node in list(graph.node):
         for slot, name in enumerate(node.input if node.op_type != "Cast" else ()):
             while name in only:
                 cast = only[name]
-                if cast.output[0] not in made:
+                if cast.output[0] not in outputs:
                     graph.node.append(cast)
-                    made.add(cast.output[0])
+                    outputs.add(cast.output[0])
                 node.input[slot] = name = cast.output[0]
 
 
-def _restore_casts(graph: "GraphProto", source: "GraphProto") -> None:
+def _restore_casts(graph: "GraphProto", source: "GraphProto", useless: set[str]) -> None:
     """Put back Casts of the model that were dropped as duplicates of inserted ones (H.4.2b)."""
     casts = {node.output[0]: node for node in source.node if node.op_type == "Cast" and node.output}
+    casts = {name: node for name, node in casts.items() if name not in useless}
     before = {(node.op_type, node.output[0]): node for node in source.node if node.output}
-    made = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
-    made |= {tensor.name for tensor in graph.initializer}
+    known = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
+    known |= {tensor.name for tensor in graph.initializer}
     for node in list(graph.node):
         old = before.get((node.op_type, node.output[0])) if node.output else None
         for slot, name in enumerate(old.input if old else ()):
-            if slot >= len(node.input) or node.input[slot] == name or name in made:
+            if slot >= len(node.input) or node.input[slot] == name or name in known:
                 continue
             cast = casts.get(name)
             if cast is not None and cast.input[0] == node.input[slot]:
                 graph.node.append(cast)
-                made.add(name)
-    _read_casts(graph, _only_casts(source))
+                known.add(name)
+    _read_casts(graph, _only_casts(source, useless))
     restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
     for node in graph.node:
         old = before.get((node.op_type, node.output[0])) if node.output else None
@@ -232,13 +248,13 @@ def _restore_functions(graph: "GraphProto", source: "GraphProto") -> None:
 
 
 def _bodies(graph: "GraphProto", op_types: set[str]) -> list[_Body]:
-    found: dict[str, _Body] = {}
+    bodies: dict[str, _Body] = {}
     for position, node in enumerate(graph.node):
         for name in (*node.input, *node.output):
             match = INLINED.match(name)
             if match is not None and match["op"] in op_types:
-                found.setdefault(match[0], _Body(match["op"])).nodes.add(position)
-    return list(found.values())
+                bodies.setdefault(match[0], _Body(match["op"])).nodes.add(position)
+    return list(bodies.values())
 
 
 def _call(graph: "GraphProto", body: _Body, calls: "Iterable[NodeProto]") -> "NodeProto | None":
@@ -246,20 +262,20 @@ def _call(graph: "GraphProto", body: _Body, calls: "Iterable[NodeProto]") -> "No
     import onnx
 
     inside = [graph.node[position] for position in sorted(body.nodes)]
-    made = [name for node in inside for name in node.output if name]
-    own = set(made)
+    written = [name for node in inside for name in node.output if name]
+    inner = set(written)
     read = {name for position, node in enumerate(graph.node) if position not in body.nodes for name in node.input}
     read |= {value.name for value in graph.output}
-    outputs = [name for name in made if name in read]
-    inputs = list(dict.fromkeys(name for node in inside for name in node.input if name and name not in own))
+    outputs = [name for name in written if name in read]
+    inputs = list(dict.fromkeys(name for node in inside for name in node.input if name and name not in inner))
     same = [call for call in calls if call.op_type == body.op_type]
-    found = next((call for call in same if set(call.output) & set(outputs)), None)
-    found = found or next((call for call in same if set(call.input) & set(inputs)), None)
-    if found is None:
+    original = next((call for call in same if set(call.output) & set(outputs)), None)
+    original = original or next((call for call in same if set(call.input) & set(inputs)), None)
+    if original is None:
         return None
     call = onnx.NodeProto()
-    call.CopyFrom(found)
-    others = [name for name in inputs if name not in found.input and not INLINED.match(name)]
+    call.CopyFrom(original)
+    others = [name for name in inputs if name not in original.input and not INLINED.match(name)]
     for slot, name in enumerate(call.input):
         if name and name not in inputs and others:
             call.input[slot] = others.pop(0)
@@ -271,13 +287,13 @@ def _call(graph: "GraphProto", body: _Body, calls: "Iterable[NodeProto]") -> "No
 def _restore_constants(graph: "GraphProto", source: "GraphProto") -> None:
     """Put back what only calls read: it went with these, or was computed into other constants."""
     constants = {tensor.name: tensor for tensor in source.initializer}
-    made = {name: node for node in source.node for name in node.output if name}
+    makers = {name: node for node in source.node for name in node.output if name}
     known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     known |= {name for node in graph.node for name in node.output}
     waiting = [name for node in graph.node for name in node.input if name and name not in known]
     while waiting:
         name = waiting.pop()
-        maker = made.get(name)
+        maker = makers.get(name)
         copied = constants.get(maker.input[0]) if maker and maker.op_type == "Identity" else constants.get(name)
         if name not in known and copied is not None:
             graph.initializer.append(copied)

@@ -85,10 +85,11 @@ def inline(model: "ModelProto", body: Body, names: FreshNames | None = None) -> 
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    own = names or FreshNames()
+    counter = names or FreshNames()
+    prefixes: set[str] = set()
     while True:
         growth = sum(
-            _inline_graph(result, graph, body, own if graph is result.graph else FreshNames())
+            _inline_graph(result, graph, body, counter if graph is result.graph else FreshNames(), prefixes)
             for graph in _graphs(result.graph)
         )
         if not growth:
@@ -102,29 +103,37 @@ def _domain(domain: str) -> str:
 
 
 def _graphs(graph: "GraphProto") -> Iterator["GraphProto"]:
-    from pipeline.model.onnx_model import subgraphs
+    from pipeline.model.edit import subgraphs
 
     return subgraphs(graph)
 
 
-def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: FreshNames) -> int:
-    """Inline the calls of one graph, once each; how many there were. New nodes go to the end, as in ONNX Runtime."""
-    calls = [(node, function) for node in graph.node if (function := body(node)) is not None]
+def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: FreshNames, prefixes: set[str]) -> int:
+    """Inline the calls of one graph, once each; how many there were.
+
+    In the main graph new nodes go to the end, as in ONNX Runtime. ONNX's inference of types looks into bodies, where
+    it wants nodes in order and names that no graph around them has: `prefixes` are those given so far.
+    """
+    calls = {position: function for position, node in enumerate(graph.node) if (function := body(node)) is not None}
     if not calls:
         return 0
-    taken = {node.name for node in graph.node}
+    inside = graph is not model.graph
+    taken = {node.name for node in graph.node} | (prefixes if inside else set())
+    kept: list[NodeProto] = []
     added: list[NodeProto] = []
-    for call, function in calls:
-        prefix = fresh.take(f"_inlfunc_{call.op_type}", taken)
+    for position, node in enumerate(graph.node):
+        if position not in calls:
+            kept.append(node)
+            continue
+        prefix = fresh.take(f"_inlfunc_{node.op_type}", taken)
         taken.add(prefix)
-        added += expand(call, function, prefix)
-    gone = {position for position, node in enumerate(graph.node) if body(node) is not None}
-    kept = [node for position, node in enumerate(graph.node) if position not in gone]
+        prefixes.add(prefix)
+        (kept if inside else added).extend(expand(node, calls[position], prefix))
     nodes = _copies([*kept, *added])
     del graph.node[:]
     graph.node.extend(nodes)
     known = {_domain(entry.domain) for entry in model.opset_import}
-    for _, function in calls:
+    for function in calls.values():
         for entry in function.opset_import:
             if _domain(entry.domain) not in known:
                 known.add(_domain(entry.domain))
@@ -187,11 +196,11 @@ def _resolve(attribute: "AttributeProto", given: "Mapping[str, AttributeProto]")
 
     if not attribute.ref_attr_name:
         return attribute
-    found = given.get(attribute.ref_attr_name)
-    if found is None:
+    value = given.get(attribute.ref_attr_name)
+    if value is None:
         return None
     copy = onnx.AttributeProto()
-    copy.CopyFrom(found)
+    copy.CopyFrom(value)
     copy.name = attribute.name
     return copy
 
@@ -233,8 +242,8 @@ def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> 
 
 
 def _claimed_outputs(graph: Graph, settings: Settings) -> frozenset[str]:
-    found = claim(graph, settings)
-    return frozenset(node.first_output for group in found.groups for node in group)
+    provider_claim = claim(graph, settings)
+    return frozenset(node.first_output for group in provider_claim.groups for node in group)
 
 
 def without_functions(
@@ -244,6 +253,8 @@ def without_functions(
 
     `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
     """
+    import onnx
+
     imports = {("" if entry.domain == "ai.onnx" else entry.domain): entry.version for entry in model.opset_import}
     calls = {node.first_output for node in graph.nodes.values() if is_inlined(graph, node)} - set(claimed)
 
@@ -252,7 +263,33 @@ def without_functions(
         has_function = called and (node.op_type in NEVER or node.op_type in NOT_F16)
         return schema_function(node, imports, graph) if has_function else None
 
-    return inline(model, body, names) if calls else model
+    if not calls:
+        return model
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    add_copies(copied.graph, graph)
+    inlined = inline(copied, body, names)
+    return model if inlined is copied else inlined
+
+
+def add_copies(graph: "GraphProto", view: Graph) -> None:
+    """Give each reader of a shared DequantizeLinear the copy that it has in the view (ep_rules C.1), in place.
+
+    What is inlined afterwards reads the copy of its call, which several of its nodes may then share.
+    """
+    messages = {next(filter(None, node.output), ""): node for node in graph.node}
+    for node in view.nodes.values():
+        message = messages.get(node.first_output)
+        if message is None:  # a copy, which its reader brings
+            continue
+        for slot, name in enumerate(node.inputs):
+            if message.input[slot] == name:
+                continue
+            source = view.nodes[view.producers[name][0]]
+            copy = graph.node.add()
+            copy.CopyFrom(messages[message.input[slot]])
+            copy.name, copy.input[:], copy.output[:] = source.name, source.inputs, source.outputs
+            message.input[slot] = name
 
 
 def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 Shape = tuple[int | None, ...]
 """Dimensions; None is a dimension without a value. A shape that is itself None is of unknown rank."""
 
-DTYPES: dict[int, str] = {
-    1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 8: "string", 9: "bool", 10: "f16",
-    11: "f64", 12: "u32", 13: "u64", 14: "c64", 15: "c128", 16: "bf16", 17: "f8e4m3fn", 18: "f8e4m3fnuz",
-    19: "f8e5m2", 20: "f8e5m2fnuz", 21: "u4", 22: "i4", 23: "f4e2m1", 24: "f8e8m0", 25: "u2", 26: "i2",
-}  # fmt: skip
-"""Short names of ONNX's element types (TensorProto.DataType)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -127,16 +120,16 @@ class Graph:
 
     def value(self, name: str) -> Value:
         """Type and shape of a value, here or in an outer graph; UNKNOWN when nothing is known."""
-        found = self.values.get(name)
-        if found is not None:
-            return found
+        value = self.values.get(name)
+        if value is not None:
+            return value
         return self.outer.value(name) if self.outer else UNKNOWN
 
     def constant(self, name: str) -> Constant | None:
         """const(x) of ep_rules A.4: the initializer behind a name, unless it can be overridden."""
-        found = self.initializers.get(name)
-        if found is not None:
-            return None if name in self.overridable else found
+        initializer = self.initializers.get(name)
+        if initializer is not None:
+            return None if name in self.overridable else initializer
         if self.outer is None or name in self.values:
             return None
         return self.outer.constant(name)
@@ -159,12 +152,12 @@ class Graph:
     @cached_property
     def in_edges(self) -> dict[int, tuple[Source, ...]]:
         """Edges into each node by input slot; slots behind the listed inputs are the implicit ones."""
-        found = self.producers
+        producers = self.producers
         return {
             index: tuple(
-                Source(*found[name], slot)
+                Source(*producers[name], slot)
                 for slot, name in enumerate((*node.inputs, *node.implicit_inputs))
-                if name in found
+                if name in producers
             )
             for index, node in self.nodes.items()
         }
@@ -176,7 +169,7 @@ class Graph:
         for consumer, sources in self.in_edges.items():
             for source in sources:
                 edges[source.producer].append(Edge(consumer, source.source_slot, source.input_slot))
-        return {index: tuple(sorted(found)) for index, found in edges.items()}
+        return {index: tuple(sorted(leaving)) for index, leaving in edges.items()}
 
     @cached_property
     def order(self) -> tuple[int, ...]:

@@ -41,10 +41,10 @@ def unit_edges(graph: Graph, unit: Unit) -> Sequence[Edge]:
     """Edges out of a unit as its target's: an edge to an own QuantizeLinear counts as that one's edges (B.1)."""
     if not unit.group:
         return graph.out_edges[unit.target.index]
-    own = {q.index for q in unit.qs}
+    quantizers = {q.index for q in unit.qs}
     edges: list[Edge] = []
     for edge in graph.out_edges[(unit.clip or unit.target).index]:
-        if edge.consumer in own:
+        if edge.consumer in quantizers:
             edges.extend(e._replace(source_slot=edge.source_slot) for e in graph.out_edges[edge.consumer])
         else:
             edges.append(edge)
@@ -107,12 +107,12 @@ def downstream(graph: Graph, units: Units, starts: Iterable[Unit]) -> set[int]:
 
 def outside_inputs(units: Sequence[Unit]) -> list[str]:
     """Values that a group reads and has not made before, in the order of first reading, initializers included (B.4)."""
-    made: set[str] = set()
+    written: set[str] = set()
     read: dict[str, None] = {}
     for unit in units:
         for node in unit.nodes:
-            read.update(dict.fromkeys(name for name in node.inputs if name and name not in made))
-            made.update(node.outputs)
+            read.update(dict.fromkeys(name for name in node.inputs if name and name not in written))
+            written.update(node.outputs)
     return list(read)
 
 
@@ -123,57 +123,57 @@ TRIVIAL = ("trivial", "constant")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 
-def cuts(graph: Graph, settings: Settings, found: Claim) -> tuple[Cut, ...]:
+def cuts(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[Cut, ...]:
     """Refused nodes whose claim would join partitions or take in more nodes, the best first.
 
     What computes on the CPU (XNNPACK) does not group, so nothing cuts there.
     """
-    if settings.rules.on_cpu or not found.groups:
+    if settings.rules.on_cpu or not provider_claim.groups:
         return ()
-    waves = _waves(graph, settings, found)
-    made = (_cut(waves, found, unit) for unit in waves.candidates())
-    return tuple(sorted((cut for cut in made if cut), key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
+    waves = _waves(graph, settings, provider_claim)
+    candidates = (_cut(waves, provider_claim, unit) for unit in waves.candidates())
+    return tuple(sorted((cut for cut in candidates if cut), key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
 
 
-def operator_gains(graph: Graph, settings: Settings, found: Claim) -> tuple[OperatorGain, ...]:
+def operator_gains(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[OperatorGain, ...]:
     """What supporting all refused nodes of one operator would give, for every operator that has some.
 
     What computes on the CPU (XNNPACK) does not group: its partitions are none.
     """
-    waves = _waves(graph, settings, found)
+    waves = _waves(graph, settings, provider_claim)
     refused: dict[str, list[int]] = {}
     for position, unit in enumerate(waves.units):
-        if unit.target.index in found.refusals and not waves.supported[position]:
+        if unit.target.index in provider_claim.refusals and not waves.supported[position]:
             refused.setdefault(unit.target.op_type, []).append(position)
-    return tuple(_gain(waves, settings, found, name, units) for name, units in refused.items())
+    return tuple(_gain(waves, settings, provider_claim, name, units) for name, units in refused.items())
 
 
-def _gain(waves: "_Waves", settings: Settings, found: Claim, op_type: str, refused: list[int]) -> OperatorGain:
+def _gain(waves: "_Waves", settings: Settings, provider_claim: Claim, op_type: str, refused: list[int]) -> OperatorGain:
     if settings.rules.on_cpu:
-        partitions, claimed = 0, len(found.claimed) + sum(len(waves.units[i].nodes) for i in refused)
+        partitions, claimed = 0, len(provider_claim.claimed) + sum(len(waves.units[i].nodes) for i in refused)
     else:
         partitions, claimed = waves.grouped(frozenset(refused))
     return OperatorGain(op_type=op_type, nodes=len(refused), partitions=partitions, claimed=claimed)
 
 
-def _waves(graph: Graph, settings: Settings, found: Claim) -> "_Waves":
+def _waves(graph: Graph, settings: Settings, provider_claim: Claim) -> "_Waves":
     units = node_units(graph, settings) if settings.rules.qdq_units else plain_units(graph)
-    return _Waves(graph, units, found)
+    return _Waves(graph, units, provider_claim)
 
 
 class _Waves:
     """The grouping in its closed form (ep_rules B.3), for asking again and again with another node supported."""
 
-    def __init__(self, graph: Graph, units: Units, found: Claim) -> None:
+    def __init__(self, graph: Graph, units: Units, provider_claim: Claim) -> None:
         self.units = units.units
-        self.trivial = {index for index, refusal in found.refusals.items() if refusal.code in TRIVIAL}
+        self.trivial = {index for index, refusal in provider_claim.refusals.items() if refusal.code in TRIVIAL}
         place = {unit.target.index: position for position, unit in enumerate(self.units)}
         owner = units.by_node()
         self.producers: list[list[int]] = [[] for _ in self.units]
         for position, unit in enumerate(self.units):
             for edge in unit_edges(graph, unit):
                 self.producers[place[owner[edge.consumer].target.index]].append(position)
-        claimed = found.claimed
+        claimed = provider_claim.claimed
         self.supported = [u.target.index in claimed or u.target.index in self.trivial for u in self.units]
 
     def candidates(self) -> list[int]:
@@ -206,12 +206,12 @@ class _Waves:
         return len(real), sum(sizes[number] for number in real)
 
 
-def _cut(waves: _Waves, found: Claim, forced: int) -> Cut | None:
+def _cut(waves: _Waves, provider_claim: Claim, forced: int) -> Cut | None:
     partitions, claimed = waves.grouped(frozenset({forced}))
-    if partitions >= len(found.groups) and claimed <= len(found.claimed):
+    if partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
         return None
     node = waves.units[forced].target
-    refusal = found.refusals.get(node.index)
+    refusal = provider_claim.refusals.get(node.index)
     return Cut(
         output=node.first_output,
         op_type=node.op_type,
@@ -249,9 +249,9 @@ def rounds(model: "ModelProto", first: LayoutRound, view: View, ask: Ask) -> Ite
             return
         whole, fresh = inlined_view(whole, view(changed))
         fused = fuse(whole, groups)
-        found = ask(fused, fresh)
-        yield LayoutRound(fused, found)
-        model, groups = changed, (*groups, *found.groups)
+        next_claim = ask(fused, fresh)
+        yield LayoutRound(fused, next_claim)
+        model, groups = changed, (*groups, *next_claim.groups)
 
 
 def fuse(graph: Graph, groups: tuple[tuple[Node, ...], ...]) -> Graph:
@@ -267,7 +267,7 @@ def fuse(graph: Graph, groups: tuple[tuple[Node, ...], ...]) -> Graph:
 
 
 def _fused(graph: Graph, group: tuple[Node, ...], members: set[int], index: int) -> Node:
-    made = {name for node in group for name in node.outputs if name}
+    written = {name for node in group for name in node.outputs if name}
     read = dict.fromkeys(name for node in group for name in (*node.inputs, *node.implicit_inputs) if name)
     return Node(
         index=index,
@@ -275,7 +275,7 @@ def _fused(graph: Graph, group: tuple[Node, ...], members: set[int], index: int)
         op_type=FUSED,
         domain="",
         since_version=1,
-        inputs=tuple(name for name in read if name not in made),
+        inputs=tuple(name for name in read if name not in written),
         outputs=tuple(dict.fromkeys(given_outside(graph, group, members))),
     )
 
@@ -301,14 +301,14 @@ class SavedFile:
     view: View
 
 
-def predict_load(shipped: SavedFile, shown: Graph, found: Claim, settings: Settings) -> LoadForecast:
+def predict_load(shipped: SavedFile, shown: Graph, provider_claim: Claim, settings: Settings) -> LoadForecast:
     """How many compiled nodes the session will have, or why it cannot be made.
 
     `found` is the claim on `shown`, which is not asked for again where that is the graph that ships.
     """
-    first = LayoutRound(shipped.graph, found if shown is shipped.graph else claim(shipped.graph, settings))
+    first = LayoutRound(shipped.graph, provider_claim if shown is shipped.graph else claim(shipped.graph, settings))
     if first.claim.fatal is not None:
-        return LoadForecast(error=first.claim.fatal.text, remedy=first.claim.fatal.remedy or None)
+        return LoadForecast.failing(first.claim.fatal)
     forecast: Forecast = importlib.import_module(settings.rules.load).forecast
     if shipped.model is None:
         return forecast((first,), settings)

@@ -1,8 +1,9 @@
 """From a model where it was found to the view that is judged, or to a file of our own for others to judge."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,14 @@ from device_runner.reading import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import share_file, storage_errors
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
+from pipeline.dataset.candidates import assignments, units, with_sums
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, fix_dimensions, load_model, read_in
+from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
-from pipeline.partition.graph import DTYPES, Graph
+from pipeline.model.types import CODES, NUMPY_KINDS
+from pipeline.partition.graph import Graph
+from pipeline.partition.ort_view import infer, slim_copy
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -164,14 +169,15 @@ class _Reader:
         import numpy as np
 
         from pipeline.partition.onnx_view import read_tensor
-        from pipeline.partition.ort_view import NUMPY_KINDS
 
         place = self.weights.get(tensor.name) if tensor.data_location == 1 else None
         kind = NUMPY_KINDS.get(tensor.data_type)
         if place is None or kind is None:
             return read_tensor(tensor)
-        found = np.fromfile(place.file, dtype=kind, count=place.length // np.dtype(kind).itemsize, offset=place.offset)
-        return found.reshape(tuple(tensor.dims))
+        numbers = np.fromfile(
+            place.file, dtype=kind, count=place.length // np.dtype(kind).itemsize, offset=place.offset
+        )
+        return numbers.reshape(tuple(tensor.dims))
 
 
 def body_types(
@@ -197,10 +203,52 @@ def body_types(
 
 def check_computed(loaded: LoadedModel, shown: Graph, where: str) -> None:
     """ModelError for constants that no phone could compute when it loads the model; `shown` has their shapes."""
-    codes = {name: code for code, name in DTYPES.items()}
 
     def size_of(name: str) -> int:
         value = shown.value(name)
-        return shaped_bytes(codes.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
+        return shaped_bytes(CODES.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
 
     check_constants(computed_constants(loaded.proto.graph), size_of, where)
+
+
+MOST_TRIALS = 12
+"""Loading a model needs a tenth of a second, and the first sizes are nearly always accepted."""
+
+
+def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
+    """The shortest names of the inputs' dimensions that have no size."""
+    return tuple(names_of(open_axes(own_inputs(model))))
+
+
+def unnamed(model: "ModelProto", given: Mapping[str, int]) -> tuple[str, ...]:
+    """The dynamic dimensions for which no size is given."""
+    takes = own_inputs(model)
+    sizes = resolve_dimensions(takes, given, "the model")
+    return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
+
+
+def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts, the likeliest first.
+
+    Nothing is run: claims hardly depend on which size it is, as long as it is one. ConfigError when a size is given for
+    a dimension that the model does not have.
+    """
+    takes = own_inputs(loaded.proto)
+    names = names_of(open_axes(takes))
+    known = resolve_dimensions(takes, given, loaded.source.name)
+    asked = {name: known[axes[0].key] for name, axes in names.items() if axes[0].key in known}
+    left = tuple(axis for axis in open_axes(takes) if axis.key not in known)
+    for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
+        sizes = with_sums(asked | {name: size for name, (size, _) in assignment.items()}, list(names))
+        if _accepted(loaded, sizes):
+            yield {name: sizes[name] for name in names}
+
+
+def _accepted(loaded: LoadedModel, sizes: Mapping[str, int]) -> bool:
+    model = slim_copy(loaded.proto)
+    fix_dimensions(model, sizes, loaded.source.name)
+    try:
+        infer(model)
+    except ModelError:
+        return False
+    return True

@@ -1,8 +1,8 @@
-"""Judges a model for one provider: the answer of `ort-mobile partition`."""
+"""Judges models for providers, each in a worker process where there are many: the answers of `ort-mobile partition`."""
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +12,11 @@ import msgspec
 
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
+from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.model.onnx_model import LoadedModel
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import (
+    SUFFIXES,
     BodyClaim,
     Decision,
     LoadForecast,
@@ -29,22 +31,23 @@ from pipeline.partition.functions import before_partitioning
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.grouping import SavedFile, cuts, operator_gains, predict_load
 from pipeline.partition.input import (
+    NO_SIZES,
     PartitionInput,
     body_types,
     check_computed,
+    dynamic_names,
+    likely_sizes,
     open_subject,
     resized,
     tensor_reader,
 )
 from pipeline.partition.rules import Claim, bodies, claim
-from pipeline.partition.sizes import dynamic_names, likely_sizes
 from pipeline.partition.units import processor_warnings, unique_dq
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from pipeline.partition.onnx_view import Reader
-
 
 TIMEOUT_SECONDS = 120.0
 """For one model."""
@@ -72,8 +75,22 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             answer = judge_views(views, request.settings)
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             return msgspec.structs.replace(answer, fixed=fixed)
+    except ModelError as error:
+        return failed_answer(request, _blamed_on_sizes(request, error) if request.sizes else error)
     except PipelineError as error:
         return failed_answer(request, error)
+
+
+def _blamed_on_sizes(request: PartitionRequest, error: ModelError) -> ModelError:
+    """The refusal of a model that can be judged without the sizes that were asked for."""
+    if judge(msgspec.structs.replace(request, sizes={}, likely=False)).error:
+        return error
+    sizes = ", ".join(f"{name}={size}" for name, size in request.sizes.items())
+    return ModelError(
+        f"ONNX Runtime refuses the model with {sizes}",
+        why=error.why or error.what,
+        remedy="give other sizes, or leave them open: without sizes the model loads",
+    )
 
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it are made by tempfile, with names of their own
@@ -169,8 +186,8 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     loaded = views.subject.loaded
     if loaded:
         check_computed(loaded, shown, views.subject.source.name)
-    found = claim(shown, settings)
-    return _answer(views, settings, shown, found, predict_load(shipped, shown, found, settings))
+    provider_claim = claim(shown, settings)
+    return _answer(views, settings, shown, provider_claim, predict_load(shipped, shown, provider_claim, settings))
 
 
 def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
@@ -178,7 +195,7 @@ def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedA
     if not answer.dynamic or answer.claimed == answer.nodes or views.subject.loaded is None:
         return None
     try:
-        sizes = likely_sizes(views.subject.loaded, {})
+        sizes = next(likely_sizes(views.subject.loaded, {}), None)
         if sizes is None:
             return None
         with scratch_folder(views.subject.source) as folder:
@@ -212,7 +229,9 @@ def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
     return error.reason, error.remedy or None
 
 
-def _answer(views: Views, settings: Settings, graph: Graph, found: Claim, load: LoadForecast) -> ModelAnswer:
+def _answer(views: Views, settings: Settings, graph: Graph, provider_claim: Claim, load: LoadForecast) -> ModelAnswer:
+    import onnxruntime
+
     loaded = views.subject.loaded
     return ModelAnswer(
         path=views.subject.source.name,
@@ -220,40 +239,35 @@ def _answer(views: Views, settings: Settings, graph: Graph, found: Claim, load: 
         ort_release=str(Release(*settings.ort_release)),
         rules_release=str(rules_of(settings.ort_release)),
         nodes=len(graph.nodes),
-        claimed=len(found.claimed),
-        partitions=found.names(),
+        claimed=len(provider_claim.claimed),
+        partitions=provider_claim.names(),
         subgraphs=tuple(_body_claims(graph, settings)),
-        decisions=tuple(_decisions(graph, found)),
-        cuts=cuts(graph, settings, found),
-        operators=operator_gains(graph, settings, found),
+        decisions=tuple(_decisions(graph, provider_claim)),
+        cuts=cuts(graph, settings, provider_claim),
+        operators=operator_gains(graph, settings, provider_claim),
         load=load,
         dynamic=dynamic_names(loaded.proto) if loaded else (),
-        shapes_from=_shapes_from(),
+        shapes_from=onnxruntime.__version__,
         warnings=(
             *dict.fromkeys(views.warnings),
             *processor_warnings(graph, settings, optimized_there=loaded is not None),
+            *settings.warnings,
         ),
     )
 
 
-def _shapes_from() -> str:
-    import onnxruntime
-
-    return f"onnxruntime {onnxruntime.__version__}"
-
-
 def _body_claims(graph: Graph, settings: Settings) -> Iterable[BodyClaim]:
     for owner, body in bodies(graph):
-        found = claim(body, settings)
-        if found.groups:
-            yield BodyClaim(owner=owner.first_output, partitions=found.names())
+        body_claim = claim(body, settings)
+        if body_claim.groups:
+            yield BodyClaim(owner=owner.first_output, partitions=body_claim.names())
 
 
-def _decisions(graph: Graph, found: Claim) -> Iterable[Decision]:
+def _decisions(graph: Graph, provider_claim: Claim) -> Iterable[Decision]:
     """One decision for each node of the main graph, in the order of their indices."""
-    group_of = {node.index: position for position, group in enumerate(found.groups) for node in group}
+    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
     for index, node in graph.nodes.items():
-        yield _decision(node, group_of.get(index), found.refusals.get(index))
+        yield _decision(node, group_of.get(index), provider_claim.refusals.get(index))
 
 
 def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decision:
@@ -271,3 +285,38 @@ def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decisio
         reason=refused.text if refused else None,
         remedy=(refused.remedy or None) if refused else None,
     )
+
+
+def judge_paths(
+    paths: Sequence[str | Path],
+    settings: Settings | Sequence[Settings],
+    optimize: Optimize,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    processes: int = 1,
+) -> Iterator[ModelAnswer]:
+    """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
+
+    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. ConfigError when a
+    path does not exist or holds no model.
+    """
+    sources = find_models(paths, SUFFIXES)
+    asked = (settings,) if isinstance(settings, Settings) else settings
+    requests = [
+        PartitionRequest(source=source, settings=wanted, optimize=optimize, sizes=dict(sizes), likely=True)
+        for wanted in asked
+        for source in sources
+    ]
+    tasks = [
+        Task(label=request.source.name, request=request, memory_bytes=needed_bytes(source_bytes(request.source)))
+        for request in requests
+    ]
+    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
+    outstanding = iter([(request.source, request.settings) for request in requests])
+    expected = next(outstanding, None)
+    for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+        request = outcome.task.request
+        waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
+        while expected in waiting:
+            yield waiting.pop(expected)
+            expected = next(outstanding, None)

@@ -6,7 +6,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.errors import ModelError
-from pipeline.partition.graph import DTYPES, Constant, Graph, Node, Value
+from pipeline.model.types import CODES, SHORT_NAMES
+from pipeline.partition.graph import Constant, Graph, Node, Value
 from pipeline.partition.ort_view import infer, value_of
 
 if TYPE_CHECKING:
@@ -47,16 +48,18 @@ def schema(op_type: str, domain: str, opset: int) -> Schema:
     import onnx.defs
 
     try:
-        found = onnx.defs.get_schema(op_type, opset, domain)
+        definition = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
-        own = MICROSOFT_DEFAULTS.get(op_type, {}) if domain == "com.microsoft" else _ORT_OWN.get(op_type, {})
-        return Schema(1, MappingProxyType(dict(own)))
+        defaults_of_runtime = (
+            MICROSOFT_DEFAULTS.get(op_type, {}) if domain == "com.microsoft" else _ORT_OWN.get(op_type, {})
+        )
+        return Schema(1, MappingProxyType(dict(defaults_of_runtime)))
     defaults = {
         name: attribute_value(attribute.default_value)
-        for name, attribute in found.attributes.items()
+        for name, attribute in definition.attributes.items()
         if attribute.default_value.name
     }
-    return Schema(found.since_version, MappingProxyType(defaults))
+    return Schema(definition.since_version, MappingProxyType(defaults))
 
 
 _ORT_OWN: Mapping[str, Mapping[str, Any]] = {
@@ -111,15 +114,15 @@ def schema_function(node: "NodeProto", imports: Mapping[str, int], graph: Graph)
     from onnx import defs
 
     opset = imports.get("", 1)
-    found: Any = defs.get_schema(node.op_type, opset, "")  # its stub lacks half of the methods
-    if found.has_function:
-        versions = [version for version in found.function_opset_versions if version <= opset]
-        data = found.get_function_with_opset_version(versions[-1]) if versions else b""
-    elif found.has_context_dependent_function:
-        versions = [version for version in found.context_dependent_function_opset_versions if version <= opset]
+    definition: Any = defs.get_schema(node.op_type, opset, "")  # its stub lacks half of the methods
+    if definition.has_function:
+        versions = [version for version in definition.function_opset_versions if version <= opset]
+        data = definition.get_function_with_opset_version(versions[-1]) if versions else b""
+    elif definition.has_context_dependent_function:
+        versions = [version for version in definition.context_dependent_function_opset_versions if version <= opset]
         types = [_type(graph, name) for name in node.input]
         data = (
-            found.get_context_dependent_function_with_opset_version(versions[-1], node.SerializeToString(), types)
+            definition.get_context_dependent_function_with_opset_version(versions[-1], node.SerializeToString(), types)
             if versions
             else b""
         )
@@ -127,21 +130,20 @@ def schema_function(node: "NodeProto", imports: Mapping[str, int], graph: Graph)
         return None
     function = onnx.FunctionProto()
     function.ParseFromString(data)
-    function.attribute_proto.extend(a.default_value for a in found.attributes.values() if a.default_value.name)
-    fits = found.has_context_dependent_function or _fits(function, versions[-1], opset) if data else False
+    function.attribute_proto.extend(a.default_value for a in definition.attributes.values() if a.default_value.name)
+    fits = definition.has_context_dependent_function or _fits(function, versions[-1], opset) if data else False
     return function if fits else None
 
 
 def _type(graph: Graph, name: str) -> bytes:
     import onnx
 
-    found = graph.value(name)
+    value = graph.value(name)
     kind = onnx.TypeProto()
-    codes = {short: code for code, short in DTYPES.items()}
-    kind.tensor_type.elem_type = codes.get(found.dtype or "", 0)
-    if found.shape is not None:
+    kind.tensor_type.elem_type = CODES.get(value.dtype or "", 0)
+    if value.shape is not None:
         kind.tensor_type.shape.SetInParent()
-        for dim in found.shape:
+        for dim in value.shape:
             entry = kind.tensor_type.shape.dim.add()
             if dim is not None:
                 entry.dim_value = dim
@@ -150,8 +152,6 @@ def _type(graph: Graph, name: str) -> bytes:
 
 def _fits(function: "FunctionProto", written_for: int, opset: int) -> bool:
     """Whether no operator of the body has changed between the opset it was written for and the model's."""
-    from pipeline.partition.onnx_view import schema
-
     return all(
         schema(node.op_type, "", written_for).since_version == schema(node.op_type, "", opset).since_version
         for node in function.node
@@ -244,7 +244,7 @@ class _Builder:
 
     def _node(self, index: int, proto: "NodeProto", graph: Graph, saved: "ort_format.OrtGraph | None") -> Node:
         domain = _domain(proto.domain)
-        found = schema(proto.op_type, domain, self.imports.get(domain, 1))
+        definition = schema(proto.op_type, domain, self.imports.get(domain, 1))
         bodies = tuple(
             self._body(body, graph, _saved_body(saved, proto, attribute.name, position))
             for attribute in proto.attribute
@@ -255,11 +255,11 @@ class _Builder:
             name=proto.name,
             op_type=proto.op_type,
             domain=domain,
-            since_version=found.since_version,
+            since_version=definition.since_version,
             inputs=tuple(proto.input),
             outputs=tuple(proto.output),
             attributes={
-                **found.defaults,
+                **definition.defaults,
                 **{a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute},
             },
             bodies=bodies,
@@ -277,7 +277,7 @@ class _Builder:
 
     def _constant(self, tensor: "TensorProto") -> Constant:
         return Constant(
-            dtype=DTYPES.get(tensor.data_type, str(tensor.data_type)),
+            dtype=SHORT_NAMES.get(tensor.data_type, str(tensor.data_type)),
             dims=tuple(tensor.dims),
             read=lambda: self.read(tensor),
             external=tensor.data_location == 1 if self.outside is None else tensor.name in self.outside,
@@ -286,7 +286,7 @@ class _Builder:
 
     def _sparse(self, sparse: Any) -> Constant:
         dims = tuple(sparse.dims)
-        dtype = DTYPES.get(sparse.values.data_type, str(sparse.values.data_type))
+        dtype = SHORT_NAMES.get(sparse.values.data_type, str(sparse.values.data_type))
         return Constant(dtype=dtype, dims=dims, read=lambda: _dense(self.read, sparse, dims))
 
     def _constant_node(self, node: "NodeProto") -> Iterable[tuple[str, Constant]]:
@@ -314,8 +314,8 @@ def _saved_body(
     """The body in the saved graph that belongs to a node of the model: by the node's outputs and the attribute."""
     from pipeline.model.ort_format import OrtGraph
 
-    found = next((node for node in saved.nodes if node.outputs == tuple(owner.output)), None) if saved else None
-    held = found.attributes.get(attribute) if found else None
+    holder = next((node for node in saved.nodes if node.outputs == tuple(owner.output)), None) if saved else None
+    held = holder.attributes.get(attribute) if holder else None
     graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
     body = graphs[position] if position < len(graphs) else None
     return body if isinstance(body, OrtGraph) else None
@@ -333,7 +333,7 @@ def _declared(value: "ValueInfoProto") -> Value:
     if not value.type.HasField("tensor_type"):
         return Value()
     tensor = value.type.tensor_type
-    dtype = DTYPES.get(tensor.elem_type)
+    dtype = SHORT_NAMES.get(tensor.elem_type)
     if not tensor.HasField("shape"):
         return Value(dtype, None)
     dims = tuple(

@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, load_session, ort_errors
-from pipeline.partition.graph import DTYPES, Constant, Graph, Node, Value
+from pipeline.model.types import NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
+from pipeline.partition.graph import Constant, Graph, Node, Value
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -17,12 +19,6 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 4096
 """Initializers above this are given to ONNX Runtime as graph inputs: no shape depends on that many numbers."""
-
-_DTYPES = {
-    "float": "f32", "double": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "uint8": "u8",
-    "int16": "i16", "uint16": "u16", "int32": "i32", "uint32": "u32", "int64": "i64", "uint64": "u64",
-    "bool": "bool", "string": "string", "int4": "i4", "uint4": "u4",
-}  # fmt: skip
 
 
 def infer(model: "ModelProto") -> dict[str, Value]:
@@ -36,11 +32,11 @@ def infer(model: "ModelProto") -> dict[str, Value]:
     for name in names:
         if name not in declared:
             slim.graph.output.add().name = name
-    found = _load(slim.SerializeToString())
-    doubtful = [name for name in names if name in found and found[name].dtype and found[name].shape == ()]
+    values = _load(slim.SerializeToString())
+    doubtful = [name for name in names if name in values and values[name].dtype and values[name].shape == ()]
     if doubtful:
-        found |= _scalars_or_unknown(slim, found, doubtful)
-    return found
+        values |= _scalars_or_unknown(slim, values, doubtful)
+    return values
 
 
 def slim_copy(model: "ModelProto") -> "ModelProto":
@@ -82,19 +78,6 @@ def _declare(value: Any, tensor: Any) -> None:
         value.type.tensor_type.shape.dim.add().dim_value = dim
 
 
-def infer_symbols(model: "ModelProto", names: Iterable[str]) -> dict[str, tuple[int | str | None, ...]]:
-    """Dimensions of some values that nodes of the main graph make, with symbolic names where they have no number.
-
-    An unknown rank shows as no dimensions, as a scalar does; the value that `infer` returns distinguishes them.
-    """
-    slim = slim_copy(model)
-    declared = {value.name for value in slim.graph.output}
-    for name in names:
-        if name not in declared:
-            slim.graph.output.add().name = name
-    return {meta.name: tuple(meta.shape) for meta in _outputs(slim.SerializeToString())}
-
-
 def _load(data: bytes) -> dict[str, Value]:
     return {meta.name: _value(meta.type, meta.shape) for meta in _outputs(data)}
 
@@ -109,12 +92,13 @@ def _outputs(data: bytes) -> list[Any]:
 
 
 def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:
-    """ONNX Runtime's complaint about a model as an error of ours."""
+    """ONNX Runtime's complaint about a model as an error of ours, with the cause and remedy of a known one."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
+    known = text_of_message(text, Topic.MODEL)
     return ModelError(
-        what,
+        known.cause if known else what,
         why=text[:2000],
-        remedy="fix what it names; onnx.checker.check_model often has details",
+        remedy=known.remedy if known else "fix what it names; onnx.checker.check_model often has details",
     )
 
 
@@ -123,11 +107,11 @@ def _value(kind: str, shape: Iterable[Any]) -> Value:
     if match is None:
         return Value(None, None)
     return Value(
-        _DTYPES.get(match[1], match[1]), tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in shape)
+        SHORT_BY_ORT.get(match[1], match[1]), tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in shape)
     )
 
 
-def _scalars_or_unknown(slim: "ModelProto", found: Mapping[str, Value], doubtful: Iterable[str]) -> dict[str, Value]:
+def _scalars_or_unknown(slim: "ModelProto", values: Mapping[str, Value], doubtful: Iterable[str]) -> dict[str, Value]:
     """Tell scalars from unknown ranks, which both show as []: Shape(x) has length 0 only for a scalar (A.4)."""
     probe = "ort-mobile/shape of "
     for name in doubtful:
@@ -135,17 +119,11 @@ def _scalars_or_unknown(slim: "ModelProto", found: Mapping[str, Value], doubtful
         slim.graph.output.add().name = probe + name
     lengths = _load(slim.SerializeToString())
     return {
-        name: Value(found[name].dtype, () if lengths[probe + name].shape == (0,) else None) for name in doubtful
+        name: Value(values[name].dtype, () if lengths[probe + name].shape == (0,) else None) for name in doubtful
     }  # fmt: skip
 
 
 ReadTensor = Callable[["ort_format.Tensor"], Any]
-
-NUMPY_KINDS = {
-    1: "<f4", 2: "u1", 3: "i1", 4: "<u2", 5: "<i2", 6: "<i4", 7: "<i8", 9: "?", 10: "<f2", 11: "<f8", 12: "<u4",
-    13: "<u8",
-}  # fmt: skip
-"""numpy's names of the element types whose numbers a rule may read; 4-bit and string ones never are."""
 
 
 def view_of_file(path: Path) -> Graph:
@@ -165,16 +143,14 @@ def _refuse_unknown_operators(graph: "ort_format.OrtGraph", where: str) -> None:
     """ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs."""
     from onnx import defs
 
-    from pipeline.core.errors import ModelError
-
     asked = {(node.domain, node.op_type) for part in graph.walk() for node in part.nodes}
     strange = {
         (domain, op)
         for domain, op in asked
         if domain in KNOWN_DOMAINS and not defs.has(op, "" if domain == "ai.onnx" else domain)
     }
-    own = _runtime_operators() if strange else frozenset()
-    for domain, op in sorted(strange - own):
+    known = _runtime_operators() if strange else frozenset()
+    for domain, op in sorted(strange - known):
         raise ModelError(
             f"no release of ONNX Runtime has an operator {op[:60]!r}",
             where=where,
@@ -196,7 +172,7 @@ def value_of(info: "ort_format.TypeInfo") -> Value:
 
     if not isinstance(info, TensorType):
         return Value()
-    dtype = DTYPES.get(info.elem_type)
+    dtype = SHORT_NAMES.get(info.elem_type)
     if info.shape is None:
         return Value(dtype, None)
     return Value(dtype, tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in info.shape))
@@ -205,13 +181,11 @@ def value_of(info: "ort_format.TypeInfo") -> Value:
 def _read(path: Path, tensor: "ort_format.Tensor") -> Any:
     import numpy as np
 
-    from pipeline.core.errors import ModelError
-
     kind = NUMPY_KINDS.get(tensor.data_type)
     if kind is None:
         raise ModelError(f"the numbers of initializer '{tensor.name}' are of a type that no rule reads")
-    found = np.fromfile(path, dtype=kind, count=tensor.length // np.dtype(kind).itemsize, offset=tensor.offset)
-    return found.reshape(tensor.dims)
+    numbers = np.fromfile(path, dtype=kind, count=tensor.length // np.dtype(kind).itemsize, offset=tensor.offset)
+    return numbers.reshape(tensor.dims)
 
 
 def _graph(
@@ -220,11 +194,11 @@ def _graph(
     initializers = {name: _constant(tensor, read) for name, tensor in source.initializers.items()}
     initializers |= {name: _sparse(tensor, read) for name, tensor in source.sparse_initializers.items()}
     nodes: dict[int, Node] = {}
-    made = {name for node in source.nodes for name in node.outputs}
-    own = made | set(source.inputs) | set(initializers)
+    outputs = {name for node in source.nodes for name in node.outputs}
+    local = outputs | set(source.inputs) | set(initializers)
     graph = Graph(
         nodes=nodes,
-        values={name: value_of(info) for name, info in source.node_args.items() if name in own},
+        values={name: value_of(info) for name, info in source.node_args.items() if name in local},
         inputs=source.inputs,
         outputs=source.outputs,
         initializers=initializers,
@@ -264,7 +238,7 @@ def _attribute(source: "ort_format.Attribute", read: ReadTensor) -> Any:
 
 def _constant(tensor: "ort_format.Tensor", read: ReadTensor) -> Constant:
     return Constant(
-        dtype=DTYPES.get(tensor.data_type, str(tensor.data_type)),
+        dtype=SHORT_NAMES.get(tensor.data_type, str(tensor.data_type)),
         dims=tensor.dims,
         read=lambda: read(tensor),
         external=tensor.external_offset >= 0,
@@ -276,9 +250,9 @@ def _sparse(tensor: "ort_format.SparseTensor", read: ReadTensor) -> Constant:
 
     def dense() -> Any:
         entries, places = read(tensor.values), read(tensor.indices)
-        found = np.zeros(tensor.dims, dtype=entries.dtype)
+        numbers = np.zeros(tensor.dims, dtype=entries.dtype)
         where = np.unravel_index(places, tensor.dims) if places.ndim == 1 else tuple(places.T)
-        found[where] = entries
-        return found
+        numbers[where] = entries
+        return numbers
 
-    return Constant(dtype=DTYPES.get(tensor.values.data_type, ""), dims=tensor.dims, read=dense)
+    return Constant(dtype=SHORT_NAMES.get(tensor.values.data_type, ""), dims=tensor.dims, read=dense)

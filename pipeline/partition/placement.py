@@ -89,16 +89,20 @@ class Placement(Struct, frozen=True, kw_only=True):
 def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: str = "") -> Placement:
     """The part of an answer that is drawn; an answer with an error has no nodes."""
     reasons: dict[tuple[str, str], int] = {}
-    producer = {name: place for place, one in enumerate(answer.decisions) for name in one.outputs if name}
+    producer = {name: place for place, decision in enumerate(answer.decisions) for name in decision.outputs if name}
     nodes = tuple(
         PlacedNode(
-            name=one.name or next(filter(None, one.outputs), ""),
-            operator=one.op_type,
-            partition=one.partition if one.claimed else None,
-            reason=None if one.claimed else reasons.setdefault((one.reason or "", one.remedy or ""), len(reasons)),
-            inputs=tuple(dict.fromkeys(producer[read] for read in one.inputs if producer.get(read, place) != place)),
+            name=decision.name or next(filter(None, decision.outputs), ""),
+            operator=decision.op_type,
+            partition=decision.partition if decision.claimed else None,
+            reason=None
+            if decision.claimed
+            else reasons.setdefault((decision.reason or "", decision.remedy or ""), len(reasons)),
+            inputs=tuple(
+                dict.fromkeys(producer[read] for read in decision.inputs if producer.get(read, place) != place)
+            ),
         )
-        for place, one in enumerate(answer.decisions)
+        for place, decision in enumerate(answer.decisions)
     )
     return Placement(
         model=model,
@@ -147,17 +151,17 @@ def collapse(kinds: Sequence[int], edges: Sequence[tuple[int, int]]) -> Collapse
 
 
 def _consumers(units: Sequence[int], edges: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {unit: set() for unit in units}
+    consumers: dict[int, set[int]] = {unit: set() for unit in units}
     for a, b in edges:
         if units[a] != units[b]:
-            found[units[a]].add(units[b])
-    return found
+            consumers[units[a]].add(units[b])
+    return consumers
 
 
 def _ordered(consumers: Mapping[int, set[int]]) -> list[int]:
     """Producers before consumers; what is in or behind a circle is left out."""
     waiting = dict.fromkeys(consumers, 0)
-    for unit in (one for below in consumers.values() for one in below):
+    for unit in (consumer for below in consumers.values() for consumer in below):
         waiting[unit] += 1
     order = [unit for unit, count in waiting.items() if not count]
     for unit in order:

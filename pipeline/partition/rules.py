@@ -38,8 +38,8 @@ class Claim:
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What the provider claims of one graph, not of its bodies; `only` are the nodes that are still free."""
     module = importlib.import_module(settings.rules.rules)
-    found: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
-    return found
+    provider_claim: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
+    return provider_claim
 
 
 def bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
@@ -160,8 +160,8 @@ Table = Mapping[str, Rule | tuple[Rule, ...]]
 
 def rule_of(table: Table, op_type: str, settings: Settings) -> Rule | None:
     """The row for an op type in the settings' release, None when there is none."""
-    found = table.get(op_type, ())
-    rows = (found,) if isinstance(found, Rule) else found
+    entry = table.get(op_type, ())
+    rows = (entry,) if isinstance(entry, Rule) else entry
     return next((row for row in rows if row.present(settings)), None)
 
 
@@ -171,6 +171,29 @@ def first_refusal(case: Case, checks: Iterable[Check]) -> Refusal | None:
         refusal = check(case)
         if refusal is not None:
             return refusal
+    return None
+
+
+def version_refusal(case: Case, provider: str, since: int, highest: int) -> Refusal | None:
+    """The schema of the target is of a version that the provider does not take."""
+    if since <= case.ver <= highest:
+        return None
+    release = ".".join(str(part) for part in case.settings.ort_release)
+    return Refusal(
+        "opset",
+        f"{case.node.op_type} of opset {case.ver}; {provider} in ONNX Runtime {release} needs {since} to {highest}",
+        "convert the model to another opset",
+    )
+
+
+def external_refusal(case: Case, names: Iterable[str]) -> Refusal | None:
+    """Up to release 1.22 initializers in files of their own are refused (D.2.6)."""
+    if case.settings.ort_release >= (1, 23):
+        return None
+    for name in names:
+        initializer = case.graph.initializers.get(name)
+        if initializer is not None and initializer.external:
+            return Refusal("external", f"initializer '{name}' lies in a file of its own", "save the model as one file")
     return None
 
 
@@ -218,7 +241,7 @@ def when(condition: Callable[[Case], bool], *checks: Check) -> Check:
     def check(case: Case) -> Refusal | None:
         if not condition(case):
             return None
-        return next((refusal for made in checks if (refusal := made(case)) is not None), None)
+        return next((refusal for check in checks if (refusal := check(case)) is not None), None)
 
     return check
 
@@ -248,12 +271,12 @@ def rank(position: int, low: int, high: int) -> Check:
     span = str(low) if low == high else f"at most {high}" if low == 0 else f"{low} to {high}"
 
     def check(case: Case) -> Refusal | None:
-        found = case.rank(position)
-        if low <= found <= high:
+        input_rank = case.rank(position)
+        if low <= input_rank <= high:
             return None
         return Refusal(
             "rank",
-            f"input {show(case, position)} has rank {found} {show_shape(case.shape(position))}, allowed is {span}",
+            f"input {show(case, position)} has rank {input_rank} {show_shape(case.shape(position))}, allowed is {span}",
             "reshape the value to an allowed rank around the node",
         )
 
@@ -264,12 +287,12 @@ def dtype(position: int, allowed: Collection[str]) -> Check:
     """The element type of an input is one of those given."""
 
     def check(case: Case) -> Refusal | None:
-        found = case.dtype(position)
-        if found in allowed:
+        element = case.dtype(position)
+        if element in allowed:
             return None
         return Refusal(
             "type",
-            f"input {show(case, position)} is of type {found or 'unknown'}, taken are {', '.join(sorted(allowed))}",
+            f"input {show(case, position)} is of type {element or 'unknown'}, taken are {', '.join(sorted(allowed))}",
             f"compute this part in {' or '.join(sorted(allowed))}",
         )
 
@@ -280,10 +303,12 @@ def outputs(count: int) -> Check:
     """The node lists exactly so many outputs."""
 
     def check(case: Case) -> Refusal | None:
-        found = len(case.node.outputs)
-        if found == count:
+        listed_outputs = len(case.node.outputs)
+        if listed_outputs == count:
             return None
-        return Refusal("outputs", f"the node lists {found} outputs, taken are {count}", "drop the outputs nobody needs")
+        return Refusal(
+            "outputs", f"the node lists {listed_outputs} outputs, taken are {count}", "drop the outputs nobody needs"
+        )
 
     return check
 
@@ -292,11 +317,13 @@ def attribute(name: str, allowed: Collection[object], *, default: object = None,
     """An attribute has one of the allowed values; `default` stands for an absent one."""
 
     def check(case: Case) -> Refusal | None:
-        found = case.attribute(name, default)
-        if found in allowed:
+        actual = case.attribute(name, default)
+        if actual in allowed:
             return None
         words = " or ".join(str(value) for value in allowed)
-        return Refusal(code, f"attribute {name} is {found}, taken is {words}", f"export the node with {name} = {words}")
+        return Refusal(
+            code, f"attribute {name} is {actual}, taken is {words}", f"export the node with {name} = {words}"
+        )
 
     return check
 

@@ -207,8 +207,8 @@ def _mixed_weight(group: SelectorGroup) -> bool:
 
 
 def _scalar(graph: Graph, name: str) -> Constant | None:
-    found = graph.constant(name)
-    return found if found is not None and found.dims in ((), (1,)) else None
+    initializer = graph.constant(name)
+    return initializer if initializer is not None and initializer.dims in ((), (1,)) else None
 
 
 def equal_pair(graph: Graph, dq: Node, q: Node) -> bool:
@@ -254,10 +254,10 @@ def _zero_point(graph: Graph, q: Node) -> tuple[str, int] | None:
     if len(q.inputs) < 3 or not q.inputs[2]:
         named = {2: "u8", 3: "i8", 4: "u16", 5: "i16"}.get(q.attributes.get("output_dtype") or 2)
         return (named, 0) if named else None
-    found = graph.constant(q.inputs[2])
-    if found is None or found.dims != () or found.dtype not in LIMITS:
+    initializer = graph.constant(q.inputs[2])
+    if initializer is None or initializer.dims != () or initializer.dtype not in LIMITS:
         return None
-    return found.dtype, int(found.numbers()[0])
+    return initializer.dtype, int(initializer.numbers()[0])
 
 
 def _quantize(bound: float, scale: Constant, offset: int, abi: str) -> int:
@@ -280,10 +280,10 @@ def clip_bounds(graph: Graph, clip: Node) -> tuple[float, float] | None:
     bounds = [-FLOAT_MAX, FLOAT_MAX]
     for position, name in enumerate(clip.inputs[1:3]):
         if name:
-            found = graph.constant(name)
-            if found is None or found.count < 1:
+            initializer = graph.constant(name)
+            if initializer is None or initializer.count < 1:
                 return None
-            bounds[position] = float(found.numbers()[0])
+            bounds[position] = float(initializer.numbers()[0])
     return bounds[0], bounds[1]
 
 
@@ -291,10 +291,10 @@ def _floats(group: SelectorGroup, name: str) -> "np.ndarray[Any, Any] | None":
     """A constant f32 scale as a flat array."""
     import numpy as np
 
-    found = group.graph.constant(name)
-    if found is None or found.dtype != "f32":
+    initializer = group.graph.constant(name)
+    if initializer is None or initializer.dtype != "f32":
         return None
-    array = found.read().reshape(-1)
+    array = initializer.read().reshape(-1)
     return array if array.size and bool(np.isfinite(array).all()) else None
 
 
@@ -315,8 +315,13 @@ def _no_zero_point(group: SelectorGroup, dq: Node) -> bool:
     name = dq.inputs[2] if len(dq.inputs) > 2 else ""
     if not name:
         return True
-    found = group.graph.constant(name)
-    return found is not None and found.dtype == "i32" and found.count > 0 and not any(found.numbers())
+    initializer = group.graph.constant(name)
+    return (
+        initializer is not None
+        and initializer.dtype == "i32"
+        and initializer.count > 0
+        and not any(initializer.numbers())
+    )
 
 
 def _gemm_parameters_fit(group: SelectorGroup) -> bool:

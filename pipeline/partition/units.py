@@ -116,10 +116,14 @@ def _activation(graph: Graph, node: Node) -> Node | None:
     edges = graph.out_edges[node.index]
     if len(edges) != 1:
         return None
-    found = graph.nodes[edges[0].consumer]
-    if found.op_type not in ("Relu", "Clip") or len(graph.out_edges[found.index]) != 1 or graph.gives_output(found):
+    consumer = graph.nodes[edges[0].consumer]
+    if (
+        consumer.op_type not in ("Relu", "Clip")
+        or len(graph.out_edges[consumer.index]) != 1
+        or graph.gives_output(consumer)
+    ):
         return None
-    return found
+    return consumer
 
 
 def unique_dq(graph: Graph) -> Graph:
@@ -129,8 +133,8 @@ def unique_dq(graph: Graph) -> Graph:
     }
     if any(
         new is not old
-        for index, found in bodies.items()
-        for new, old in zip(found, graph.nodes[index].bodies, strict=True)
+        for index, parts in bodies.items()
+        for new, old in zip(parts, graph.nodes[index].bodies, strict=True)
     ):
         nodes = {i: replace(n, bodies=bodies[i]) if i in bodies else n for i, n in graph.nodes.items()}
         graph = graph.with_nodes(nodes, graph.values)
@@ -222,11 +226,11 @@ class Units:
 
     def by_node(self) -> dict[int, Unit]:
         """The unit of each node: the first one that lists it."""
-        found: dict[int, Unit] = {}
+        owners: dict[int, Unit] = {}
         for unit in sorted(self.units, key=lambda unit: not unit.group):
             for node in unit.nodes:
-                found.setdefault(node.index, unit)
-        return found
+                owners.setdefault(node.index, unit)
+        return owners
 
 
 def plain_units(graph: Graph) -> Units:
@@ -389,6 +393,6 @@ def _half_pools(graph: Graph) -> Iterator[Node]:
 
 
 def _named(nodes: Iterable[Node]) -> str:
-    found = list(nodes)
-    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in found[:MOST_NAMED])
-    return names + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
+    named = list(nodes)
+    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in named[:MOST_NAMED])
+    return names + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")

@@ -5,12 +5,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from pipeline.core.errors import ModelError
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.onnx_model import LeanModel
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from pipeline.passes.rewrites.facts import GraphFacts
 
 Model: TypeAlias = LeanModel
 """What passes go over: a message whose large weights are ranges of files. Passes never change the one that they get."""
@@ -67,17 +73,44 @@ The second argument is an instance of the pass's own options type.
 """
 
 
+Edit: TypeAlias = "Callable[[ModelProto, GraphFacts], ModelProto | None]"
+"""A changed message; None where there is nothing to change. ModelError when it should apply and cannot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One row of the registry: `title` is its line in `ort-mobile transform --list`, `extra` what pip must install."""
+    """One row of the registry: `title` is its line in `ort-mobile transform --list`, `extra` what pip must install.
+
+    A pass that needs data has `before_data`, what it does before it reads any: that refuses models that no data help.
+    What advice tries has `edit`, the same on a graph and what is known of it, `helps`, the providers that it may help,
+    and `absent`, why it does not apply where it does not.
+    """
 
     name: str
     title: str
     apply: Apply
     effect: Effect
     options: type[Options] = Options
-    needs_data: bool = False
+    before_data: Apply | None = None
     extra: str = ""
+    edit: "Edit | None" = None
+    helps: frozenset[str] = frozenset(PROVIDER_RULES)
+    absent: str = ""
+
+    @property
+    def exact(self) -> bool:
+        """Whether outputs stay equal to the last bit."""
+        return self.effect is Effect.EXACT
+
+    @property
+    def task(self) -> str:
+        """The title as advice names it among others: `write Clip as Relu, or Max and Min`."""
+        return f"{self.title[0].lower()}{self.title[1:].removesuffix('.')}"
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether it needs calibration data."""
+        return self.before_data is not None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +127,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return "+".join(f"{key}={one}" for key, one in value.items())
+        return "+".join(f"{key}={entry}" for key, entry in value.items())
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

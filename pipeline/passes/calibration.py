@@ -15,6 +15,7 @@ import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_session, ort_errors
+from pipeline.model.edit import copied
 from pipeline.model.onnx_model import content_digest, loadable
 from pipeline.model.signature import Array
 from pipeline.passes.base import Feeds, Model
@@ -81,23 +82,23 @@ def calibrate(
     when the model fails on a sample; both name the sample by its number from 0.
     """
     values, same = calibrated(model.proto)
-    found = _extremes(model, samples, values, where)
-    ranges = {name: (found.low[name], found.high[name]) for name in found.low if name not in found.left}
+    extremes = _extremes(model, samples, values, where)
+    ranges = {name: (extremes.low[name], extremes.high[name]) for name in extremes.low if name not in extremes.left}
     if method is not Method.MINMAX:
-        _narrow(ranges, _histograms(model, samples, found, ranges, where), method, percentile)
+        _narrow(ranges, _histograms(model, samples, extremes, ranges, where), method, percentile)
     for name, source in same.items():
         if source in ranges:
             ranges[name] = ranges[source]
-        elif source in found.left:
-            found.left[name] = found.left[source]
+        elif source in extremes.left:
+            extremes.left[name] = extremes.left[source]
     return TensorRanges(
         model=content_digest(model, {}),
-        data=found.digest.hexdigest(),
+        data=extremes.digest.hexdigest(),
         method=method,
         percentile=percentile,
-        samples=found.samples,
+        samples=extremes.samples,
         ranges=dict(sorted(ranges.items())),
-        left=dict(sorted(found.left.items())),
+        left=dict(sorted(extremes.left.items())),
     )
 
 
@@ -158,7 +159,7 @@ def _extremes(model: Model, samples: Callable[[], Iterator[Feeds]], values: list
     """Least and greatest of each value, reduced inside the model so that no activation leaves the session."""
     import math
 
-    found = _Extremes()
+    extremes = _Extremes()
     proto = _copy(model)
     for name in reversed(values):  # the last leaf runs first: each value is reduced and freed before the next is made
         for reduction in REDUCTIONS:
@@ -167,23 +168,23 @@ def _extremes(model: Model, samples: Callable[[], Iterator[Feeds]], values: list
     session = _session(model, proto, where)
     asked = [_reduced(name, reduction) for name in values for reduction in REDUCTIONS]
     for feeds in samples():
-        _check_feeds(feeds, found, where)
-        answers = iter(_run(session, asked, feeds, found.samples, where))
+        _check_feeds(feeds, extremes, where)
+        answers = iter(_run(session, asked, feeds, extremes.samples, where))
         for name in values:
             low, high, total, count = (array.ravel() for array in (next(answers) for _ in REDUCTIONS))
             size = int(count[0])
             least, most = (float(low[0]), float(high[0])) if size else (0.0, 0.0)
             sound = math.isfinite(least) and math.isfinite(most) and not (size and math.isnan(total[0]))
-            found.take(name, least, most, size, sound=sound)
-        found.samples += 1
-    if not found.samples:
+            extremes.take(name, least, most, size, sound=sound)
+        extremes.samples += 1
+    if not extremes.samples:
         raise ConfigError("there are no calibration samples", where=where, remedy="give data with at least one sample")
     for name in values:
-        if name not in found.left and name not in found.low:
-            found.left[name] = "empty in all calibration samples"
-        elif found.low.get(name) == 0 == found.high.get(name):
-            found.left.setdefault(name, "zero in all calibration samples")
-    return found
+        if name not in extremes.left and name not in extremes.low:
+            extremes.left[name] = "empty in all calibration samples"
+        elif extremes.low.get(name) == 0 == extremes.high.get(name):
+            extremes.left.setdefault(name, "zero in all calibration samples")
+    return extremes
 
 
 def _reduced(name: str, reduction: str) -> str:
@@ -191,11 +192,8 @@ def _reduced(name: str, reduction: str) -> str:
 
 
 def _copy(model: Model) -> "onnx.ModelProto":
-    import onnx
 
-    proto = onnx.ModelProto()
-    proto.CopyFrom(loadable(model))
-    return proto
+    return copied(loadable(model))
 
 
 def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
@@ -207,51 +205,53 @@ def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
                          remedy="calibration runs it: fix the model") from error  # fmt: skip
 
 
-def _check_feeds(feeds: Feeds, found: _Extremes, where: str) -> None:
+def _check_feeds(feeds: Feeds, extremes: _Extremes, where: str) -> None:
     """ConfigError for NaN in a float input; the sample goes into the digest of the data."""
     import numpy as np
 
     for name in sorted(feeds):
         array = np.ascontiguousarray(feeds[name])
         if array.dtype.kind == "f" and np.isnan(array).any():
-            raise ConfigError(f"calibration sample {found.samples} has NaN in the input {name!r}", where=where,
+            raise ConfigError(f"calibration sample {extremes.samples} has NaN in the input {name!r}", where=where,
                               remedy="correct or remove that sample")  # fmt: skip
-        found.digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
-        found.digest.update(array.data if array.dtype.kind in "fiub" and array.size else str(array.tolist()).encode())
+        extremes.digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+        extremes.digest.update(
+            array.data if array.dtype.kind in "fiub" and array.size else str(array.tolist()).encode()
+        )
 
 
 def _run(session: Any, asked: list[str], feeds: Feeds, number: int, where: str) -> list[Array]:
     try:
-        found: list[Array] = session.run(asked, dict(feeds))
+        arrays: list[Array] = session.run(asked, dict(feeds))
     except Exception as error:
         why = str(error).strip().partition("\n")[0][:300]
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
         raise ModelError(f"the model fails on calibration sample {number}", where=where,
                          why=f"{why}; inputs: {shapes}",
                          remedy="correct or remove that sample") from error  # fmt: skip
-    return found
+    return arrays
 
 
 def _histograms(
     model: Model,
     samples: Callable[[], Iterator[Feeds]],
-    found: _Extremes,
+    extremes: _Extremes,
     ranges: Mapping[str, tuple[float, float]],
     where: str,
 ) -> dict[str, Array]:
     """How often each of BINS magnitudes up to the greatest occurs, by value."""
     import numpy as np
 
-    made = {name: np.zeros(BINS, np.int64) for name in ranges}
+    histograms = {name: np.zeros(BINS, np.int64) for name in ranges}
     most = max(GROUP_BYTES, model_bytes(model) // 2)
-    for group in _groups({name: 4 * found.counts[name] for name in ranges}, most):
+    for group in _groups({name: 4 * extremes.counts[name] for name in ranges}, most):
         session = _session(model, _giving(model, group), where)
         for number, feeds in enumerate(samples()):
             arrays = _run(session, group, feeds, number, where)
             while arrays:
                 name = group[len(arrays) - 1]
-                _count(made[name], arrays.pop(), max(-ranges[name][0], ranges[name][1]))
-    return made
+                _count(histograms[name], arrays.pop(), max(-ranges[name][0], ranges[name][1]))
+    return histograms
 
 
 def _giving(model: Model, values: list[str]) -> "onnx.ModelProto":

@@ -1,26 +1,215 @@
-"""Mixed precision: which operator types and layers must stay float for a quantized model to keep its outputs.
+"""Mixed precision: which operator types and layers must stay float for a quantized model to keep its outputs."""
 
-The loss of a layer is that of the model's outputs when it alone is quantized: errors inside the model rank no better
-than chance (quantization Q.8). Where a provider is named, a layer that cuts its partitions when it stays float counts
-for less, and of choices that are good enough the one with the fewest partitions wins.
-"""
-
+import hashlib
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from device_runner.files import cache_folder, scratch_folder
 from device_runner.reading import decode_json
+from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.passes.base import Effect, Model, Pass, PassContext
-from pipeline.passes.evaluator import Evaluator, PartitionCount, provider_settings
-from pipeline.passes.static import DENSE, StaticOptions, prepare, ranges_of
-from pipeline.passes.weights import settle
+from pipeline.core.files import write_bytes
+from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_exact_session
+from pipeline.core.variant import Level
+from pipeline.model.onnx_model import loadable
+from pipeline.model.signature import open_axes, own_inputs
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import Optimize, Settings, make_settings
+from pipeline.partition.input import write_model
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
+from pipeline.passes.calibration import TensorRanges, quantizable
+from pipeline.passes.edit import settle
+from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, prepare, quantize, ranges_of
 
 if TYPE_CHECKING:
     import onnx
+
+
+SAMPLES = 12
+"""Samples of one evaluation: rankings are stable from about this many on (quantization Q.8)."""
+VERY_GOOD_DB = 120.0
+"""Reported for outputs that are equal; its negative for outputs with NaN, which JSON has no number for."""
+
+
+class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules of a provider say of a model: partitions (None where they do not count), why it does not load."""
+
+    partitions: int | None = None
+    load_error: str = ""
+
+
+class _Known(msgspec.Struct, kw_only=True):
+    """What is kept of the choices that were looked at, by digests of their names; `standings` by provider and level."""
+
+    sqnr_db: dict[str, float] = {}
+    standings: dict[str, PartitionCount] = {}
+
+
+def provider_settings(provider: str, api_level: int, where: str) -> Settings | None:
+    """The settings whose partitions count, of the installed release on a phone; ConfigError without rules."""
+    if not provider:
+        return None
+    try:
+        return make_settings(provider, abi=ARM64, android=True, api_level=api_level or None)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """A model with its ranges, ready to be quantized in part, and what is known of parts already.
+
+    `settings` are those of the provider whose partitions count; `most` evaluations are announced by `say`.
+    """
+
+    model: Model
+    ranges: TensorRanges
+    options: StaticOptions
+    nodes: dict[str, str]
+    """Operator types of the nodes that can be quantized, by name in the graph's order."""
+    feeds: list[Feeds]
+    where: str
+    kept: Path
+    say: Callable[[str], None]
+    settings: Settings | None = None
+    most: int = 0
+    wanted: list[list[Any]] = field(default_factory=list)
+    known: _Known = field(default_factory=_Known)
+    asked: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext) -> "Evaluator":
+        """An evaluator with up to SAMPLES of the calibration samples, spread over all of them."""
+        chosen = chosen_nodes(model.proto, ranges, options, context.where, quantizable())
+        nodes = {node.name: node.op_type for node in model.proto.graph.node if node.name in chosen}
+        step = max(1, ranges.samples // SAMPLES)
+        assert context.samples is not None  # noqa: S101 - Pass.needs_data
+        feeds = [sample for number, sample in enumerate(context.samples()) if number % step == 0][:SAMPLES]
+        kept = cache_folder() / "searches" / f"{_identity(ranges, options, len(feeds))}.json"
+        bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say, known=_read(kept))
+        bench.wanted = bench.outputs(model)
+        return bench
+
+    def without(self, types: Collection[str], names: Collection[str]) -> frozenset[str]:
+        """Every node that can be quantized but those of some types and some others."""
+        return frozenset(name for name, kind in self.nodes.items() if kind not in types and name not in names)
+
+    def quantized(self, nodes: Collection[str]) -> Model:
+        """The model with these nodes quantized and all others float."""
+        left = tuple(name for name in self.nodes if name not in nodes)
+        options = msgspec.structs.replace(self.options, exclude=(*self.options.exclude, *left))
+        return quantize(self.model, self.ranges, options, where=self.where)
+
+    def outputs(self, model: Model) -> list[list[Any]]:
+        """What a model gives for each sample."""
+        settings = HostSession(level=Level.ALL, weights=model.folder, config=PREPACKING)
+        try:
+            session = make_exact_session(loadable(model).SerializeToString(), settings)
+            return [list(session.run(None, dict(sample))) for sample in self.feeds]
+        except Exception as error:
+            raise ModelError("the quantized model does not run here", where=self.where, why=first_line(error),
+                             remedy="exclude the node that it names") from error  # fmt: skip
+
+    def sqnr(self, nodes: Collection[str]) -> float:
+        """The dB of the model with these nodes quantized; counts as an evaluation unless nothing is."""
+        if not nodes:
+            return VERY_GOOD_DB
+        key = _key(nodes)
+        self.asked.add(key)
+        if key not in self.known.sqnr_db:
+            try:
+                self.known.sqnr_db[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
+            except NotApplicable:  # some types, as MaxPool, are quantized behind quantized nodes only
+                self.known.sqnr_db[key] = VERY_GOOD_DB
+            self._keep()
+        self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.known.sqnr_db[key]:.1f} dB")
+        return self.known.sqnr_db[key]
+
+    def standing(self, nodes: Collection[str]) -> PartitionCount:
+        """What the provider makes of the model with these nodes quantized, after level basic."""
+        if self.settings is None:
+            return PartitionCount()
+        key = f"{_key(nodes)} {self.settings.provider} {self.settings.api_level} {self.settings.abi}"
+        if key not in self.known.standings:
+            try:
+                self.known.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
+            except NotApplicable:  # as in `sqnr`: this is the float model
+                self.known.standings[key] = _judged(self.model, self.settings, self.feeds[0])
+            self._keep()
+        return self.known.standings[key]
+
+    def _keep(self) -> None:
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(self.kept, msgspec.json.encode(self.known))
+
+
+def _identity(ranges: TensorRanges, options: StaticOptions, samples: int) -> str:
+    """Digest of what figures depend on; how many are asked for is not among it."""
+    import onnxruntime
+
+    form = {name: getattr(options, name) for name in StaticOptions.__struct_fields__}
+    parts = [ranges.model, ranges.data, form, samples, onnxruntime.__version__]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _key(nodes: Collection[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()[:24]
+
+
+def _read(path: Path) -> _Known:
+    """What an earlier search kept; nothing where its file cannot be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Known)
+    except (OSError, msgspec.DecodeError):
+        return _Known()
+
+
+def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
+    """What the rules say of a model whose open dimensions have the sizes of a sample: no provider claims open ones."""
+    sizes = {
+        open_axis.key: int(feeds[open_axis.input].shape[open_axis.axis])
+        for open_axis in open_axes(own_inputs(model.proto))
+    }
+    with scratch_folder() as folder:
+        path = folder / "model.onnx"
+        write_model(model, path)
+        answer = judge(
+            PartitionRequest(
+                source=SourceModel(path=str(path)), settings=settings, optimize=Optimize.BASIC, sizes=sizes
+            )
+        )
+    failed = answer.error or (answer.load.error if answer.load else None) or ""
+    counts = not settings.rules.on_cpu and not answer.error
+    return PartitionCount(partitions=len(answer.partitions) if counts else None, load_error=failed)
+
+
+def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:
+    """Signal to noise over samples in dB: of each float output by itself, then the mean of the noise shares.
+
+    Outputs that are not float say nothing and do not count. At most VERY_GOOD_DB, its negative where there is NaN.
+    """
+    import numpy as np
+
+    shares = []
+    for place in range(len(wanted[0])):
+        pairs = [(a[place], b[place]) for a, b in zip(wanted, given, strict=True)]
+        if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
+            continue
+        signal = sum(float(np.square(a.astype(np.float64)).sum()) for a, _ in pairs)
+        noise = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in pairs)
+        shares.append(noise / signal if signal else float(noise > 0))
+    mean = sum(shares) / len(shares) if shares else 0.0
+    if mean == 0:
+        return VERY_GOOD_DB
+    return max(-VERY_GOOD_DB, min(VERY_GOOD_DB, -10 * math.log10(mean))) if math.isfinite(mean) else -VERY_GOOD_DB
+
 
 log = logging.getLogger(__name__)
 PROPERTY = "ort-mobile.mixed-precision"
@@ -115,12 +304,12 @@ def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -
     ready = prepare(model, options, context)
     bench = Evaluator.of(ready, ranges_of(ready, options, context), options, context)
     bench.settings, bench.most = settings, options.evaluations
-    found = search(bench, options)
-    log.info("%s: %s", context.where, found.text)
-    made = bench.quantized(bench.without(found.best.types, found.best.nodes))
-    entry = made.proto.metadata_props.add()
-    entry.key, entry.value = PROPERTY, msgspec.json.encode(found).decode()
-    return settle(made.proto, context)
+    result = search(bench, options)
+    log.info("%s: %s", context.where, result.text)
+    quantized = bench.quantized(bench.without(result.best.types, result.best.nodes))
+    entry = quantized.proto.metadata_props.add()
+    entry.key, entry.value = PROPERTY, msgspec.json.encode(result).decode()
+    return settle(quantized.proto, context)
 
 
 def search_of(proto: "onnx.ModelProto") -> MixedSearch | None:
@@ -174,10 +363,10 @@ def _settled(trial: Trial, start: Trial, options: MixedOptions) -> bool:
 def _best(trials: Iterable[Trial], goal_db: float) -> Trial:
     """The best of those that load: at the goal, the fewest partitions and the most quantized; else the least noise."""
 
-    def rank(one: Trial) -> tuple[bool, bool, float, float]:
-        if one.sqnr_db < goal_db:
-            return not one.load_error, False, one.sqnr_db, 0
-        return not one.load_error, True, -(one.partitions or 0), one.quantized
+    def rank(trial: Trial) -> tuple[bool, bool, float, float]:
+        if trial.sqnr_db < goal_db:
+            return not trial.load_error, False, trial.sqnr_db, 0
+        return not trial.load_error, True, -(trial.partitions or 0), trial.quantized
 
     return max(trials, key=rank)
 
@@ -193,19 +382,19 @@ def _without_types(bench: Evaluator, start: Trial, options: MixedOptions) -> lis
     if len(set(bench.nodes.values())) < 2:
         return []
     alone = {
-        kind: bench.sqnr({name for name, own in bench.nodes.items() if own == kind})
+        kind: bench.sqnr({name for name, of_type in bench.nodes.items() if of_type == kind})
         for kind in types
         if _room(bench, options, 2)
     }
-    found: list[Trial] = []
+    choices: list[Trial] = []
     last = start
     ranked = sorted(alone, key=alone.__getitem__)
     for count in range(1, len(ranked) + 1):
         if _settled(last, start, options) or not _room(bench, options):
             break
         last = _trial(bench, ranked[:count], ())
-        found.append(last)
-    return found
+        choices.append(last)
+    return choices
 
 
 def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[LayerLoss]:
@@ -221,13 +410,13 @@ def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[
     size = max(1, -(-len(names) // BLOCKS))
     limit = len(bench.asked) + (options.evaluations - len(bench.asked)) * 2 // 3
     blocks = (names[place : place + size] for place in range(0, len(names), size))
-    found = [_loss(bench, block) for block in blocks if len(bench.asked) < limit]
-    while len(bench.asked) + 2 <= limit and any(len(loss.nodes) > 1 for loss in found):
-        worst = min((loss for loss in found if len(loss.nodes) > 1), key=lambda loss: loss.sqnr_db)
-        found.remove(worst)
+    losses = [_loss(bench, block) for block in blocks if len(bench.asked) < limit]
+    while len(bench.asked) + 2 <= limit and any(len(loss.nodes) > 1 for loss in losses):
+        worst = min((loss for loss in losses if len(loss.nodes) > 1), key=lambda loss: loss.sqnr_db)
+        losses.remove(worst)
         middle = len(worst.nodes) // 2
-        found += [_loss(bench, worst.nodes[:middle]), _loss(bench, worst.nodes[middle:])]
-    return found
+        losses += [_loss(bench, worst.nodes[:middle]), _loss(bench, worst.nodes[middle:])]
+    return losses
 
 
 def _loss(bench: Evaluator, names: Sequence[str]) -> LayerLoss:
@@ -240,14 +429,14 @@ def _without_layers(
 ) -> list[Trial]:
     """Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all."""
     ranked = _ranked(bench, best, losses)
-    found: list[Trial] = []
+    choices: list[Trial] = []
     count, following = 1, 2
     while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
-        found.append(_trial(bench, best.types, ranked[:count]))
-        if _settled(found[-1], start, options):
+        choices.append(_trial(bench, best.types, ranked[:count]))
+        if _settled(choices[-1], start, options):
             break
         count, following = following, count + following
-    return found
+    return choices
 
 
 def _ranked(bench: Evaluator, best: Trial, losses: Sequence[LayerLoss]) -> list[str]:
@@ -271,5 +460,5 @@ PASS = Pass(
     apply=mixed_precision,
     effect=Effect.LOSSY,
     options=MixedOptions,
-    needs_data=True,
+    before_data=prepare,
 )

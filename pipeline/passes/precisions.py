@@ -6,7 +6,7 @@ claim of each.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -252,6 +252,16 @@ On the CPU dynamic quantization is for models without calibration data.
 """
 
 
+_INT8 = "8 bits: cpu-arm64 for the CPU of phones, nnapi for NNAPI, auto if you are not sure"
+_MEANT = {
+    **dict.fromkeys(("int8", "uint8", "i8", "s8", "u8", "8bit", "quantized", "qdq"), _INT8),
+    **dict.fromkeys(("float16", "half", "f16"), "half precision is called fp16"),
+    **dict.fromkeys(("int4", "uint4", "4bit"), "4-bit weights are called w4"),
+    **dict.fromkeys(("float32", "fp32", "f32"), f"the model as it is is called {OWN_PRECISION}"),
+}
+"""Usual words that name no precision, with what to take."""
+
+
 def resolve_precision(name: str, api_level: int | None = None, where: str = "") -> str:
     """The precision that a name means at NNAPI's API level: "" for the model's own; recipes are names, too.
 
@@ -268,6 +278,7 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
     known = [OWN_PRECISION, AUTO, *PRECISIONS, *RECIPES]
     close = difflib.get_close_matches(name, known, n=1)
     remedy = f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(known)}"
+    remedy = _MEANT.get(name.lower(), remedy)
     raise ConfigError(f"there is no precision {name!r}", where=where, remedy=remedy)
 
 
@@ -276,13 +287,17 @@ def resolve_precisions(names: Iterable[str], api_level: int | None = None, where
     return tuple(dict.fromkeys(resolve_precision(name, api_level, where) for name in names))
 
 
-def steps_at(name: str, api_level: int | None) -> tuple[Step, ...]:
-    """The steps of a precision; a search for NNAPI counts partitions at the API level, 27 to 31 (None: the newest)."""
-    level = {"api_level": api_level} if api_level is not None else {}
-    return tuple(
-        replace(step, options=step.options | level) if step.options.get("provider") == NNAPI else step
-        for step in PRECISIONS[name].steps
-    )
+def steps_at(name: str, api_level: int | None, keep_float: Sequence[str] = ()) -> tuple[Step, ...]:
+    """The steps of a precision; a search for NNAPI counts partitions at the API level, 27 to 31 (None: the newest).
+
+    `keep_float` names nodes that stay float: every pass of a precision can leave nodes out.
+    """
+    kept = {"exclude": list(keep_float)} if keep_float else {}
+    steps = []
+    for step in PRECISIONS[name].steps:
+        level = {"api_level": api_level} if step.options.get("provider") == NNAPI and api_level is not None else {}
+        steps.append(replace(step, options=step.options | level | kept))
+    return tuple(steps)
 
 
 def candidates(provider: str, api_level: int | None = None) -> tuple[str, ...]:

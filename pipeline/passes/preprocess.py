@@ -7,26 +7,23 @@ from typing import TYPE_CHECKING
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, first_line, load_session, make_session, ort_errors
 from pipeline.core.variant import Level
+from pipeline.model.edit import copied, drop_unused_domains
+from pipeline.model.guards import computed_constants
 from pipeline.model.onnx_model import LeanModel, loadable
+from pipeline.model.types import FLOAT16, TYPES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.inputs import constants_fixed
-from pipeline.passes.opset import raise_opset
-from pipeline.passes.weights import (
-    drop_unused_domains,
-    quantized_operators,
-    read_back,
-)
+from pipeline.passes.edit import model_bytes, quantized_operators, read_back, whole
+from pipeline.passes.fold import check_folding
+from pipeline.passes.surgery import constants_fixed, raise_opset
 
 if TYPE_CHECKING:
     import onnx
 
 FLAGS = ("onnx.quant.pre_process", "onnx.infer")
 """Properties by which onnxruntime.quantization knows a model that needs no further preparation."""
-TYPES = {"tensor(float)": 1, "tensor(float16)": 10, "tensor(double)": 11, "tensor(int32)": 6, "tensor(int64)": 7,
-         "tensor(bool)": 9, "tensor(uint8)": 2, "tensor(int8)": 3}  # fmt: skip
+DECLARED_TYPES = ("f32", "f16", "f64", "i32", "i64", "bool", "u8", "i8")
+DECLARED = {f"tensor({row.ort})": row.code for row in TYPES if row.short in DECLARED_TYPES}
 """ONNX's numbers of the types that quantization asks about."""
-HALF = 10
-"""ONNX's number of 16-bit floats."""
 CONSTANTS_IR = 8
 """The IR version of opset 17; before 4 ONNX's converter wants constants among the inputs."""
 PER_CHANNEL_OPSET = 17
@@ -49,9 +46,9 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
     weights stay float and accuracy falls (quantization Q.2). NotApplicable for a quantized model, ModelError when ONNX
     Runtime refuses the model or ONNX cannot convert its opset.
     """
-    if found := quantized_operators(model.proto):
-        raise already_quantized(found, context.where)
-    if any(tensor.data_type == HALF for tensor in model.proto.graph.initializer):
+    if operators := quantized_operators(model.proto):
+        raise already_quantized(operators, context.where)
+    if any(tensor.data_type == FLOAT16 for tensor in model.proto.graph.initializer):
         raise NotApplicable("the model is in half precision", where=context.where,
                             remedy="quantize the 32-bit float model that it was made from")  # fmt: skip
     if not is_preprocessed(model):
@@ -60,9 +57,9 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
     return _finished(model, context.where)
 
 
-def already_quantized(found: set[str], where: str) -> NotApplicable:
+def already_quantized(operators: set[str], where: str) -> NotApplicable:
     """The refusal of a model with these quantized operators."""
-    return NotApplicable("the model is quantized already", where=where, why=f"it has {', '.join(sorted(found))}",
+    return NotApplicable("the model is quantized already", where=where, why=f"it has {', '.join(sorted(operators))}",
                          remedy="quantize the float model that it was made from")  # fmt: skip
 
 
@@ -73,6 +70,8 @@ def is_preprocessed(model: Model) -> bool:
 
 def _basic(model: Model, context: PassContext) -> Model:
     """The model as ONNX Runtime saves it at level basic, its large weights in a file of their own."""
+    if computed_constants(model.proto.graph):
+        check_folding(whole(model), model_bytes(model), context.where)
     target = context.new_file(".onnx")
     file = {"session.optimized_model_external_initializers_file_name": f"{target.stem}.weights"}
     settings = HostSession(
@@ -82,9 +81,9 @@ def _basic(model: Model, context: PassContext) -> Model:
         make_session(loadable(model).SerializeToString(), settings)
     except ort_errors() as error:
         raise refused(error, context.where) from error
-    made = read_back(target)
-    made.proto.ir_version = max(made.proto.ir_version, CONSTANTS_IR)
-    return made
+    saved = read_back(target)
+    saved.proto.ir_version = max(saved.proto.ir_version, CONSTANTS_IR)
+    return saved
 
 
 def refused(error: Exception, where: str) -> ModelError:
@@ -95,10 +94,7 @@ def refused(error: Exception, where: str) -> ModelError:
 
 def _finished(model: Model, where: str) -> Model:
     """Names for nodes without, biases of Gemm of one dimension, types of all values, the flags."""
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     drop_unused_domains(proto)
     name_nodes(proto.graph)
     flatten_biases(proto.graph)
@@ -153,8 +149,7 @@ def declare_types(model: Model, where: str) -> None:
     import onnx
 
     graph = model.proto.graph
-    asked = onnx.ModelProto()
-    asked.CopyFrom(loadable(model))
+    asked = copied(loadable(model))
     declared = {value.name for value in (*graph.output, *graph.input)}
     names = [name for node in graph.node for name in node.output if name and name not in declared]
     asked.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
@@ -162,12 +157,12 @@ def declare_types(model: Model, where: str) -> None:
         session = load_session(asked.SerializeToString(), HostSession(weights=model.folder))
     except ort_errors() as error:
         raise refused(error, where) from error
-    found = {meta.name: meta for meta in session.outputs_meta}
+    metas = {meta.name: meta for meta in session.outputs_meta}
     del graph.value_info[:]
     for name in names:
-        code = TYPES.get(found[name].type) if name in found else None
+        code = DECLARED.get(metas[name].type) if name in metas else None
         if code is not None:
-            shape = [dim if isinstance(dim, int | str) else None for dim in found[name].shape] or None
+            shape = [dim if isinstance(dim, int | str) else None for dim in metas[name].shape] or None
             graph.value_info.append(onnx.helper.make_tensor_value_info(name, code, shape))
 
 

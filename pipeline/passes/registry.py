@@ -9,37 +9,22 @@ from typing import Any
 import msgspec
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
-from pipeline.passes import (
-    dimensions,
-    dynamic,
-    external,
-    fold,
-    fp16,
-    fusions,
-    inputs,
-    mixed,
-    opset,
-    outputs,
-    preprocess,
-    qoperator,
-    static,
-    weight_only,
-)
-from pipeline.passes.base import Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
-from pipeline.passes.batch import change as batch
+from pipeline.core.workers import still_at_work
+from pipeline.passes import batch_size, fold, mixed, preprocess, quantize, static, surgery
+from pipeline.passes.base import Apply, Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
 from pipeline.passes.edit import model_bytes
-from pipeline.passes.rewrites import table as rewrites
+from pipeline.passes.rewrites.table import REWRITES
 
 SURGERY = (
-    outputs.PASS, dimensions.PASS, batch.PASS, inputs.PASS, external.EXTERNAL, external.INLINE, opset.PASS, fold.PASS,
-    fusions.PASS,
+    surgery.PRUNE_OUTPUTS, surgery.FIXED_DIMENSIONS, batch_size.PASS, surgery.CONSTANT_INITIALIZERS, surgery.EXTERNAL,
+    surgery.INLINE, surgery.OPSET, fold.FOLD, fold.FUSIONS,
 )  # fmt: skip
 
 QUANTIZATION = (
-    preprocess.PASS, static.PASS, mixed.PASS, qoperator.PASS, dynamic.PASS, weight_only.PASS, fp16.PASS,
+    preprocess.PASS, static.STATIC, mixed.PASS, static.QOPERATOR, quantize.DYNAMIC, quantize.WEIGHT_ONLY, quantize.FP16,
 )  # fmt: skip
 
-PASSES: dict[str, Pass] = {one.name: one for one in (*SURGERY, *QUANTIZATION, *rewrites.PASSES)}
+PASSES: dict[str, Pass] = {row.name: row for row in (*SURGERY, *QUANTIZATION, *REWRITES)}
 """Every pass by its name, in the order of `ort-mobile transform --list`."""
 
 
@@ -86,12 +71,12 @@ def parse_step(text: str) -> Step:
     """
     name, *pairs = re.split(r":(?=[a-z][a-z_0-9]*=)", text)
     kind = find_pass(name, "--do")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        found[key] = _value(kind, key, value)
-    typed = options_of(Step(do=name, options=found), f"--do {text}")
-    return Step(do=name, options={key: msgspec.to_builtins(getattr(typed, key)) for key in found})
+        values[key] = _value(kind, key, value)
+    typed = options_of(Step(do=name, options=values), f"--do {text}")
+    return Step(do=name, options={key: msgspec.to_builtins(getattr(typed, key)) for key in values})
 
 
 def _value(kind: Pass, key: str, text: str) -> Any:
@@ -108,36 +93,39 @@ def _value(kind: Pass, key: str, text: str) -> Any:
 def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> PassResult:
     """Apply steps one after the other.
 
-    ConfigError for a wrong step before any is begun, MissingError where a pass needs data that there are not,
-    NotApplicable and ModelError as the passes raise them.
+    ConfigError for a wrong step before any is begun, MissingError where a pass needs data that there are not (but for a
+    first one that no data would help), NotApplicable and ModelError as the passes raise them.
     """
     wanted = [(find_pass(step.do, context.where), options_of(step, context.where)) for step in steps]
-    for one, _ in wanted:
-        if one.needs_data and context.samples is None:
-            raise MissingError(f"{one.name} needs calibration data", where=context.where,
+    for number, (row, options) in enumerate(wanted):
+        if row.before_data and context.samples is None:
+            if number == 0:
+                _applied(row, row.before_data, model, options, context)
+            raise MissingError(f"{row.name} needs calibration data", where=context.where,
                                remedy="give `test_data` of the model in the config, or --test-data")  # fmt: skip
     changes: list[StepChange] = []
     notes: list[str] = []
     context = replace(context, warn=notes.append)
-    for step, (one, options) in zip(steps, wanted, strict=True):
-        made = _applied(one, model, options, context)
+    for step, (row, options) in zip(steps, wanted, strict=True):
+        still_at_work()
+        after = _applied(row, row.apply, model, options, context)
         changes.append(
             StepChange(
-                step=step, nodes_before=len(model.proto.graph.node), nodes_after=len(made.proto.graph.node),
-                bytes_before=model_bytes(model), bytes_after=model_bytes(made),
+                step=step, nodes_before=len(model.proto.graph.node), nodes_after=len(after.proto.graph.node),
+                bytes_before=model_bytes(model), bytes_after=model_bytes(after),
             )
         )  # fmt: skip
-        model = made
+        model = after
     return PassResult(model=model, provenance=tuple(steps), changes=tuple(changes), notes=tuple(dict.fromkeys(notes)))
 
 
-def _applied(one: Pass, model: Model, options: Options, context: PassContext) -> Model:
+def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: PassContext) -> Model:
     """The model after a pass; its refusals say which pass and which model, and a library's surprise is an error."""
     try:
-        return one.apply(model, options, context)
+        return apply(model, options, context)
     except NotApplicable as error:
         raise NotApplicable(
-            f"{one.name}: {error.what}", where=error.where or context.where, why=error.why,
+            f"{row.name}: {error.what}", where=error.where or context.where, why=error.why,
             remedy=error.remedy or "leave the step out",
         ) from error  # fmt: skip
     except PipelineError as error:
@@ -147,6 +135,6 @@ def _applied(one: Pass, model: Model, options: Options, context: PassContext) ->
         raise
     except Exception as error:  # a hostile model may break a pass, and must not cost more than the pass
         raise ModelError(
-            f"{one.name} failed", where=context.where, why=f"{type(error).__name__}: {error}"[:300],
+            f"{row.name} failed", where=context.where, why=f"{type(error).__name__}: {error}"[:300],
             remedy="leave the step out, or export the model again",
         ) from error  # fmt: skip

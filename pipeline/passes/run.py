@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
@@ -12,29 +11,22 @@ import msgspec
 
 from device_runner.reading import decode_json, read_regular
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
+from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sources_digest, storage_errors, write_bytes
 from pipeline.core.progress import NoProgress, Progress
-from pipeline.core.workers import Task, note, run_tasks, time_limit
+from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Dataset, samples
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Feeds, Model, PassContext, PassResult, Step, StepChange
 from pipeline.passes.mixed import MixedSearch, search_of
 from pipeline.passes.registry import find_pass, run_passes
 from pipeline.passes.save import DATA_SUFFIX, SavedModel, save_model
 from pipeline.passes.verify import Verification, verify
 
-PIPELINE = Path(__file__).resolve().parents[1]
-SOURCES = ("core", "model", "partition", "passes")
-"""Packages of pipeline/ whose sources decide what a pass gives."""
-
 LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxslim", "onnx-ir", "sympy")
 """Packages whose versions do, where they are installed."""
-
-SECONDS_WITH_DATA = 6 * 3600.0
-"""What steps over calibration data may take: that is for the user to end, not for a limit on hangs."""
 
 
 class TransformRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +81,8 @@ def run_cached(
         return run_passes(model, steps, context), False
     key = _key(model, steps, context)
     entry = cache / "entries" / f"{key}.json"
-    if (found := _found(cache, entry, key, context)) is not None:
-        return found, True
+    if (known := _found(cache, entry, key, context)) is not None:
+        return known, True
     result = run_passes(model, steps, context)
     path = context.new_file(".onnx")
     save_model(replace(result.model, outside=frozenset()), path)
@@ -116,34 +108,32 @@ def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResu
         model = load_model(SourceModel(path=str(path)), context.folder)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PipelineError):
         return None
-    made = replace(model, outside=frozenset(kept.outside))
+    cached = replace(model, outside=frozenset(kept.outside))
     provenance = tuple(change.step for change in kept.steps)
-    return PassResult(model=made, provenance=provenance, changes=kept.steps, notes=kept.notes)
+    return PassResult(model=cached, provenance=provenance, changes=kept.steps, notes=kept.notes)
 
 
 def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:
     digests = range_digests(model.weights.values())
     content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
     uses_data = any(find_pass(step.do).needs_data for step in steps)
-    parts = (content, sorted(model.outside), steps, sources_digest(), _versions(), _data_digest(context, uses_data))
+    parts = (
+        content,
+        sorted(model.outside),
+        steps,
+        sources_digest(__name__),
+        _versions(),
+        _data_digest(context, uses_data),
+    )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def sources_digest() -> str:
-    """Digest of our sources that decide what passes give: an edit of one makes every entry another's."""
-    total = hashlib.sha256()
-    for path in sorted(path for name in SOURCES for path in (PIPELINE / name).rglob("*.py")):
-        total.update(path.relative_to(PIPELINE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return total.hexdigest()
-
-
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _data_digest(context: PassContext, uses_data: bool) -> str:
@@ -154,6 +144,15 @@ def _data_digest(context: PassContext, uses_data: bool) -> str:
         for name, array in sorted(sample.items()):
             total.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode() + array.tobytes())
     return total.hexdigest()
+
+
+PASSES_FACTOR = 4.0
+"""Peak memory of passes relative to the model's bytes: a quantizer has the whole model, its copy and the result."""
+
+
+def passes_bytes(model_bytes: int, data: Dataset) -> int:
+    """Peak memory of a worker that runs passes on a model of that size, one sample of the data at a time."""
+    return needed_bytes(model_bytes, PASSES_FACTOR) + data.file_bytes
 
 
 def transform(request: TransformRequest) -> TransformReport:
@@ -170,7 +169,9 @@ def transform(request: TransformRequest) -> TransformReport:
     data = request.data
 
     def feeds() -> Iterator[Feeds]:
-        return (sample.inputs for sample in samples(data, takes))
+        for sample in samples(data, takes):
+            still_at_work()  # how long all take is for the user to end; one that does not end is a hang
+            yield sample.inputs
 
     context = PassContext(folder=work, where=request.source.name, samples=feeds if data.given else None, say=note)
     result, reused = run_cached(loaded, request.steps, context, Path(request.cache) if request.cache else None)
@@ -178,6 +179,7 @@ def transform(request: TransformRequest) -> TransformReport:
     effects = [find_pass(step.do).effect for step in request.steps]
     verification = None
     if request.check:
+        still_at_work()
         verification = verify(request.source, folder / request.name, effects, data, work / "check")
     return TransformReport(
         model=request.source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
@@ -206,20 +208,20 @@ def transform_file(
                           remedy="name a file, as in out.onnx")  # fmt: skip
     if destination.exists() and destination.samefile(model):
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
-    size = model.stat().st_size if model.is_file() else 0
+    size = source_bytes(source)
     with scratch(destination.parent) as folder:
         request = TransformRequest(
             source=source, steps=tuple(steps), folder=str(folder), name=destination.name, data=data or Dataset(),
             check=check, cache=str(cache.resolve()) if cache else "",
         )  # fmt: skip
         with_data = any(find_pass(step.do).needs_data for step in steps)
-        limit = SECONDS_WITH_DATA if with_data else (2 + len(steps)) * time_limit([size])
-        task = Task(label=source.name, request=request)
+        task = Task(label=source.name, request=request, memory_bytes=passes_bytes(size, request.data))
         shown = progress if progress and with_data else NoProgress()
         with shown.stage("passes", len(steps)) as stage:
             (outcome,) = run_tasks(
-                transform, TransformReport, [task], timeout_seconds=limit, heard=lambda _, text: stage.at(text)
-            )
+                transform, TransformReport, [task], timeout_seconds=time_limit([size]),
+                heard=lambda _, text: stage.at(text),
+            )  # fmt: skip
             stage.done(len(steps))
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source.name)

@@ -8,6 +8,7 @@ import msgspec
 
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing
+from pipeline.model.edit import copied
 from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import ByteRange, LeanModel
 from pipeline.model.onnx_wire import GRAPH_INITIALIZER, LENGTH, MODEL_GRAPH, TENSOR_RAW_DATA, encode_varint
@@ -88,8 +89,7 @@ def _pointing(model: LeanModel, places: dict[str, tuple[int, int]], file: str) -
     """The model whose moved weights are external data in the file; nothing of them is left in the message."""
     import onnx
 
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     for tensor in proto.graph.initializer:
         if tensor.name in places:
             offset, length = places[tensor.name]
@@ -135,12 +135,9 @@ def _split(model: LeanModel) -> tuple[bytes, bytes]:
 
 def _large(model: LeanModel) -> Iterator[tuple[bytes, ByteRange]]:
     """Everything of each large initializer's field up to its bytes, and where these lie."""
-    import onnx
-
     for tensor in model.proto.graph.initializer:
         if place := model.weights.get(tensor.name):
-            bare = onnx.TensorProto()
-            bare.CopyFrom(tensor)
+            bare = copied(tensor)
             del bare.external_data[:]
             bare.ClearField("data_location")
             inner = (

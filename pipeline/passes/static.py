@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.edit import sort_nodes
 from pipeline.model.onnx_model import LeanModel, content_digest
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.calibration import FEW_SAMPLES, Method, TensorRanges, calibrate, quantizable
+from pipeline.passes.edit import check_names, finished, library_call, whole
 from pipeline.passes.preprocess import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
-from pipeline.passes.weights import check_loads, check_names, quiet, settle, sort_nodes, whole
 
 if TYPE_CHECKING:
     import onnx
+
 
 Activation: TypeAlias = Literal["u8", "s8", "u16", "s16"]
 Weight: TypeAlias = Literal["u8", "s8", "u16", "s16"]
@@ -54,15 +56,17 @@ def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Mo
     NotApplicable for a quantized model and one without an operator to quantize; ConfigError without usable samples.
     """
     ready = prepare(model, options, context)
-    made = quantize(ready, ranges_of(ready, options, context), options, where=context.where)
-    return check_loads(settle(made.proto, context), context.where)
+    quantized = quantize(ready, ranges_of(ready, options, context), options, where=context.where)
+    return finished(quantized.proto, context)
 
 
-def prepare(model: Model, options: StaticOptions, context: PassContext) -> Model:
-    """The model as `calibrate` and `quantize` take it, in an opset that has the types."""
+def prepare(model: Model, options: StaticOptions, context: PassContext, known: frozenset[str] | None = None) -> Model:
+    """The model as `calibrate` and `quantize` take it, in an opset that has the types; raises as `wanted_nodes`."""
     wide = options.activations in WIDE or options.weights in WIDE
     least = WIDE_OPSET if wide else PER_CHANNEL_OPSET
-    return preprocess(model, PreprocessOptions(opset=least), context)
+    ready = preprocess(model, PreprocessOptions(opset=least), context)
+    wanted_nodes(ready.proto, options, context.where, known or quantizable())
+    return ready
 
 
 def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> TensorRanges:
@@ -72,7 +76,8 @@ def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> Ten
     if ranges.samples < FEW_SAMPLES:
         plural = "s" * (ranges.samples != 1)
         context.warn(f"ranges come from {ranges.samples} calibration sample{plural}; 20 to 100 are usual")
-    wanted = [node for node in _wanted_nodes(model.proto, options, quantizable()) if node.name not in options.exclude]
+    nodes = wanted_nodes(model.proto, options, context.where, quantizable())
+    wanted = [node for node in nodes if node.name not in options.exclude]
     left = {node.name: name for node in wanted for name in (*node.output, *node.input) if name in ranges.left}
     for name, value in list(left.items())[:1]:
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
@@ -93,11 +98,11 @@ def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, wher
     chosen = chosen_nodes(model.proto, ranges, options, where, quantizable())
     proto = whole(model)
     split_shared(proto.graph, chosen)
-    made = _qdq(proto, ranges, options, chosen, where)
-    if not any(node.op_type == "DequantizeLinear" for node in made.graph.node):
+    quantized = _qdq(proto, ranges, options, chosen, where)
+    if not any(node.op_type == "DequantizeLinear" for node in quantized.graph.node):
         raise NotApplicable("nothing was quantized", where=where, why="no operator of these types had what it needs",
                             remedy="name other operator types")  # fmt: skip
-    return LeanModel(proto=made, folder=model.folder, weights={})
+    return LeanModel(proto=quantized, folder=model.folder, weights={})
 
 
 def check_ranges(model: Model, ranges: TensorRanges, where: str) -> None:
@@ -111,24 +116,15 @@ def chosen_nodes(
 ) -> set[str]:
     """Names of the nodes to quantize: of the wanted and `known` types, not excluded, all values with a range.
 
-    NotApplicable when there are none; ConfigError for a type that has no quantized form.
+    NotApplicable when there are none; raises as `wanted_nodes`.
     """
     check_names(proto, options.exclude, where)
-    for kind in options.op_types:
-        if kind not in known:
-            close = difflib.get_close_matches(kind, known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else f"types that have one: {', '.join(sorted(known))}"
-            raise ConfigError(f"the operator type {kind!r} has no quantized form", where=where, remedy=remedy)
-    found = _wanted_nodes(proto, options, known)
-    if not found:
-        have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
-        raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
-                            remedy=f"operators with a quantized form: {', '.join(sorted(known))}")  # fmt: skip
+    wanted = wanted_nodes(proto, options, where, known)
     left = ranges.left.keys()
     constants = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
     chosen = {
         node.name
-        for node in found
+        for node in wanted
         if node.name not in options.exclude
         and left.isdisjoint((*node.input, *node.output))
         and not (node.op_type == "Gemm" and constants.get("".join(node.input[2:3]), 1) > 1)
@@ -140,10 +136,24 @@ def chosen_nodes(
     return chosen
 
 
-def _wanted_nodes(proto: "onnx.ModelProto", options: StaticOptions, known: frozenset[str]) -> "list[onnx.NodeProto]":
-    """The nodes of the wanted and `known` types."""
-    types = (set(options.op_types) or known) & known
-    return [node for node in proto.graph.node if node.op_type in types]
+def wanted_nodes(
+    proto: "onnx.ModelProto", options: StaticOptions, where: str, known: frozenset[str]
+) -> "list[onnx.NodeProto]":
+    """The nodes of the wanted types, all `known` if none are named.
+
+    NotApplicable when there are none; ConfigError for a type that has no quantized form.
+    """
+    for kind in options.op_types:
+        if kind not in known:
+            close = difflib.get_close_matches(kind, known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"types that have one: {', '.join(sorted(known))}"
+            raise ConfigError(f"the operator type {kind!r} has no quantized form", where=where, remedy=remedy)
+    types = set(options.op_types) or known
+    if nodes := [node for node in proto.graph.node if node.op_type in types]:
+        return nodes
+    have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
+    raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
+                        remedy=f"operators with a quantized form: {', '.join(sorted(known))}")  # fmt: skip
 
 
 def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
@@ -154,17 +164,17 @@ def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
     """
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
     first: dict[str, str] = {}
-    made: dict[tuple[str, str], str] = {}
+    copies: dict[tuple[str, str], str] = {}
     for node in graph.node:
         kind = "float" if node.name not in chosen else node.name if node.op_type == "Pad" else node.op_type
         for slot, name in enumerate(node.input):
             if name not in constants or first.setdefault(name, kind) == kind:
                 continue
-            if (name, kind) not in made:
+            if (name, kind) not in copies:
                 copy = graph.initializer.add()
                 copy.CopyFrom(constants[name])
-                copy.name = made[name, kind] = f"{name}/{kind}"
-            node.input[slot] = made[name, kind]
+                copy.name = copies[name, kind] = f"{name}/{kind}"
+            node.input[slot] = copies[name, kind]
 
 
 def _qdq(
@@ -175,37 +185,36 @@ def _qdq(
 
     types = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
     extra = {"TensorQuantOverrides": overrides(proto.graph, options, chosen)}
-    try:
-        with quiet():
-            quantizer = QDQQuantizer(
-                proto, options.per_channel, options.reduce_range, quant_type(options.weights),
-                quant_type(options.activations), tensors_data(ranges), sorted(chosen), [], types, extra,
-            )  # fmt: skip
-            quantizer.quantize_model()
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"[:500]
-        raise ModelError("onnxruntime.quantization cannot quantize the model", where=where, why=why,
-                         remedy="exclude the node that it names, or name operator types") from error  # fmt: skip
-    made: onnx.ModelProto = quantizer.model.model
-    sort_nodes(made.graph)
-    return made
+    with library_call(
+        "onnxruntime.quantization cannot quantize the model",
+        where,
+        "exclude the node that it names, or name operator types",
+    ):
+        quantizer = QDQQuantizer(
+            proto, options.per_channel, options.reduce_range, quant_type(options.weights),
+            quant_type(options.activations), tensors_data(ranges), sorted(chosen), [], types, extra,
+        )  # fmt: skip
+        quantizer.quantize_model()
+    quantized: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantized.graph)
+    return quantized
 
 
 def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]) -> dict[str, list[dict[str, Any]]]:
     """What differs from the options for single values: outputs of Softmax, weights of Gemm and MatMul."""
     import numpy as np
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_value: dict[str, list[dict[str, Any]]] = {}
     constants = {tensor.name for tensor in graph.initializer}
     zero = {"u8": np.array(0, np.uint8), "s8": np.array(-128, np.int8)}.get(options.activations)
     for node in graph.node:
         if node.name not in chosen:
             continue
         if node.op_type == "Softmax" and zero is not None:
-            found[node.output[0]] = [{"scale": np.array(SOFTMAX_SCALE, np.float32), "zero_point": zero}]
+            by_value[node.output[0]] = [{"scale": np.array(SOFTMAX_SCALE, np.float32), "zero_point": zero}]
         if node.op_type in DENSE and options.dense_weights and node.input[1] in constants:
-            found[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
-    return found
+            by_value[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
+    return by_value
 
 
 def tensors_data(ranges: TensorRanges) -> Any:
@@ -229,11 +238,71 @@ def quant_type(short: str) -> Any:
     return {"u8": QuantType.QUInt8, "s8": QuantType.QInt8, "u16": QuantType.QUInt16, "s16": QuantType.QInt16}[short]
 
 
-PASS = Pass(
+STATIC = Pass(
     name="static-qdq",
     title="Quantize weights and activations statically, in QDQ form.",
     apply=static_qdq,
     effect=Effect.LOSSY,
     options=StaticOptions,
-    needs_data=True,
+    before_data=prepare,
+)
+
+
+def qoperator(model: Model, options: StaticOptions, context: PassContext) -> Model:
+    """The model with quantized operators; raises as `prepare_operators`."""
+    ready = prepare_operators(model, options, context)
+    quantized = quantize_operators(ready, ranges_of(ready, options, context), options, where=context.where)
+    return finished(quantized.proto, context)
+
+
+def prepare_operators(model: Model, options: StaticOptions, context: PassContext) -> Model:
+    """As `static.prepare`; NotApplicable for what has this form not: 16 bits, s8 activations."""
+    from onnxruntime.quantization.registry import QLinearOpsRegistry
+
+    if options.activations in WIDE or options.weights in WIDE or options.activations == "s8":
+        raise NotApplicable("the operator form has u8 activations and 8-bit weights only", where=context.where,
+                            remedy="take activations=u8, or the pass static-qdq")  # fmt: skip
+    if options.dense_weights:
+        raise NotApplicable("the operator form has one type for all weights", where=context.where,
+                            remedy="leave out dense_weights, or take the pass static-qdq")  # fmt: skip
+    return prepare(model, options, context, frozenset(QLinearOpsRegistry))
+
+
+def quantize_operators(model: Model, ranges: TensorRanges, options: StaticOptions, *, where: str = "") -> Model:
+    """As `static.quantize`, in operator form."""
+    from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+    from onnxruntime.quantization.quant_utils import QuantizationMode
+    from onnxruntime.quantization.registry import QLinearOpsRegistry
+
+    check_ranges(model, ranges, where)
+    chosen = chosen_nodes(model.proto, ranges, options, where, frozenset(QLinearOpsRegistry))
+    proto = whole(model)
+    split_shared(proto.graph, chosen)
+    types = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
+    with library_call(
+        "onnxruntime.quantization cannot quantize the model",
+        where,
+        "exclude the node that it names, or take the pass static-qdq",
+    ):
+        quantizer = ONNXQuantizer(
+            proto, options.per_channel, options.reduce_range, QuantizationMode.QLinearOps, True,
+            quant_type(options.weights), quant_type(options.activations), tensors_data(ranges), sorted(chosen), [],
+            types, {},
+        )  # fmt: skip
+        quantizer.quantize_model()
+    quantized: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantized.graph)
+    if not any(node.op_type.startswith("QLinear") or node.op_type == "QGemm" for node in quantized.graph.node):
+        raise NotApplicable("nothing was quantized", where=where, why="no operator of these types had what it needs",
+                            remedy="name other operator types")  # fmt: skip
+    return LeanModel(proto=quantized, folder=model.folder, weights={})
+
+
+QOPERATOR = Pass(
+    name="qoperator",
+    title="Quantize statically into operators (QLinearConv …), for libraries from before QDQ.",
+    apply=qoperator,
+    effect=Effect.LOSSY,
+    options=StaticOptions,
+    before_data=prepare_operators,
 )

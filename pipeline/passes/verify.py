@@ -17,8 +17,8 @@ from pipeline.model.onnx_model import LoadedModel, PreparedModel, load_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Effect
-from pipeline.passes.outputs import expose
 from pipeline.passes.save import write_model
+from pipeline.passes.surgery import expose
 
 MOST_BATCHES = 64
 """Up to so many runs of the smaller model are compared with one of the larger."""
@@ -73,9 +73,9 @@ class _IncomparableError(Exception):
 
 def _with_outputs_of(original: LoadedModel, changed: LoadedModel, work: Path) -> LoadedModel:
     """The original, with those inner values as outputs that the changed model gives."""
-    own = {value.name for value in original.proto.graph.output}
+    outputs = {value.name for value in original.proto.graph.output}
     inner = {name for node in original.proto.graph.node for name in node.output if name}
-    wanted = [value.name for value in changed.proto.graph.output if value.name not in own]
+    wanted = [value.name for value in changed.proto.graph.output if value.name not in outputs]
     if lost := [name for name in wanted if name not in inner]:
         raise _IncomparableError(f"the original has no value {lost[0]!r}")
     if not wanted:

@@ -4,10 +4,12 @@ Those that it may have come of its runtime optimizations and of changes of layou
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TypeAlias
 
 from device_runner.providers import provider_named
 from pipeline.core.errors import ModelError
+from pipeline.core.groups import grouped
 from pipeline.model.ort_format import (
     OrtGraph,
     OrtModel,
@@ -17,11 +19,11 @@ from pipeline.model.ort_format import (
     TensorType,
     TypeInfo,
 )
-from pipeline.required_ops.line import NAME
+from pipeline.model.types import CPP_TYPES
 from pipeline.required_ops.value import (
-    CPP_TYPES,
     DEFAULT_DOMAIN,
     INPUTS,
+    NAME,
     OUTPUTS,
     TRIPLE,
     TRIPLE_INPUTS,
@@ -59,7 +61,7 @@ _BYTES = frozenset({"int8_t", "uint8_t"})
 
 
 def layout_needs(
-    model: OrtModel, own: Collection[Need], providers: Iterable[str], *, extended: bool
+    model: OrtModel, needs: Collection[Need], providers: Iterable[str], *, extended: bool
 ) -> Iterator[tuple[Need, str]]:
     """The needs of a change to NHWC, given the needs of the model's own nodes.
 
@@ -71,12 +73,12 @@ def layout_needs(
         (node.domain, node.op_type) in LAYOUT_SENSITIVE for graph in model.graph.walk() for node in graph.nodes
     ):
         yield from _optimizer_needs(model, f"layout change for {' and '.join(asking)}")
-    kernels = _nhwc_kernels(own) if extended else set()
+    kernels = _nhwc_kernels(needs) if extended else set()
     if kernels:
         label = "layout change for quantized kernels"
         yield from ((kernel, label) for kernel in sorted(kernels, key=lambda kernel: (kernel.op, kernel.types)))
         yield from _optimizer_needs(model, label)
-    if extended and {"QuantizeLinear", "DequantizeLinear"} <= {need.op for need in own}:
+    if extended and {"QuantizeLinear", "DequantizeLinear"} <= {need.op for need in needs}:
         identity = Need(DEFAULT_DOMAIN, "Identity", _since("Identity", _opset(model)))
         yield identity, "clean-up of DequantizeLinear before QuantizeLinear"
 
@@ -143,22 +145,24 @@ def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool =
     build for providers and for saved optimizations, so these imply it. Raises ModelError for operators that no config
     could name.
     """
-    found: dict[Need, list[str]] = {}
-    for need, label in _all_needs(model, frozenset(providers), extended=extended):
-        found.setdefault(need, []).append(label)
-    for need in found:
-        _check_names(need)
-    return {need: tuple(labels) for need, labels in found.items()}
+    providers = frozenset(providers)
+    of_nodes = list(_graph_needs(model.graph, (), ""))
+    extended = extended or bool(providers) or replays(model)
+    of_layout = layout_needs(model, {need for need, _ in of_nodes}, providers, extended=extended)
+    needs = grouped(chain(of_nodes, of_layout))
+    for need in needs:
+        if need.since_version < 1 or not NAME.fullmatch(need.op) or not NAME.fullmatch(need.domain):
+            raise ModelError(
+                f"no operator config can name {need.domain!r} {need.op!r} of version {need.since_version}",
+                why="names of domains and operators are plain characters without blanks, commas, semicolons and braces",
+                remedy="convert the model again, or remove the operator",
+            )
+    return {need: tuple(labels) for need, labels in needs.items()}
 
 
 def replays(model: OrtModel) -> bool:
     """Whether a model has saved runtime optimizations, which take an extended build."""
     return any(graph.runtime_optimizations for graph in model.graph.walk())
-
-
-def from_model(model: OrtModel, *, types: bool, providers: Iterable[str] = (), extended: bool = False) -> RequiredOps:
-    """The least that a build must contain to run a model, with types or without; else as `needs_of`."""
-    return from_needs(needs_of(model, providers=providers, extended=extended), types=types)
 
 
 def from_needs(needs: Iterable[Need], *, types: bool) -> RequiredOps:
@@ -182,22 +186,6 @@ def from_needs(needs: Iterable[Need], *, types: bool) -> RequiredOps:
             if key not in free
         },
     )
-
-
-def _check_names(need: Need) -> None:
-    if need.since_version < 1 or not NAME.fullmatch(need.op) or not NAME.fullmatch(need.domain):
-        raise ModelError(
-            f"no operator config can name {need.domain!r} {need.op!r} of version {need.since_version}",
-            why="names of domains and operators are plain characters without blanks, commas, semicolons and braces",
-            remedy="convert the model again, or remove the operator",
-        )
-
-
-def _all_needs(model: OrtModel, providers: frozenset[str], *, extended: bool) -> Iterator[tuple[Need, str]]:
-    own = list(_graph_needs(model.graph, (), ""))
-    yield from own
-    extended = extended or bool(providers) or replays(model)
-    yield from layout_needs(model, {need for need, _ in own}, providers, extended=extended)
 
 
 def _graph_needs(graph: OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[Need, str]]:

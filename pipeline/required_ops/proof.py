@@ -1,26 +1,32 @@
-"""The proof that a build with given required operators runs a model: every need is met, or a line is missing.
+"""The proof that a build with given required operators runs a model, and configs read as a reviewer does.
 
-Also from what ONNX Runtime reports on a device to that line, or to the other cause. Texts: ONNX Runtime 1.12 to 1.31,
-`session_state.cc`, `kernel_registry.cc`, `inference_session.cc` and the kernels whose types can be cut.
+Every need is met, or a line is missing; also from what ONNX Runtime reports on a device to that line, or to the other
+cause. Texts: ONNX Runtime 1.12 to 1.31, `session_state.cc`, `kernel_registry.cc`, `inference_session.cc` and the
+kernels whose types can be cut. A review says what one config adds to another, which model needs it, and what none does.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import Finding, Severity
+from pipeline.core.groups import grouped
+from pipeline.model.types import CPP_BY_ORT
 from pipeline.required_ops.needs import Needs, from_needs
-from pipeline.required_ops.text import operator_lines, render
+from pipeline.required_ops.text import HEADER, ArtifactNeeds, operator_lines, parse_merged, render
 from pipeline.required_ops.value import (
     ALWAYS_KEPT,
+    CUSTOM,
     DEFAULT_DOMAIN,
     INPUTS,
     OUTPUTS,
     TYPE_AGNOSTIC,
     TYPE_SLOTS,
     Need,
+    OperatorKey,
+    OpTypes,
     RequiredOps,
     Slot,
 )
@@ -46,24 +52,20 @@ def covers(required: RequiredOps, needs: Needs) -> tuple[Missing, ...]:
     operator's schema is still the same one; the build keeps a kernel if start <= opset <= end.
     """
     return tuple(
-        _missing(required, need, nodes, why)
+        Missing(
+            node=nodes[0],
+            nodes=len(nodes),
+            domain=need.domain,
+            op=need.op,
+            since_version=need.since_version,
+            types=tuple(
+                f"{kind} {index}: {name}" if kind == INPUTS else f"{kind}: {name}" for (kind, index), name in need.types
+            ),
+            why=why,
+            line=line_for(required, need),
+        )
         for need, nodes in needs.items()
         if (why := _lack(required, need)) is not None
-    )
-
-
-def _missing(required: RequiredOps, need: Need, nodes: tuple[str, ...], why: str) -> Missing:
-    return Missing(
-        node=nodes[0],
-        nodes=len(nodes),
-        domain=need.domain,
-        op=need.op,
-        since_version=need.since_version,
-        types=tuple(
-            f"{kind} {index}: {name}" if kind == INPUTS else f"{kind}: {name}" for (kind, index), name in need.types
-        ),
-        why=why,
-        line=line_for(required, need),
     )
 
 
@@ -145,7 +147,8 @@ def _restrictable(need: Need) -> Iterable[tuple[Slot, str]]:
 class LogFinding(Finding, frozen=True, kw_only=True):
     """One message of a log (`what`) with its cause, the config line that is missing ("": none is), and what to do.
 
-    `kernel_line` brings the kernel of which the message speaks into an empty config, whether `line` is missing or not.
+    `kernel` is what the message speaks of, and `kernel_line` brings it into an empty config, whether `line` is missing
+    or not.
     """
 
     severity: Severity = Severity.ERROR
@@ -153,6 +156,7 @@ class LogFinding(Finding, frozen=True, kw_only=True):
     why: str = msgspec.field(name="cause")
     remedy: str = msgspec.field(name="advice")
     line: str = ""
+    kernel: str = ""
     kernel_line: str = ""
 
 
@@ -177,12 +181,6 @@ _REDUCED_TEXTS: tuple[tuple[str, str, Slot], ...] = (
 )
 """Messages of kernels that ran into a type that was cut; the operator where the message itself tells it."""
 
-_LOG_TYPES = {
-    "uint8": "uint8_t", "int8": "int8_t", "uint16": "uint16_t", "int16": "int16_t", "int32": "int32_t",
-    "int64": "int64_t", "uint32": "uint32_t", "uint64": "uint64_t", "string": "std::string", "float16": "MLFloat16",
-    "bfloat16": "BFloat16", "float": "float", "double": "double", "bool": "bool",
-}  # fmt: skip
-
 
 def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> tuple[LogFinding, ...]:
     """What a device's log says of operators, each message once, in order.
@@ -190,11 +188,11 @@ def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> 
     With the needs of the models that were run, a line has the types that the failing node needs.
     """
     needs = {need: nodes for model in models for need, nodes in model.items()}
-    found: dict[tuple[str, str], LogFinding] = {}
+    messages: dict[tuple[str, str], LogFinding] = {}
     for line in text.splitlines():
         for finding in _findings(line, required, needs):
-            found.setdefault((finding.why, finding.line), finding)
-    return tuple(found.values())
+            messages.setdefault((finding.why, finding.line), finding)
+    return tuple(messages.values())
 
 
 def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFinding]:
@@ -218,7 +216,7 @@ def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs
     need = _need_of(needs, *key, match["node"], version)
     if need is None:
         tensor = _TENSOR.search(line)
-        name = _LOG_TYPES.get(tensor["type"], "") if tensor else ""
+        name = CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
         types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
         if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
             return _unknown_type(match[0], op)
@@ -265,6 +263,198 @@ def _judged(need: Need, node: str, message: str, required: RequiredOps) -> LogFi
     if missing:
         return LogFinding(what=message, why=f"{kernel}: {missing[0].why}", line=line_for(required, need),
                        remedy="add the line with `ort-mobile op-config merge` and build again",
-                       kernel_line=alone)  # fmt: skip
-    return LogFinding(what=message, why=f"{kernel} is in this config", kernel_line=alone,
+                       kernel=kernel, kernel_line=alone)  # fmt: skip
+    return LogFinding(what=message, why=f"{kernel} is in this config", kernel=kernel, kernel_line=alone,
                    remedy="the device's library was built with another config: build it with this one")  # fmt: skip
+
+
+MAX_NAMES = 3
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One difference between two configs: an operator at an opset (0: at all of them), or types of it.
+
+    `needed_by`: the artifacts that the older config does not suffice for because of this.
+    """
+
+    kind: str
+    domain: str
+    op: str
+    what: str
+    opset: int = 0
+    types: tuple[str, ...] = ()
+    needed_by: tuple[str, ...] = ()
+
+
+class OperatorUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel with its types, and the nodes of each artifact that need it."""
+
+    domain: str
+    op: str
+    since_version: int
+    types: tuple[str, ...]
+    artifacts: dict[str, tuple[str, ...]]
+
+
+ADDS, REMOVES = "adds", "removes"
+
+
+def changes(old: RequiredOps, new: RequiredOps, artifacts: Iterable[ArtifactNeeds] = ()) -> tuple[Change, ...]:
+    """What `new` adds to `old` and removes from it; with artifacts, which of them each addition is for.
+
+    What concerns no single operator comes first, then all changes of each operator together.
+    """
+    lacking = [(artifact.name, item) for artifact in artifacts for item in covers(old, artifact.needs)]
+    operators = [*_listed(ADDS, old, new), *_listed(REMOVES, new, old)]
+    for key in sorted(old.operator_keys() & new.operator_keys()):
+        operators += _retyped(key, old.types.get(key), new.types.get(key))
+    operators.sort(key=lambda change: (change.domain, change.op))
+    differences = []
+    for change in (*_whole(old, new), *operators):
+        names = dict.fromkeys(name for name, item in lacking if _is_for(change, item))
+        differences.append(msgspec.structs.replace(change, needed_by=tuple(names)))
+    return tuple(differences)
+
+
+def _is_for(change: Change, item: Missing) -> bool:
+    """Whether an addition brings what an artifact lacks."""
+    if change.kind != ADDS or (change.domain, change.op) != (item.domain, item.op):
+        return False
+    if change.opset:
+        return change.opset == item.since_version
+    needed = {name for text in item.types for name in text.partition(": ")[2].split(",")}
+    return not change.types or not needed.isdisjoint(change.types)
+
+
+def _whole(old: RequiredOps, new: RequiredOps) -> Iterator[Change]:
+    """Differences that concern no single operator."""
+    if old.everything != new.everything:
+        what = "the rule that all operators are required"
+        yield Change(kind=ADDS if new.everything else REMOVES, domain="", op="", what=what)
+    before, after = old.global_types, new.global_types
+    if before != after and (before is None or after is None):
+        names = ", ".join(sorted((after if before is None else before) or ()))
+        yield Change(
+            kind=REMOVES if after is None else ADDS, domain="", op="", what=f"the restriction of all types to {names}"
+        )
+    elif before is not None and after is not None:
+        for kind, names_of in ((ADDS, after - before), (REMOVES, before - after)):
+            for name in sorted(names_of):
+                yield Change(kind=kind, domain="", op="", what=f"the globally allowed type {name}")
+
+
+def _listed(kind: str, less: RequiredOps, more: RequiredOps) -> Iterator[Change]:
+    """Operators at opsets that only `more` has."""
+    for (domain, opset), ops in sorted(more.operators.items()):
+        for op in sorted(ops - less.operators.get((domain, opset), frozenset())):
+            types = more.types.get((domain, op))
+            described = f" for {_described(types)}" if types and (domain, op) not in less.operator_keys() else ""
+            yield Change(kind=kind, domain=domain, op=op, what=f"opset {opset}{described}", opset=opset)
+
+
+def _described(types: OpTypes) -> str:
+    return "; ".join(f"{_slot(slot)} {', '.join(sorted(names)) or 'nothing'}" for slot, names in sorted(types.items()))
+
+
+def _slot(slot: Slot) -> str:
+    kind, index = slot
+    return "types" if kind == CUSTOM else f"{kind[:-1]} {index}"
+
+
+def _retyped(key: OperatorKey, old: OpTypes | None, new: OpTypes | None) -> Iterator[Change]:
+    domain, op = key
+    if old is not None and new is None:
+        yield Change(kind=ADDS, domain=domain, op=op, what=f"all types (was restricted to {_described(old)})")
+    elif old is None and new is not None:
+        yield Change(kind=REMOVES, domain=domain, op=op, what=f"all types but {_described(new)}")
+    elif old is not None and new is not None:
+        yield from _retyped_slots(key, old, new)
+
+
+def _retyped_slots(key: OperatorKey, old: OpTypes, new: OpTypes) -> Iterator[Change]:
+    domain, op = key
+    for kind, less, more in ((ADDS, old, new), (REMOVES, new, old)):
+        for slot, names in sorted(more.items()):
+            surplus = sorted(names - less.get(slot, names))
+            if surplus:
+                yield Change(kind=kind, domain=domain, op=op, what=f"{', '.join(surplus)} at {_slot(slot)}",
+                             types=tuple(surplus))  # fmt: skip
+        for slot in sorted(less.keys() - more.keys()):
+            yield Change(kind=kind, domain=domain, op=op, what=f"all types at {_slot(slot)}")
+
+
+def sentence(change: Change) -> str:
+    """`adds ai.onnx:Conv int8_t at input 0, only needed by b.ort`."""
+    named = f"{change.domain}:{change.op} " if change.op else ""
+    return f"{change.kind} {named}{change.what}{needed_by(change.needed_by)}"
+
+
+def counted(changes: Sequence[Change]) -> str:
+    """`14 additions and 1 removal`."""
+    added = sum(change.kind == ADDS for change in changes)
+    counts = ((added, "addition"), (len(changes) - added, "removal"))
+    return " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts if count)
+
+
+def needed_by(names: Sequence[str]) -> str:
+    """The end of a sentence that says who needs something; empty when nobody is known."""
+    if not names:
+        return ""
+    if len(names) > MAX_NAMES:
+        return f", needed by {len(names)} models"
+    return f", {'only ' if len(names) == 1 else ''}needed by {', '.join(names)}"
+
+
+def uses(artifacts: Iterable[ArtifactNeeds]) -> tuple[OperatorUse, ...]:
+    """Which artifact needs which kernel with which types, by name of the operator."""
+    kernels: dict[tuple[str, str, int, tuple[str, ...]], dict[str, tuple[str, ...]]] = {}
+    for artifact in artifacts:
+        for need, nodes in artifact.needs.items():
+            types = [f"{_slot(slot)} {name}" for slot, name in need.types] + ["a type without a name"] * need.nameless
+            by_artifact = kernels.setdefault((need.domain, need.op, need.since_version, tuple(types)), {})
+            by_artifact[artifact.name] = (*by_artifact.get(artifact.name, ()), *nodes)
+    return tuple(
+        OperatorUse(domain=domain, op=op, since_version=version, types=types, artifacts=by_artifact)
+        for (domain, op, version, types), by_artifact in sorted(kernels.items(), key=lambda item: item[0])
+    )
+
+
+def lacks(missing: Mapping[str, Sequence[Missing]]) -> list[tuple[Missing, dict[str, tuple[str, int]]]]:
+    """What artifacts lack, one entry a kernel with all its types, sorted by operator.
+
+    Beside it stand, by artifact, the first node that needs it and how many do.
+    """
+    groups = grouped(
+        (
+            ((item.domain, item.op, item.since_version), (name, item))
+            for name, items in missing.items()
+            for item in items
+        )
+    )
+    kernels = []
+    for _, items in sorted(groups.items()):
+        nodes: dict[str, tuple[str, int]] = {}
+        for name, item in items:
+            first, count = nodes.get(name, (item.node, 0))
+            nodes[name] = (first, count + item.nodes)
+        kernel = msgspec.structs.replace(
+            items[0][1],
+            types=tuple(dict.fromkeys(text for _, item in items for text in item.types)),
+            why="; ".join(dict.fromkeys(item.why for _, item in items)),
+        )
+        kernels.append((kernel, nodes))
+    return kernels
+
+
+def lines_to_add(missing: Iterable[Missing]) -> tuple[str, ...]:
+    """The config lines that bring all of it, one for each domain and opset, without contradictions between them."""
+    text = "\n".join(dict.fromkeys(item.line for item in missing))
+    return tuple(render(parse_merged(text, "the missing lines")).removeprefix(HEADER).splitlines())
+
+
+def superfluous(required: RequiredOps, artifacts: Iterable[ArtifactNeeds]) -> RequiredOps:
+    """What a config has that none of the artifacts needs; types count only where the config restricts them."""
+    needed = from_needs([need for artifact in artifacts for need in artifact.needs], types=bool(required.types))
+    if required.global_types is not None:
+        return RequiredOps(operators=required.operators).difference(needed.without_types())
+    return required.difference(needed)

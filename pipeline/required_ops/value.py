@@ -1,5 +1,6 @@
 """`RequiredOps`: the operators, opsets and types that a build contains, as a value with a lossless union."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -8,8 +9,12 @@ from typing import TypeAlias
 import msgspec
 
 from pipeline.core.errors import ConfigError
+from pipeline.model.types import CPP_TYPES
 
 DEFAULT_DOMAIN = "ai.onnx"
+
+NAME = re.compile(r"(?:(?![,;{}#!\"'\\])[!-~])+")
+"""A domain or an operator: plain characters that cannot be taken for a mark of the format."""
 
 Slot: TypeAlias = tuple[str, int]
 """Where a type is looked at: ("inputs", 1), ("outputs", 0), or ("custom", 0) for OneHot's triple."""
@@ -18,13 +23,6 @@ INPUTS, OUTPUTS, CUSTOM = "inputs", "outputs", "custom"
 TRIPLE: Slot = (CUSTOM, 0)
 TRIPLE_INPUTS = (0, 2, 1)
 """OneHot's kernels are registered by the types of indices, values (which is the output's) and depth, in this order."""
-
-CPP_TYPES: Mapping[int, str] = {
-    1: "float", 2: "uint8_t", 3: "int8_t", 4: "uint16_t", 5: "int16_t", 6: "int32_t", 7: "int64_t", 8: "std::string",
-    9: "bool", 10: "MLFloat16", 11: "double", 12: "uint32_t", 13: "uint64_t", 16: "BFloat16", 17: "Float8E4M3FN",
-    18: "Float8E4M3FNUZ", 19: "Float8E5M2", 20: "Float8E5M2FNUZ",
-}  # fmt: skip
-"""TensorProto codes by their names in a config. Complex and 4-bit types have none: they cannot be restricted."""
 
 TYPE_NAMES = frozenset(CPP_TYPES.values())
 
@@ -134,13 +132,13 @@ class RequiredOps:
         """
         if EMPTY in (self, other):
             return other if self == EMPTY else self
-        mine, theirs = _same_kind(self, other)
-        if mine.everything or theirs.everything:
-            return RequiredOps(global_types=_merged_global(mine, theirs), everything=True)
+        left, right = _same_kind(self, other)
+        if left.everything or right.everything:
+            return RequiredOps(global_types=_merged_global(left, right), everything=True)
         return RequiredOps(
-            operators=_each_opset(mine, theirs, frozenset.union),
-            types=_merged_types(mine, theirs),
-            global_types=_merged_global(mine, theirs),
+            operators=_each_opset(left, right, frozenset.union),
+            types=_merged_types(left, right),
+            global_types=_merged_global(left, right),
         )
 
     def intersection(self, other: "RequiredOps") -> "RequiredOps":
@@ -243,9 +241,9 @@ def _each_opset(
 
 def _merged_types(left: RequiredOps, right: RequiredOps) -> dict[OperatorKey, OpTypes]:
     """A restriction holds where one side has it and the other lacks the operator, or where both have it."""
-    mine, theirs = left.operator_keys(), right.operator_keys()
-    merged = {key: types for key, types in left.types.items() if key not in theirs}
-    merged |= {key: types for key, types in right.types.items() if key not in mine}
+    before, after = left.operator_keys(), right.operator_keys()
+    merged = {key: types for key, types in left.types.items() if key not in after}
+    merged |= {key: types for key, types in right.types.items() if key not in before}
     for key in left.types.keys() & right.types.keys():
         ours, others = left.types[key], right.types[key]
         if slots := ours.keys() & others.keys():
@@ -260,16 +258,16 @@ def _common_types(left: OpTypes | None, right: OpTypes | None) -> OpTypes | None
     return {**common, **{slot: left[slot] & right[slot] for slot in left.keys() & right.keys()}}
 
 
-def _within(mine: OpTypes | None, theirs: OpTypes | None) -> bool:
+def _within(inner: OpTypes | None, outer: OpTypes | None) -> bool:
     """Whether types of an operator are among others."""
-    if mine is None or theirs is None:
-        return theirs is None
-    return all(slot in mine and mine[slot] <= types for slot, types in theirs.items())
+    if inner is None or outer is None:
+        return outer is None
+    return all(slot in inner and inner[slot] <= types for slot, types in outer.items())
 
 
-def _surplus(mine: OpTypes, theirs: OpTypes | None) -> OpTypes:
+def _surplus(types: OpTypes, known: OpTypes | None) -> OpTypes:
     """The types that must be added to `theirs`; empty sets where that is nothing."""
-    return mine if theirs is None else {slot: types - theirs.get(slot, types) for slot, types in mine.items()}
+    return types if known is None else {slot: names - known.get(slot, names) for slot, names in types.items()}
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):

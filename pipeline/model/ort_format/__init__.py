@@ -3,7 +3,6 @@
 from pipeline.model.ort_format.reader import operator_histogram, parse_each_once, parse_ort, read_ort
 from pipeline.model.ort_format.values import (
     DEFAULT_DOMAIN,
-    ELEMENT_TYPES,
     Attribute,
     AttributeValue,
     Buffer,
@@ -25,7 +24,6 @@ from pipeline.model.ort_format.values import (
 
 __all__ = [
     "DEFAULT_DOMAIN",
-    "ELEMENT_TYPES",
     "Attribute",
     "AttributeValue",
     "Buffer",

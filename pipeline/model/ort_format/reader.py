@@ -83,10 +83,13 @@ def _read(path: Path) -> OrtModel:
         return parse_ort(buffer, str(path))
 
 
-def parse_ort(data: Buffer, source: str) -> OrtModel:
-    """Read a model from a buffer; `source` is for messages. Raises ModelError for what is no whole model."""
+def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtModel:
+    """Read a model from a buffer; `source` is for messages. Raises ModelError for what is no whole model.
+
+    Types of inner values, which are a third of the work, may be left out.
+    """
     with _judged(data, source):
-        return _session(Reader(data))
+        return _session(Reader(data, inner_types=inner_types))
 
 
 def operator_histogram(path: Path) -> dict[str, int]:
@@ -218,11 +221,13 @@ def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:
     slots = reader.table(at)
     tensors = [_tensor(reader, tensor) for tensor in reader.tables(at, slots, 0)]
     sparse = [_sparse(reader, tensor) for tensor in reader.tables(at, slots, 7)]
+    inputs, outputs = reader.texts(at, slots, 5), reader.texts(at, slots, 6)
+    typed = None if reader.inner_types else {*inputs, *outputs}
     return OrtGraph(
-        inputs=reader.texts(at, slots, 5),
-        outputs=reader.texts(at, slots, 6),
+        inputs=inputs,
+        outputs=outputs,
         nodes=tuple([_node(reader, node, depth) for node in reader.tables(at, slots, 2)]),
-        node_args=dict([_value_info(reader, value) for value in reader.tables(at, slots, 1)]),
+        node_args=_types(reader, reader.tables(at, slots, 1), typed),
         initializers={tensor.name: tensor for tensor in tensors},
         sparse_initializers={tensor.name: tensor for tensor in sparse},
         runtime_optimizations=_runtime_optimizations(reader, reader.child(at, slots, 8)),
@@ -296,9 +301,15 @@ def _sparse(reader: Reader, at: int) -> SparseTensor:
     return SparseTensor(values.name, reader.numbers(at, slots, 2, "q"), values, indices)
 
 
-def _value_info(reader: Reader, at: int) -> tuple[str, TypeInfo]:
-    slots = reader.table(at)
-    return reader.text(at, slots, 0), _type_info(reader, reader.child(at, slots, 2), 1)
+def _types(reader: Reader, values: list[int], wanted: set[str] | None) -> dict[str, TypeInfo]:
+    """The types of the wanted values, of all with None."""
+    types = {}
+    for at in values:
+        slots = reader.table(at)
+        name = reader.text(at, slots, 0)
+        if wanted is None or name in wanted:
+            types[name] = _type_info(reader, reader.child(at, slots, 2), 1)
+    return types
 
 
 def _type_info(reader: Reader, at: int | None, depth: int) -> TypeInfo:
@@ -343,12 +354,12 @@ def _dim(reader: Reader, at: int) -> Dim:
 def _runtime_optimizations(reader: Reader, at: int | None) -> tuple[RuntimeOptimization, ...]:
     if at is None:
         return ()
-    found = []
+    records = []
     for container in reader.tables(at, reader.table(at), 0):
         slots = reader.table(container)
         optimizer = reader.text(container, slots, 0)
-        found += [_record(reader, optimizer, record) for record in reader.tables(container, slots, 1)]
-    return tuple(found)
+        records += [_record(reader, optimizer, record) for record in reader.tables(container, slots, 1)]
+    return tuple(records)
 
 
 def _record(reader: Reader, optimizer: str, at: int) -> RuntimeOptimization:

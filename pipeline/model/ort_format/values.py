@@ -29,10 +29,11 @@ class Reader:
     twice its size suffices; in a file whose offsets make many tables share one part, or go in circles, it runs out.
     """
 
-    __slots__ = ("_strings", "_vtables", "budget", "data", "size")
+    __slots__ = ("_strings", "_vtables", "budget", "data", "inner_types", "size")
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, *, inner_types: bool = True) -> None:
         self.data = data
+        self.inner_types = inner_types
         self.size = len(data)
         self.budget = self.size // 2 + 64
         self._vtables: dict[int, Slots] = {}
@@ -165,20 +166,12 @@ def present(at: int | None, word: str) -> int:
 
 DEFAULT_DOMAIN = "ai.onnx"
 
-ELEMENT_TYPES = {
-    1: "float", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
-    10: "float16", 11: "double", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
-    17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4",
-    23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2",
-}  # fmt: skip
-"""ONNX TensorProto codes. The schema's own enum stops at 20, but ONNX Runtime writes the later codes all the same."""
-
 Dim: TypeAlias = int | str | None
 """A known size, a symbolic name, or None when nothing is known."""
 
 
 class TensorType(msgspec.Struct, frozen=True, gc=False, tag="tensor"):
-    """Element type (a TensorProto code, maybe newer than `ELEMENT_TYPES`) and shape; shape None: rank unknown."""
+    """Element type (a TensorProto code, maybe newer than `model.types`) and shape; shape None: rank unknown."""
 
     elem_type: int
     shape: tuple[Dim, ...] | None = None
@@ -276,7 +269,10 @@ class RuntimeOptimization(msgspec.Struct, frozen=True, gc=False):
 
 
 class OrtGraph(msgspec.Struct, frozen=True, gc=False):
-    """A graph or a body. `node_args` has the types of its values, also of names that fusions left behind."""
+    """A graph or a body. `node_args` has the types of its values, also of names that fusions left behind.
+
+    Of a file that was read without inner types it has those of the inputs and outputs.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

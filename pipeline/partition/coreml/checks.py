@@ -88,17 +88,19 @@ def clip(case: Case) -> Refusal | None:
 def _bound(case: Case, position: int, name: str) -> Refusal | None:
     if not case.exists(position):
         return None
-    found = case.constant(position)
-    if found is None:
+    initializer = case.constant(position)
+    if initializer is None:
         return constant(position, name)(case)
-    if found.dtype != case.dtype(0):
-        return Refusal("type", f"{name} is {found.dtype}, the input {case.dtype(0)}", "give bounds of the input's type")
+    if initializer.dtype != case.dtype(0):
+        return Refusal(
+            "type", f"{name} is {initializer.dtype}, the input {case.dtype(0)}", "give bounds of the input's type"
+        )
     return None
 
 
 def _number(case: Case, position: int) -> float | None:
-    found = case.constant(position)
-    return float(found.numbers()[0]) if found is not None and found.count else None
+    initializer = case.constant(position)
+    return float(initializer.numbers()[0]) if initializer is not None and initializer.count else None
 
 
 def batch_normalization(case: Case) -> Refusal | None:
@@ -164,9 +166,9 @@ def concat(case: Case) -> Refusal | None:
     if mlprogram(case):
         return None
     axis = case.attribute("axis", 0)
-    found = case.rank(0)
-    axis = axis + found if axis < 0 else axis
-    if found != 4:
+    input_rank = case.rank(0)
+    axis = axis + input_rank if axis < 0 else axis
+    if input_rank != 4:
         return rank(0, 4, 4)(case)
     if axis != 1:
         return Refusal("axis", f"axis {axis}; NeuralNetwork joins along axis 1 only", "use format MLProgram")
@@ -267,22 +269,22 @@ def softmax(case: Case) -> Refusal | None:
 
 def shape(case: Case) -> Refusal | None:
     """NeuralNetwork gives whole shapes; MLProgram a part, and ends the session where that part lies outside."""
-    start, end, found = case.attribute("start", 0), case.attribute("end"), case.rank(0)
+    start, end, input_rank = case.attribute("start", 0), case.attribute("end"), case.rank(0)
     if neural_network(case):
         if start != 0 or end is not None:
             return Refusal("attr", "start and end are not taken by NeuralNetwork", "use format MLProgram")
         return None
-    last = found if end is None else end
+    last = input_rank if end is None else end
     for name, value in (("start", start), *(() if end is None else (("end", end),))):
-        if not -found <= value < found:
+        if not -input_rank <= value < input_rank:
             return Refusal(
                 "crash",
                 f"Shape '{case.node.name or case.node.first_output}' has {name} = {value} for {show(case, 0)} of rank "
-                f"{found}: ONNX Runtime's CoreML part throws for {name} outside -{found} to {found - 1}",
+                f"{input_rank}: ONNX Runtime's CoreML part throws for {name} outside -{input_rank} to {input_rank - 1}",
                 "leave out an `end` equal to the rank; take the Shape of a scalar out of the model",
                 fatal=True,
             )
-    first, last = (value + found if value < 0 else value for value in (start, last))
+    first, last = (value + input_rank if value < 0 else value for value in (start, last))
     if first != last:
         return None
     return Refusal("attr", f"start {start} to end {end} gives nothing", "leave the node out")

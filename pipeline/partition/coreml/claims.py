@@ -20,12 +20,14 @@ from pipeline.partition.rules import (
     Claim,
     Rule,
     Table,
+    external_refusal,
     first_refusal,
     rank,
     refuse_all,
     rule_of,
     show,
     show_shape,
+    version_refusal,
     without,
 )
 from pipeline.partition.units import Unit, Units, plain_unit, plain_units
@@ -167,8 +169,8 @@ def refusal(case: Case) -> Refusal | None:
             "format", f"{case.node.op_type} is there in format {other}, not in {chosen}", f"use format {other}"
         )
     return (
-        _version(case, rule)
-        or _external(case)
+        version_refusal(case, "CoreML", rule.since, by_release(MAX_VERSION, case.settings.ort_release))
+        or external_refusal(case, (value.name for value in case.values()))
         or _inputs(case)
         or first_refusal(case, rule.types)
         or first_refusal(case, rule.checks)
@@ -177,8 +179,8 @@ def refusal(case: Case) -> Refusal | None:
 
 def _no_row(case: Case) -> Refusal:
     op_type, release = case.node.op_type, case.settings.ort_release
-    found = TABLE.get(op_type, ())
-    later = [row.release for row in ((found,) if isinstance(found, Rule) else found) if row.release > release]
+    rows = TABLE.get(op_type, ())
+    later = [row.release for row in ((rows,) if isinstance(rows, Rule) else rows) if row.release > release]
     if not later:
         return Refusal("op", f"{op_type} is not supported by the CoreML EP", "rewrite it with supported operators")
     first = ".".join(str(part) for part in min(later))
@@ -187,38 +189,13 @@ def _no_row(case: Case) -> Refusal:
     )
 
 
-def _version(case: Case, rule: Rule) -> Refusal | None:
-    highest = by_release(MAX_VERSION, case.settings.ort_release)
-    if rule.since <= case.ver <= highest:
-        return None
-    release = ".".join(str(part) for part in case.settings.ort_release)
-    return Refusal(
-        "opset",
-        f"{case.node.op_type} of opset {case.ver}; CoreML in ONNX Runtime {release} needs {rule.since} to {highest}",
-        "convert the model to another opset",
-    )
-
-
-def _external(case: Case) -> Refusal | None:
-    """Up to release 1.22 initializers in files of their own are refused."""
-    if case.settings.ort_release >= (1, 23):
-        return None
-    for value in case.values():
-        found = case.graph.initializers.get(value.name)
-        if found is not None and found.external:
-            return Refusal(
-                "external", f"initializer '{value.name}' lies in a file of its own", "save the model as one file"
-            )
-    return None
-
-
 def _inputs(case: Case) -> Refusal | None:
     """Every input that exists counts, small ones like axes too (E.2.5)."""
     for position in range(case.listed):
         if case.exists(position):
-            found = _input(case, position)
-            if found is not None:
-                return found
+            reason = _input(case, position)
+            if reason is not None:
+                return reason
     return None
 
 
@@ -250,7 +227,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
         return Claim(fatal=nothing) if nothing.fatal else refuse_all(graph, nothing)
     units = plain_units(graph)
     refusals = dict(_refusals(graph, units, settings, only))
-    fatal = next((found for found in refusals.values() if found.fatal), None)
+    fatal = next((reason for reason in refusals.values() if reason.fatal), None)
     if fatal is not None:
         return Claim(refusals=refusals, fatal=fatal)
 
@@ -258,11 +235,11 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
         return unit.target.index not in refusals
 
     groups = tuple(tuple(unit.target for unit in group) for group in group_by_waves(graph, units, accept))
-    found = Claim(groups=groups, refusals=refusals)
+    provider_claim = Claim(groups=groups, refusals=refusals)
     if settings.ort_release < (1, 27):
-        return found
+        return provider_claim
     trivial = [group for group in groups if all(node.op_type in TRIVIAL for node in group)]
-    return without(found, trivial, TRIVIAL_REFUSAL)
+    return without(provider_claim, trivial, TRIVIAL_REFUSAL)
 
 
 def _refusals(
@@ -271,9 +248,9 @@ def _refusals(
     for unit in units.units:
         index = unit.target.index
         taken = only is not None and index not in only
-        found = TAKEN_REFUSAL if taken else refusal(Case(graph, unit, settings))
-        if found is not None:
-            yield index, found
+        reason = TAKEN_REFUSAL if taken else refusal(Case(graph, unit, settings))
+        if reason is not None:
+            yield index, reason
 
 
 def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:

@@ -92,12 +92,12 @@ def _same_lower(case: Case) -> Refusal | None:
 def _kernel(case: Case) -> Refusal | None:
     """kernel_shape, when given, repeats the weight's (a dynamic dimension counts as 0)."""
     kernel = case.attribute("kernel_shape")
-    found = tuple(dim or 0 for dim in (case.shape(1) or ())[2:])
-    if kernel is None or tuple(kernel) == found:
+    sizes = tuple(dim or 0 for dim in (case.shape(1) or ())[2:])
+    if kernel is None or tuple(kernel) == sizes:
         return None
     return Refusal(
         "kernel",
-        f"kernel_shape {list(kernel)} is not that of the weight, {list(found)}",
+        f"kernel_shape {list(kernel)} is not that of the weight, {list(sizes)}",
         "leave kernel_shape out, or make the weight a constant",
     )
 
@@ -200,8 +200,8 @@ def slice_(case: Case) -> Refusal | None:
 
 def _indices(case: Case, position: int) -> list[int] | None:
     """An index tensor's numbers, None when it is of another type."""
-    found = case.constant(position)
-    return found.numbers() if found is not None and found.dtype in INTEGERS else None
+    initializer = case.constant(position)
+    return initializer.numbers() if initializer is not None and initializer.dtype in INTEGERS else None
 
 
 def _plan(case: Case, shape: list[int]) -> Refusal | None:
@@ -238,8 +238,8 @@ def split(case: Case) -> Refusal | None:
     """Parts that are known: given as a constant (or, since release 1.27, an attribute), counted, or even."""
     if case.exists(1):
         refusal = constant(1, "the list of parts")(case)
-        found = case.constant(1)
-        return refusal or _parts(case, found.numbers() if found else [])
+        initializer = case.constant(1)
+        return refusal or _parts(case, initializer.numbers() if initializer else [])
     if case.ver >= 18:
         return _counted(case)
     if case.settings.ort_release < (1, 27):

@@ -26,10 +26,10 @@ from pipeline.partition.rules import (
 def reshape(case: Case) -> Refusal | None:
     """A constant shape of one to five entries, for an input whose shape is known."""
     refusal = constant(1, "the shape")(case)
-    found = case.constant(1)
-    if refusal is not None or found is None:
+    initializer = case.constant(1)
+    if refusal is not None or initializer is None:
         return refusal
-    entries = found.numbers()
+    entries = initializer.numbers()
     if not 1 <= len(entries) <= MAX_RANK:
         return Refusal("rank", f"the new shape {entries} has {len(entries)} entries, taken are 1 to 5", "use fewer")
     refusal = static(case) or rank(0, 1, MAX_RANK)(case)
@@ -44,10 +44,10 @@ def unsqueeze(case: Case) -> Refusal | None:
         added = len(case.attribute("axes") or ())
     else:
         refusal = constant(1, "axes")(case)
-        found = case.constant(1)
-        if refusal is not None or found is None:
+        initializer = case.constant(1)
+        if refusal is not None or initializer is None:
             return refusal
-        if found.dims == ():
+        if initializer.dims == ():
             return Refusal(
                 "crash",
                 f"Unsqueeze '{case.node.name or case.node.first_output}' has axes that are a single number: ONNX "
@@ -55,7 +55,7 @@ def unsqueeze(case: Case) -> Refusal | None:
                 "give the axes as a list of one number",
                 fatal=True,
             )
-        added = found.dims[0]
+        added = initializer.dims[0]
     if case.rank(0) + added <= MAX_RANK:
         return None
     return Refusal("rank", f"the result has rank {case.rank(0) + added}, Core ML has at most 5", "use fewer dimensions")
@@ -66,20 +66,15 @@ SQUEEZE = when(since(13), when(listed(1), constant(1, "axes")))
 
 def tile(case: Case) -> Refusal | None:
     """Repeats of at least one for each dimension; NeuralNetwork must know them beforehand."""
-    found = case.constant(1)
-    if found is None:
+    initializer = case.constant(1)
+    if initializer is None:
         return constant(1, "repeats")(case) if neural_network(case) else None
-    repeats = found.numbers()
+    repeats = initializer.numbers()
     if len(repeats) == case.rank(0) and all(count >= 1 for count in repeats):
         return None
     return Refusal(
         "repeats", f"repeats {repeats} of {show_shape(case.shape(0))}", "repeat at least once along each dimension"
     )
-
-
-def transposed_flatten(case: Case) -> Refusal | None:
-    """Flatten of a scalar is not taken."""
-    return rank(0, 1, MAX_RANK)(case)
 
 
 def pad(case: Case) -> Refusal | None:
@@ -116,10 +111,10 @@ def _pad_value(case: Case, *, optional: bool) -> Refusal | None:
 
 
 def _pads(case: Case) -> Refusal | None:
-    found = case.graph.initializers.get(case.input(1))
-    if found is None:
+    initializer = case.graph.initializers.get(case.input(1))
+    if initializer is None:
         return Refusal("const", f"pads {show(case, 1)} is no initializer of this graph", "make pads an initializer")
-    pads = found.numbers()
+    pads = initializer.numbers()
     if any(pad < 0 for pad in pads):
         return Refusal("negative", f"pads {pads} are partly negative", "cut with Slice in place of negative padding")
     shape = case.shape(0) or ()
@@ -197,10 +192,10 @@ def _target(case: Case) -> Refusal | None:
     if not case.exists(3) and not case.exists(2):
         return Refusal("const", "neither scales nor sizes are given", "give constant scales or sizes")
     position, what = (3, "sizes") if case.exists(3) else (2, "scales")
-    found = case.constant(position)
-    if found is None:
+    initializer = case.constant(position)
+    if initializer is None:
         return constant(position, what)(case)
-    numbers, axes = found.numbers(), _axes(case)
+    numbers, axes = initializer.numbers(), _axes(case)
     if len(numbers) != len(axes):
         return Refusal("factor", f"{len(numbers)} {what} for {len(axes)} dimensions", "give one for each dimension")
     by_size = position == 3
@@ -209,8 +204,8 @@ def _target(case: Case) -> Refusal | None:
 
 
 def _axes(case: Case) -> list[int]:
-    found = case.attribute("axes") or range(case.rank(0))
-    return [axis + case.rank(0) if axis < 0 else axis for axis in found]
+    axes = case.attribute("axes") or range(case.rank(0))
+    return [axis + case.rank(0) if axis < 0 else axis for axis in axes]
 
 
 ONE_AXIS = Refusal(

@@ -47,21 +47,21 @@ def wide_types(case: Case) -> frozenset[str]:
 
 
 def _words(case: Case, position: int, allowed: Collection[str]) -> Refusal:
-    found = case.dtype(position) or "unknown"
+    element = case.dtype(position) or "unknown"
     taken = " or ".join(sorted(allowed))
     return Refusal(
         "type",
-        f"input {show(case, position)} is {found}; CoreML ({model_format(case.settings)}) supports {taken} here",
-        _remedy(case, found, allowed),
+        f"input {show(case, position)} is {element}; CoreML ({model_format(case.settings)}) supports {taken} here",
+        _remedy(case, element, allowed),
     )
 
 
-def _remedy(case: Case, found: str, allowed: Collection[str]) -> str:
-    if found == "f16" and neural_network(case):
+def _remedy(case: Case, element: str, allowed: Collection[str]) -> str:
+    if element == "f16" and neural_network(case):
         return "convert the model to f32 (Core ML computes in f16 itself), or try format MLProgram"
-    if found == "f16":
+    if element == "f16":
         return "convert the model to f32 (Core ML computes in f16 itself), or ship release 1.24 or later"
-    if found in ("u8", "i8", "u16", "i16"):
+    if element in ("u8", "i8", "u16", "i16"):
         return "leave this node out of quantization: CoreML gets no quantized operators"
     return f"compute this part in {' or '.join(sorted(allowed))}; where it is a matter of shapes, fix the dimensions"
 
@@ -116,10 +116,12 @@ def cast(case: Case) -> Refusal | None:
         return taken(0, lambda _: ("i64",))(case)
     allowed = ("f16", "f32", "i32", "i64", *(("bool",) if case.settings.ort_release >= (1, 27) else ()))
     refusal = taken(0, lambda _: allowed)(case)
-    found = case.graph.value(case.node.first_output).dtype
-    if refusal is None and found not in allowed:
+    element = case.graph.value(case.node.first_output).dtype
+    if refusal is None and element not in allowed:
         return Refusal(
-            "type", f"it casts to {found or 'an unknown type'}, Core ML has {', '.join(allowed)}", "cast to one of them"
+            "type",
+            f"it casts to {element or 'an unknown type'}, Core ML has {', '.join(allowed)}",
+            "cast to one of them",
         )
     return refusal
 
@@ -170,20 +172,20 @@ def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
     for number, asked in enumerate(rounds):
         problem = asked.claim.fatal or build_refusal(asked.graph, asked.claim.groups, settings)
         if problem is not None:
-            return LoadForecast(error=problem.text, remedy=problem.remedy or None)
+            return LoadForecast.failing(problem)
         counts.append(len(asked.claim.groups))
         for _, body in bodies(asked.graph) if number == 0 else ():
-            found = claim(body, settings)
-            problem = found.fatal or build_refusal(body, found.groups, settings)
+            body_claim = claim(body, settings)
+            problem = body_claim.fatal or build_refusal(body, body_claim.groups, settings)
             if problem is not None:
-                return LoadForecast(error=problem.text, remedy=problem.remedy or None)
-            counts[0] += len(found.groups)
+                return LoadForecast.failing(problem)
+            counts[0] += len(body_claim.groups)
     return LoadForecast(partitions=counts[-1], rounds=tuple(counts))
 
 
 def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why one of the partitions cannot become a Core ML model, so that no session is made."""
-    return next((found for group in groups for found in _problems(graph, group, settings)), None)
+    return next((problem for group in groups for problem in _problems(graph, group, settings)), None)
 
 
 def _problems(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterator[Refusal]:
@@ -205,10 +207,10 @@ def _problems(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iter
 
 def _inputs(graph: Graph, group: tuple[Node, ...]) -> Iterator[tuple[str, Node]]:
     """Values that the Core ML model gets from outside: no initializers, and not Resize's roi, which is skipped."""
-    made = {name for node in group for name in node.outputs}
+    outputs = {name for node in group for name in node.outputs}
     for node in group:
         for slot, name in enumerate(node.inputs):
-            if not name or name in made or name in graph.initializers or graph.constant(name) is not None:
+            if not name or name in outputs or name in graph.initializers or graph.constant(name) is not None:
                 continue
             if node.op_type != "Resize" or slot != 1:
                 yield name, node

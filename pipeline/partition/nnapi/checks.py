@@ -150,8 +150,8 @@ def pad(case: Case) -> Refusal | None:
     refusal = constant(1, "pads")(case)
     if refusal is not None:
         return refusal
-    found = case.constant(1)
-    pads = found.numbers() if found else []
+    initializer = case.constant(1)
+    pads = initializer.numbers() if initializer else []
     if any(pad < 0 for pad in pads):
         return Refusal("negative", f"pads {pads} are partly negative", "cut with Slice in place of negative padding")
     return constant(2, "the padding value")(case) if case.listed >= 3 else None
@@ -174,8 +174,8 @@ def reshape(case: Case) -> Refusal | None:
     rank = case.rank(0)
     if not 1 <= rank <= 4:
         return Refusal("rank", f"input {show(case, 0)} has rank {rank}, allowed is 1 to 4", "reshape in smaller steps")
-    found, shape = case.constant(1), case.shape(0) or ()
-    for position, entry in enumerate(found.numbers() if found else []):
+    initializer, shape = case.constant(1), case.shape(0) or ()
+    for position, entry in enumerate(initializer.numbers() if initializer else []):
         bad = case.attribute("allowzero", 0) == 1 or (position < rank and shape[position] == 0)
         if entry == 0 and bad:
             return Refusal("zero", "the shape asks for a dimension of 0", "write the dimension as a number or -1")
@@ -235,10 +235,10 @@ def split(case: Case) -> Refusal | None:
 
 
 def _split_sizes(case: Case, size: int) -> Refusal | None:
-    found = case.constant(1)
-    if found is None:
+    initializer = case.constant(1)
+    if initializer is None:
         return constant(1, "the sizes")(case)
-    sizes = found.numbers()
+    sizes = initializer.numbers()
     if sum(sizes) != size or len(set(sizes)) != 1:
         return Refusal("split", f"parts {sizes} of {size} are not equal", "make the parts equal, or use Slice")
     return None

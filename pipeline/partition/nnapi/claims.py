@@ -1,6 +1,6 @@
 """NNAPI (ep_rules D): the table of its operators, the order of its checks, its claims."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release, layout_window
 from pipeline.partition.graph import Graph
@@ -16,6 +16,7 @@ from pipeline.partition.rules import (
     Table,
     attribute,
     dtype,
+    external_refusal,
     first_refusal,
     outputs,
     rank,
@@ -23,6 +24,7 @@ from pipeline.partition.rules import (
     rule_of,
     show,
     show_shape,
+    version_refusal,
     without,
 )
 from pipeline.partition.units import Quant, Unit, Units, node_units
@@ -138,17 +140,18 @@ def refusal(case: Case) -> Refusal | None:
             "leave this operator out of quantization",
         )
     types = (rule.quantized or ()) if case.unit.group else rule.types
+    names = [name for io in case.unit.inputs if io.name for name in (io.name, *_parameters(io.quant))]
+    highest = rule.until or by_release(MAX_VERSION, case.settings.ort_release)
     return (
-        _shapes(case)
+        _shapes(case, names)
         or first_refusal(case, types)
-        or _external(case)
-        or _version(case, rule)
+        or external_refusal(case, names)
+        or version_refusal(case, "NNAPI", rule.since, highest)
         or first_refusal(case, rule.checks)
     )
 
 
-def _shapes(case: Case) -> Refusal | None:
-    names = [name for io in case.unit.inputs if io.name for name in (io.name, *_parameters(io.quant))]
+def _shapes(case: Case, names: Iterable[str]) -> Refusal | None:
     for name in names:
         value = case.graph.value(name)
         if not value.static:
@@ -160,36 +163,10 @@ def _shapes(case: Case) -> Refusal | None:
     return None
 
 
-def _parameters(found: Quant | None) -> tuple[str, ...]:
-    if found is None:
+def _parameters(quant: Quant | None) -> tuple[str, ...]:
+    if quant is None:
         return ()
-    return (found.scale,) if found.zero_point is None else (found.scale, found.zero_point)
-
-
-def _external(case: Case) -> Refusal | None:
-    """Up to release 1.22 initializers in files of their own are refused (D.2.6)."""
-    if case.settings.ort_release >= (1, 23):
-        return None
-    for io in case.unit.inputs:
-        for name in (io.name, *_parameters(io.quant)):
-            found = case.graph.initializers.get(name)
-            if found is not None and found.external:
-                return Refusal(
-                    "external", f"initializer '{name}' lies in a file of its own", "save the model as one file"
-                )
-    return None
-
-
-def _version(case: Case, rule: Rule) -> Refusal | None:
-    highest = rule.until or by_release(MAX_VERSION, case.settings.ort_release)
-    if rule.since <= case.ver <= highest:
-        return None
-    release = ".".join(str(part) for part in case.settings.ort_release)
-    return Refusal(
-        "opset",
-        f"{case.node.op_type} of opset {case.ver}; NNAPI in ONNX Runtime {release} needs {rule.since} to {highest}",
-        "convert the model to another opset",
-    )
+    return (quant.scale,) if quant.zero_point is None else (quant.scale, quant.zero_point)
 
 
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
@@ -239,10 +216,10 @@ class _Judge:
             for node in unit.nodes
         }
         fatal = next((verdict for verdict in self.verdicts.values() if verdict and verdict.fatal), None)
-        found = Claim(
+        provider_claim = Claim(
             groups=tuple(tuple(n for u in g for n in u.nodes) for g in groups), refusals=refusals, fatal=fatal
         )
-        lonely = [g for g in found.groups if len(g) == 1 and g[0].op_type in LONELY]
+        lonely = [g for g in provider_claim.groups if len(g) == 1 and g[0].op_type in LONELY]
         constant_only = [
             tuple(n for u in g for n in u.nodes)
             for g in groups
@@ -250,8 +227,8 @@ class _Judge:
         ]
         if fatal is not None:
             return Claim(refusals=refusals, fatal=fatal)
-        found = without(found, lonely, LONELY_REFUSAL)
-        return without(found, constant_only, CONSTANT_REFUSAL)
+        provider_claim = without(provider_claim, lonely, LONELY_REFUSAL)
+        return without(provider_claim, constant_only, CONSTANT_REFUSAL)
 
     def _accept(self, unit: Unit, wave: Wave) -> bool:
         index = unit.target.index

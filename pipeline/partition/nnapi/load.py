@@ -36,9 +36,9 @@ KINDS = {"f32", "i32", "u8"}
 POOLS = ("AveragePool", "MaxPool", "QLinearAveragePool")
 
 
-def build_error(graph: Graph, units: Sequence[Unit]) -> Refusal | None:
+def build_error(graph: Graph, units: Sequence[Unit], settings: Settings) -> Refusal | None:
     """Why the model of a partition cannot be built, None when nothing speaks against it."""
-    builder = _Builder(graph, units)
+    builder = _Builder(graph, units, settings)
     steps = (builder.half_scales, builder.constants, builder.inputs, builder.operations, builder.outputs)
     return next((refusal for step in steps if (refusal := step()) is not None), None)
 
@@ -51,24 +51,25 @@ def is_quantized(unit: Unit) -> bool:
 class _Builder:
     """One partition while its model is built."""
 
-    def __init__(self, graph: Graph, units: Sequence[Unit]) -> None:
+    def __init__(self, graph: Graph, units: Sequence[Unit], settings: Settings) -> None:
         self.graph = graph
         self.units = units
+        self.settings = settings
         self.skipped = {name for unit in units for name in _skipped(graph, unit)}
         self.quantized = {io.name: io for unit in reversed(units) for io in _quantized_inputs(unit)}
-        made = {name for unit in units for node in unit.nodes for name in node.outputs}
+        written = {name for unit in units for node in unit.nodes for name in node.outputs}
         read = dict.fromkeys(name for unit in units for node in unit.nodes for name in node.inputs if name)
-        self.outside = [name for name in read if name not in made]
+        self.outside = [name for name in read if name not in written]
 
     def half_scales(self) -> Refusal | None:
         """Scales are read as f32 whatever they are; another type throws."""
         for unit in self.units:
             for io in (*unit.inputs, *unit.outputs) if is_quantized(unit) else ():
-                found = self.graph.constant(io.quant.scale) if io.quant else None
-                if found is not None and found.dtype != "f32":
+                initializer = self.graph.constant(io.quant.scale) if io.quant else None
+                if initializer is not None and initializer.dtype != "f32":
                     return _failure(
                         unit.target,
-                        f"the scale of '{io.name}' is {found.dtype}, which NNAPI's builder cannot read",
+                        f"the scale of '{io.name}' is {initializer.dtype}, which NNAPI's builder cannot read",
                         "use f32 scales",
                     )
         return None
@@ -111,7 +112,11 @@ class _Builder:
             if name in self.quantized:
                 known[name] = parameters(self.graph, self.quantized[name])
         for unit in self.units:
-            refusal = _shape_problem(self.graph, unit.target) or self._scales(unit, known)
+            refusal = (
+                _shape_problem(self.graph, unit.target)
+                or _missing_operation(self.graph, unit, self.settings)
+                or self._scales(unit, known)
+            )
             if refusal is not None:
                 return refusal
             known |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.quant}
@@ -120,12 +125,12 @@ class _Builder:
     def _scales(self, unit: Unit, known: dict[str, tuple[float, int] | None]) -> Refusal | None:
         """A quantized value has one scale: its producer's and its consumer's must be equal."""
         for io in _quantized_inputs(unit):
-            wanted, found = parameters(self.graph, io), known.get(io.name)
-            if io.name in self.skipped or wanted is None or found is None or wanted == found:
+            wanted, present = parameters(self.graph, io), known.get(io.name)
+            if io.name in self.skipped or wanted is None or present is None or wanted == present:
                 continue
             return _failure(
                 unit.target,
-                f"'{io.name}' has scale and zero point {found} where it is made and {wanted} where it is read",
+                f"'{io.name}' has scale and zero point {present} where it is made and {wanted} where it is read",
                 "quantize with the same parameters on both sides",
             )
         return None
@@ -139,9 +144,9 @@ class _Builder:
         return None
 
 
-def _failure(node: Node, text: str, remedy: str) -> Refusal:
+def _failure(node: Node, text: str, remedy: str, code: str = "build") -> Refusal:
     name = node.name or node.first_output
-    return Refusal("build", f"NNAPI claims {node.op_type} '{name}' and cannot build its model: {text}", remedy)
+    return Refusal(code, f"NNAPI claims {node.op_type} '{name}' and cannot build its model: {text}", remedy)
 
 
 def _quantized_inputs(unit: Unit) -> list[UnitValue]:
@@ -175,7 +180,43 @@ def _shape_problem(graph: Graph, node: Node) -> Refusal | None:
         return _reshape_problem(graph, node)
     if node.op_type in (*POOLS, "Conv", "QLinearConv"):
         return _window_problem(graph, node)
+    if node.op_type == "Split" and node.since_version >= 18 and "num_outputs" not in node.attributes:
+        # Sizes given as an input: the builder divides by the attribute all the same, which is 0 then (SIGFPE).
+        return _failure(
+            node,
+            "it divides by num_outputs, which is not set, and ends the process",
+            "set num_outputs in place of the input `split`, or leave this node to the CPU (--safe)",
+        )
     return None
+
+
+LEVEL_29 = 29
+
+
+def _missing_operation(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+    """What is claimed below the API level whose operations, or types of theirs, the builder asks NNAPI for."""
+    needs = "" if settings.api_level >= LEVEL_29 else _needs_level_29(graph, unit, settings)
+    if not needs:
+        return None
+    return _failure(
+        unit.target,
+        f"NNAPI has {needs} from API level {LEVEL_29} on, asked for is {settings.api_level}",
+        f"target API level {LEVEL_29} or later, or leave this node to the CPU (--safe)",
+        code="level",
+    )
+
+
+def _needs_level_29(graph: Graph, unit: Unit, settings: Settings) -> str:
+    node, shapes = unit.target, [graph.value(io.name).shape or () for io in unit.inputs]
+    if node.op_type == "LeakyRelu":
+        return "LESS and SELECT"
+    if node.op_type == "LRN" and settings.nchw:
+        return "normalization across channels that come first (USE_NCHW)"
+    if node.op_type == "Resize" and graph.value(unit.inputs[0].name).dtype == "u8":
+        return "resizing of 8 bits"
+    if node.op_type in ("Conv", "QLinearConv") and node.attributes.get("group", 1) != 1 and shapes[1][1:2] != (1,):
+        return "convolution in groups that is not depthwise"
+    return ""
 
 
 def _reshape_problem(graph: Graph, node: Node) -> Refusal | None:
@@ -194,8 +235,8 @@ def _reshape_problem(graph: Graph, node: Node) -> Refusal | None:
 
 def _new_shape(graph: Graph, node: Node, before: Sequence[int]) -> list[int] | None:
     if node.op_type == "Reshape":
-        found: Constant | None = graph.constant(node.inputs[1])
-        return [int(dim) for dim in found.numbers()] if found else None
+        initializer: Constant | None = graph.constant(node.inputs[1])
+        return [int(dim) for dim in initializer.numbers()] if initializer else None
     shape = graph.value(node.outputs[0]).shape
     return [dim or 0 for dim in shape] if shape is not None and 0 in before else None
 
@@ -225,15 +266,15 @@ PASSED = frozenset({
 """Operators of one input that a Transpose is pushed through."""
 
 GROUPED = "without the Transposes around it, it becomes part of a quantized group, which is refused"
-ADVICE = "set USE_NCHW, leave the node to the CPU (--safe), or ship ONNX Runtime 1.28 or later"
+ADVICE = "set USE_NCHW, or leave the node to the CPU (--safe)"
 
 
-def layout_refusal(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
+def layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> Refusal | None:
     """The first claim that the transformation undoes, None where none is predicted."""
-    if not settings.nhwc or not found.groups:
+    if not settings.nhwc or not provider_claim.groups:
         return None
     units = node_units(graph, settings).units
-    claimed = found.claimed
+    claimed = provider_claim.claimed
     for unit in units:
         if unit.target.index in claimed:
             for look in (_permuted_resize, _empty_quantized, _new_pool_group, _new_group):
@@ -250,20 +291,27 @@ def _permuted_resize(graph: Graph, unit: Unit, settings: Settings) -> Refusal | 
     return _undone(unit.target, "its scales or sizes, permuted to channels-last order, are not taken")
 
 
-def _empty_quantized(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
-    """Observed in 1.23.2: a quantized Conv or Resize of an empty batch is not taken again."""
+def _empty_quantized(graph: Graph, unit: Unit, _: Settings) -> Refusal | None:
+    """Observed in 1.23.2 and 1.28.0: a quantized Conv or Resize of an empty batch is not taken again."""
     shape = graph.value(unit.inputs[0].name).shape if unit.inputs else None
-    if settings.ort_release >= (1, 28) or not unit.group or unit.target.op_type not in ("Conv", "Resize"):
+    if not unit.group or unit.target.op_type not in ("Conv", "Resize"):
         return None
     return _undone(unit.target, "its input is empty") if shape and 0 in shape else None
 
 
 def _new_pool_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
-    """A quantized MaxPool of opset 22 is a group only in the channels-last domain, and is refused there."""
+    """A quantized MaxPool, which is refused, where it is a group only in the channels-last domain.
+
+    That is opset 22 before release 1.28, and a Transpose in front, which a DequantizeLinear stands behind from then on.
+    """
     node = unit.target
-    if settings.ort_release >= (1, 28) or unit.group or node.op_type != "MaxPool" or node.since_version <= 12:
+    if unit.group or node.op_type != "MaxPool":
         return None
     dq, q = _only_producer(graph, node), _only_consumer(graph, node)
+    if dq is not None and dq.op_type == "Transpose":
+        dq = _only_producer(graph, dq) if _only_consumer(graph, dq) is node else None
+    elif settings.ort_release >= (1, 28) or node.since_version <= 12:
+        return None
     if dq is None or q is None or (dq.op_type, q.op_type) != ("DequantizeLinear", "QuantizeLinear"):
         return None
     return _undone(node, GROUPED) if equal_pair(graph, dq, q) else None
@@ -279,7 +327,7 @@ def _new_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
         return None
     if (dq.op_type, q.op_type) != ("DequantizeLinear", "QuantizeLinear") or node.op_type not in units.TABLE:
         return None
-    return _undone(dq, GROUPED) if _same_type(graph, dq, q) else None
+    return _undone(dq, GROUPED, f"{ADVICE}, or ship ONNX Runtime 1.28 or later") if _same_type(graph, dq, q) else None
 
 
 def _same_type(graph: Graph, dq: Node, q: Node) -> bool:
@@ -301,9 +349,9 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
     return graph.nodes[edges[0].consumer] if len(edges) == 1 and not graph.gives_output(node) else None
 
 
-def _undone(node: Node, why: str) -> Refusal:
+def _undone(node: Node, why: str, remedy: str = ADVICE) -> Refusal:
     name = node.name or node.first_output
-    return Refusal("layout", f"NNAPI claims {node.op_type} '{name}' and then refuses it: {why}", ADVICE)
+    return Refusal("layout", f"NNAPI claims {node.op_type} '{name}' and then refuses it: {why}", remedy)
 
 
 def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
@@ -319,7 +367,7 @@ def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
             or build_refusal(asked.graph, asked.claim.groups, settings)
         )
         if problem is not None:
-            return LoadForecast(error=problem.text, remedy=problem.remedy or None, estimate=settings.nhwc)
+            return LoadForecast.failing(problem, estimate=settings.nhwc)
         counts.append(len(asked.claim.groups))
     return LoadForecast(partitions=counts[-1], rounds=tuple(counts), estimate=settings.nhwc)
 
@@ -329,7 +377,7 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
     owner = node_units(graph, settings).by_node()
     for group in groups:
         units = list({owner[node.index].target.index: owner[node.index] for node in group}.values())
-        problem = build_error(graph, units)
+        problem = build_error(graph, units, settings)
         if problem is not None:
             return problem
     return None

@@ -30,8 +30,8 @@ def quantized_output(case: Case) -> Refusal | None:
 
 def quantized_inputs(case: Case) -> Refusal | None:
     """Q(io) for every input, as Concat asks."""
-    found = (quantized_input(case, position) for position in range(case.listed))
-    return next((refusal for refusal in found if refusal is not None), None)
+    inputs = (quantized_input(case, position) for position in range(case.listed))
+    return next((refusal for refusal in inputs if refusal is not None), None)
 
 
 def first_input(case: Case) -> Refusal | None:
@@ -89,10 +89,10 @@ def _channels(graph: Graph, name: str) -> int | None:
 
 
 def _scale(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> Refusal | None:
-    found = case.graph.constant(quant.scale)
-    if found is None:
+    initializer = case.graph.constant(quant.scale)
+    if initializer is None:
         return Refusal("qscale_const", f"the scale '{quant.scale}' of '{io.name}' is not a constant", PER_TENSOR)
-    count = _count(found.dims)
+    count = _count(initializer.dims)
     channels = _channels(case.graph, io.name)
     per_channel = signed_weight and case.node.op_type in PER_CHANNEL_OPS and case.settings.api_level >= 29
     if count == 1 or (per_channel and count == channels):
@@ -108,16 +108,16 @@ def _scale(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> R
 def _zero_point(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> Refusal | None:
     if quant.zero_point is None:
         return None
-    found = case.graph.constant(quant.zero_point)
-    if found is None:
+    initializer = case.graph.constant(quant.zero_point)
+    if initializer is None:
         return Refusal("qzp_const", f"the zero point '{quant.zero_point}' of '{io.name}' is not a constant", PER_TENSOR)
-    count = _count(found.dims)
+    count = _count(initializer.dims)
     if not signed_weight:
         if count == 1:
             return None
         return Refusal("qzp_channel", f"'{io.name}' has {count} zero points, NNAPI supports one", PER_TENSOR)
     per_channel = case.node.op_type in PER_CHANNEL_OPS and count == _channels(case.graph, io.name)
-    if found.dtype == "i8" and (count == 1 or per_channel) and not any(found.numbers()):
+    if initializer.dtype == "i8" and (count == 1 or per_channel) and not any(initializer.numbers()):
         return None
     return Refusal(
         "qzp",
@@ -141,12 +141,11 @@ def same_parameters(case: Case) -> Refusal | None:
     """Every input's and the output's scale and zero point are those of input 0."""
     first = parameters(case.graph, case.unit.inputs[0])
     for io in (*case.unit.inputs[1:], case.unit.outputs[0]):
-        found = parameters(case.graph, io)
-        if found != first:
+        pair = parameters(case.graph, io)
+        if pair != first:
             return Refusal(
                 "qparam",
-                f"'{io.name}' has scale and zero point {found}, input '{case.input(0)}' has {first}; "
-                "they must be equal",
+                f"'{io.name}' has scale and zero point {pair}, input '{case.input(0)}' has {first}; they must be equal",
                 "quantize inputs and output of this node with the same parameters",
             )
     return None
@@ -154,12 +153,12 @@ def same_parameters(case: Case) -> Refusal | None:
 
 def sigmoid_output(case: Case) -> Refusal | None:
     """The output of Sigmoid and Softmax must have scale 1/256 and zero point 0."""
-    found = parameters(case.graph, case.unit.outputs[0])
-    if found == (1 / 256, 0):
+    pair = parameters(case.graph, case.unit.outputs[0])
+    if pair == (1 / 256, 0):
         return None
     return Refusal(
         "qparam",
-        f"the output has scale and zero point {found}, NNAPI needs exactly (1/256, 0) here",
+        f"the output has scale and zero point {pair}, NNAPI needs exactly (1/256, 0) here",
         "quantize this output with scale 1/256 and zero point 0",
     )
 
@@ -210,10 +209,10 @@ def _target(case: Case) -> Refusal | None:
     if not case.exists(position):
         return Refusal("const", "neither scales nor sizes are given", "give constant scales")
     refusal = constant(position, "scales" if position == 2 else "sizes")(case)
-    found = case.constant(position)
-    if refusal is not None or found is None:
+    initializer = case.constant(position)
+    if refusal is not None or initializer is None:
         return refusal
-    numbers = found.numbers()
+    numbers = initializer.numbers()
     if len(numbers) < 4:
         return Refusal(
             "crash",
@@ -229,10 +228,10 @@ def _target(case: Case) -> Refusal | None:
 def permuted(case: Case) -> Refusal | None:
     """The same question after the layout transformation: shape and target in channels-last order (A.3)."""
     position = 2 if case.exists(2) else 3
-    found, shape = case.constant(position), case.shape(0)
-    if found is None or shape is None or found.count != 4 or len(shape) != 4:
+    initializer, shape = case.constant(position), case.shape(0)
+    if initializer is None or shape is None or initializer.count != 4 or len(shape) != 4:
         return None
-    numbers = found.numbers()
+    numbers = initializer.numbers()
     last = [numbers[axis] for axis in CHANNELS_LAST]
     sizes = [shape[axis] or 0 for axis in CHANNELS_LAST]
     return _scales(case, sizes, last) if position == 2 else _sizes(case, sizes, last)

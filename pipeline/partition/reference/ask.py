@@ -5,21 +5,103 @@ Every node is first named after its first output, because the library reports na
 """
 
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, ModelQuestion, Session, ask
 from device_runner.android_host.device import Phone
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import resolve
+from device_runner.files import scratch_folder
+from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import MissingError, ModelError
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
-from pipeline.partition.answer import Settings
-from pipeline.partition.input import name_nodes
+from pipeline.model.edit import keep_only, subgraphs
+from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import Optimize, Settings
+from pipeline.partition.basic import save_basic, undone_for_provider
+from pipeline.partition.functions import before_partitioning
+from pipeline.partition.input import body_types, name_nodes, open_subject, tensor_reader, write_model
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from pipeline.partition.graph import Graph
+
+EXTERNAL_SINCE = (1, 23)
+"""Providers before refuse weights that lie in other files than the model (ep_rules A.4)."""
+
+
+class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model with sizes for its dynamic dimensions, and where its graph goes, as it stands or after level basic.
+
+    The file's folder is for scratch too.
+    """
+
+    source: SourceModel
+    settings: Settings
+    optimize: Optimize
+    target: str
+    sizes: dict[str, int] = {}
+
+
+class ShownGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the file was written; `error` says why not."""
+
+    error: str = ""
+
+
+def show(request: ShowRequest) -> ShownGraph:
+    """Write the model with its weights inside and each node of the main graph named after its first output."""
+    try:
+        _show(request)
+    except ModelError as error:
+        return ShownGraph(error=error.reason)
+    return ShownGraph()
+
+
+def _show(request: ShowRequest) -> None:
+    target = Path(request.target)
+    with scratch_folder(parent=target.parent) as folder:
+        loaded = open_subject(request.source, folder, request.sizes).loaded
+        if loaded is None:
+            raise ModelError(
+                "an ORT format file cannot be shown to a library",
+                where=request.source.name,
+                why="it reports its claims of ONNX models only",
+                remedy="give the ONNX model that the file was made from",
+            )
+        if request.optimize is Optimize.BASIC:
+            loaded = _after_basic(loaded, request.settings, folder)
+        write_model(loaded, target, named=True, external=request.settings.ort_release >= EXTERNAL_SINCE)
+
+
+def _after_basic(loaded: LoadedModel, settings: Settings, folder: Path) -> LoadedModel:
+    """As `judge` shows it to the rules."""
+    from pipeline.partition.onnx_view import view
+
+    read = tensor_reader(loaded)
+
+    def look(model: "ModelProto") -> "Graph":
+        return view(model, read=read, saved=lambda: body_types(model, folder), outside=loaded.outside)
+
+    before = before_partitioning(loaded.proto, look, settings)
+    saved = save_basic(loaded, folder)
+    proto = undone_for_provider(saved.proto, before) or saved.proto
+    _forget_unused_domains(proto)
+    return replace(saved, proto=proto)
+
+
+def _forget_unused_domains(proto: "ModelProto") -> None:
+    """A saved model imports every domain that the installed onnxruntime knows, at versions that older ones refuse."""
+    used = {node.domain for graph in subgraphs(proto.graph) for node in graph.node}
+    used |= {node.domain for function in proto.functions for node in function.node}
+    keep_only(proto.opset_import, lambda entry: entry.domain in used or entry.domain in {"", "ai.onnx"})
+
 
 SAVE_ORT = {"session.save_model_format": "ORT"}
 SAVE_ONLY = {"session.disable_prepacking": "1"}
@@ -102,8 +184,8 @@ def reference_claims(model: Path, library: str, asked: ClaimQuery) -> LibraryCla
 
 def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> Iterator[LibraryClaims]:
     """The claims of many models in one process, in their order."""
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
-        named = [_renamed(model, Path(name) / f"{index}.onnx") for index, model in enumerate(models)]
+    with scratch_folder() as folder:
+        named = [_renamed(model, folder / f"{index}.onnx") for index, model in enumerate(models)]
         for model, claims in zip(models, claims_of_named(named, resolve(library).android(), asked), strict=True):
             yield msgspec.structs.replace(claims, id=str(model))
 
@@ -112,8 +194,8 @@ def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQ
     """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
     # Claims of older libraries are in the verbose log only.
     wordy = asked if tells_claims(library) else msgspec.structs.replace(asked, reasons=True)
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-claims-") as name:
-        saved = Path(name) / "saved.ort"
+    with scratch_folder() as folder:
+        saved = folder / "saved.ort"
         questions = [ModelQuestion(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
         for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
             yield _claims(answer, str(models[int(answer.id)]), library, PROVIDER_RULES[asked.provider].run.ort_name)
@@ -205,15 +287,15 @@ def _placed(log: Sequence[str], wanted: str) -> set[str]:
 def _reasons(log: Sequence[str]) -> dict[str, str]:
     """The library's reason for each refused node: what it said just before `Node supported: [0]`, first answer only."""
     reasons: dict[str, str] = {}
-    said: list[str] = []
+    lines: list[str] = []
     for line in log:
         match = SUPPORTED.search(line)
         if match is None:
-            said = [*said, line] if not line.startswith(PREAMBLE) else []
+            lines = [*lines, line] if not line.startswith(PREAMBLE) else []
             continue
         if match.group(1) == "0":
-            reasons.setdefault(match.group(2), "; ".join(said) or "not among its operators")
-        said = []
+            reasons.setdefault(match.group(2), "; ".join(lines) or "not among its operators")
+        lines = []
     return reasons
 
 
@@ -231,8 +313,8 @@ def reference_aware(
     fails or crashes; `target` is then not there.
     """
     session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-aware-", dir=target.parent) as name:
-        part = Path(name) / "saved.ort"
+    with scratch_folder(parent=target.parent) as folder:
+        part = folder / "saved.ort"
         question = ModelQuestion(id=str(model), model=model, saved=part)
         answer = next(ask(library, [question], session))
         if answer.failed or not part.is_file():
@@ -240,6 +322,6 @@ def reference_aware(
                 f"the library of {library.release} cannot save this model",
                 where=str(model),
                 why=_failure(answer) or "it saved no file",
-                remedy="splice the claimed nodes instead (convert without --reference), or change the model",
+                remedy="keep the claims of our rules instead (convert without --reference), or change the model",
             )
         part.replace(target)

@@ -37,22 +37,22 @@ REMEDY = "quantize activations and weights alike: u8 with u8, or i8 with i8 (wei
 
 def kind(case: Case, value: UnitValue) -> str | None:
     """u8, s8 or s8pc (one scale for each entry of dimension 0); None for what XNNPACK cannot use."""
-    found, quant = case.graph.value(value.name), value.quant
-    if quant is None or found.dtype is None or found.shape is None:
+    tensor, quant = case.graph.value(value.name), value.quant
+    if quant is None or tensor.dtype is None or tensor.shape is None:
         return None
     scale = case.graph.constant(quant.scale)
     zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
-    if scale is None or (zero is not None and zero.dtype != found.dtype):
+    if scale is None or (zero is not None and zero.dtype != tensor.dtype):
         return None
     scales = scale.dims[0] if scale.dims else 1
     zeros = 0 if zero is None else zero.dims[0] if zero.dims else 1
-    if found.dtype == "u8":
+    if tensor.dtype == "u8":
         return "u8" if quant.zero_point is None or scales == zeros == 1 else None
-    if found.dtype != "i8" or zeros not in (0, scales):
+    if tensor.dtype != "i8" or zeros not in (0, scales):
         return None
     if scales == 1:
         return "s8"
-    return "s8pc" if found.shape and found.shape[0] == scales else None
+    return "s8pc" if tensor.shape and tensor.shape[0] == scales else None
 
 
 def _refused(case: Case, what: str) -> Refusal:
@@ -63,11 +63,11 @@ def conv(case: Case) -> Refusal | None:
     """The combinations of types that XNNPACK has kernels for; a constant i32 bias but for per-channel weights."""
     if not case.unit.group:
         return None
-    found = kind(case, case.unit.inputs[0]), kind(case, case.unit.inputs[1]), kind(case, case.unit.outputs[0])
-    if found not in CONV_TYPES:
-        words = ", ".join(name or "not usable" for name in found)
+    kinds = kind(case, case.unit.inputs[0]), kind(case, case.unit.inputs[1]), kind(case, case.unit.outputs[0])
+    if kinds not in CONV_TYPES:
+        words = ", ".join(name or "not usable" for name in kinds)
         return _refused(case, f"input, weight and output are {words}")
-    if found[1] != "s8pc" and listed(2)(case) and (case.dtype(2) != "i32" or case.constant(2) is None):
+    if kinds[1] != "s8pc" and listed(2)(case) and (case.dtype(2) != "i32" or case.constant(2) is None):
         return _refused(case, f"the bias {show(case, 2)} is no constant of type i32")
     return None
 
@@ -117,23 +117,23 @@ def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
         shown = [(asked.graph, asked.claim)]
         if number == 0:
             shown += [(body, claim(body, settings)) for _, body in bodies(asked.graph)]
-        problem = next((found for graph, given in shown if (found := _problem(graph, given, settings))), None)
+        problem = next((refusal for graph, given in shown if (refusal := _problem(graph, given, settings))), None)
         if problem is not None:
-            return LoadForecast(error=problem.text, remedy=problem.remedy or None, estimate=True)
+            return LoadForecast.failing(problem, estimate=True)
         counts.append(sum(1 for graph, given in shown for _ in accepted(graph, given, settings)))
     return LoadForecast(partitions=sum(counts), rounds=tuple(counts), estimate=True)
 
 
-def accepted(graph: Graph, found: Claim, settings: Settings) -> Iterator[Unit]:
+def accepted(graph: Graph, provider_claim: Claim, settings: Settings) -> Iterator[Unit]:
     """The units behind a claim."""
-    claimed = found.claimed
+    claimed = provider_claim.claimed
     return (unit for unit in node_units(graph, settings).units if unit.target.index in claimed)
 
 
-def _problem(graph: Graph, found: Claim, settings: Settings) -> Refusal | None:
-    if found.fatal is not None:
-        return found.fatal
-    cases = (Case(graph, unit, settings) for unit in accepted(graph, found, settings))
+def _problem(graph: Graph, provider_claim: Claim, settings: Settings) -> Refusal | None:
+    if provider_claim.fatal is not None:
+        return provider_claim.fatal
+    cases = (Case(graph, unit, settings) for unit in accepted(graph, provider_claim, settings))
     refusals = (first_refusal(case, CHECKS.get(case.node.op_type, ())) for case in cases)
     return next((refusal for refusal in refusals if refusal is not None), None)
 
@@ -289,10 +289,10 @@ WITH_U8 = (check.half_precision, dtype(0, ("f32", "f16", "u8")))
 
 def _pool_type(case: Case) -> Refusal | None:
     """MaxPool's type is that of the node's own input, in a QDQ group a float."""
-    found = case.graph.value(case.node.inputs[0]).dtype
-    if found in ("f32", "f16", "u8", "i8"):
+    element = case.graph.value(case.node.inputs[0]).dtype
+    if element in ("f32", "f16", "u8", "i8"):
         return None
-    return Refusal("type", f"input '{case.node.inputs[0]}' is of type {found}", "pool in f32")
+    return Refusal("type", f"input '{case.node.inputs[0]}' is of type {element}", "pool in f32")
 
 
 TABLE: Table = {
@@ -338,10 +338,10 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     if units.crash is not None:
         return Claim(fatal=units.crash)
     verdicts = [(unit, _taken(unit, only) or refusal(Case(graph, unit, settings))) for unit in units.units]
-    fatal = next((found for _, found in verdicts if found is not None and found.fatal), None)
+    fatal = next((reason for _, reason in verdicts if reason is not None and reason.fatal), None)
     return Claim(
-        groups=tuple((node,) for unit, found in verdicts if found is None for node in unit.nodes),
-        refusals={node.index: found for unit, found in verdicts if found is not None for node in unit.nodes},
+        groups=tuple((node,) for unit, reason in verdicts if reason is None for node in unit.nodes),
+        refusals={node.index: reason for unit, reason in verdicts if reason is not None for node in unit.nodes},
         fatal=fatal,
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.providers import COREML_NN, NNAPI
+from pipeline.model.edit import ONNX_DOMAINS, copied, names_in, set_nodes
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph
 
@@ -48,8 +49,8 @@ class GraphFacts:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """All sizes of a value; None when one is open or the rank is unknown."""
-        found = self.graph.value(name)
-        return tuple(dim for dim in found.shape or () if dim is not None) if found.static else None
+        value = self.graph.value(name)
+        return tuple(dim for dim in value.shape or () if dim is not None) if value.static else None
 
     def is_f32(self, name: str) -> bool:
         """Whether a value is a tensor of 32-bit floats."""
@@ -57,8 +58,11 @@ class GraphFacts:
 
     def constant(self, name: str) -> "Array | None":
         """The numbers of a constant that nobody can override; None for others and for very large ones."""
-        found = self.graph.constant(name) if name else None
-        return None if found is None or found.count > MOST_NUMBERS else found.read()
+        tensor = self.graph.constant(name) if name else None
+        return None if tensor is None or tensor.count > MOST_NUMBERS else tensor.read()
+
+
+NO_ATTRIBUTES: Mapping[str, Any] = {}
 
 
 class Writer:
@@ -78,7 +82,7 @@ class Writer:
         self.taken.add(name)
         return name
 
-    def add(self, op_type: str, *inputs: str, into: str = "", **attributes: Any) -> str:
+    def add(self, op_type: str, *inputs: str, into: str = "", attributes: Mapping[str, Any] = NO_ATTRIBUTES) -> str:
         """Append a node of one output and return that output's name: `into`, or a fresh one."""
         from onnx import helper
 
@@ -105,31 +109,12 @@ Rule = Callable[["NodeProto", GraphFacts, Writer], bool]
 """Writes what takes the place of a node; False when it does not apply, whatever it wrote until then is dropped."""
 
 
-def attribute(node: "NodeProto", name: str, default: Any = None) -> Any:
-    """An attribute's value as Python has it: numbers, lists of them, str for text."""
-    from onnx import helper
-
-    for found in node.attribute:
-        if found.name == name:
-            value = helper.get_attribute_value(found)
-            return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return default
-
-
-def operand(node: "NodeProto", slot: int) -> str:
-    """The name in an input slot; "" when it is left out."""
-    return node.input[slot] if slot < len(node.input) else ""
-
-
 def rewrite(model: "ModelProto", known: GraphFacts, rules: Mapping[str, Rule]) -> "ModelProto | None":
     """A copy in which refused nodes of the main graph are replaced by rule of their operator; None when none is.
 
     Nodes that compute on dequantized values are left alone: providers take them with their QDQ neighbours as one unit.
     """
-    import onnx
-
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copied(model)
     graph = changed.graph
     taken = names_in(graph)
     dequantized = {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
@@ -140,27 +125,14 @@ def rewrite(model: "ModelProto", known: GraphFacts, rules: Mapping[str, Rule]) -
         replaced += written is not None
         kept.extend(written.nodes if written else (node,))
         graph.initializer.extend(written.tensors if written else ())
-    del graph.node[:]
-    graph.node.extend(kept)
+    set_nodes(graph, kept)
     return changed if replaced else None
 
 
 def _replacement(node: "NodeProto", known: GraphFacts, rules: Mapping[str, Rule], taken: set[str]) -> Writer | None:
-    rule = rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    rule = rules.get(node.op_type) if node.domain in ONNX_DOMAINS else None
     outputs = [name for name in node.output if name]
     if rule is None or len(outputs) != 1 or outputs != [node.output[0]] or outputs[0] in known.claimed:
         return None
     written = Writer(node, taken)
     return written if rule(node, known, written) else None
-
-
-def names_in(graph: Any) -> set[str]:
-    """Every name of a value in the graph and in the bodies inside it."""
-    from pipeline.model.onnx_model import subgraphs
-
-    found: set[str] = set()
-    for part in subgraphs(graph):
-        found.update(value.name for value in (*part.input, *part.output, *part.initializer))
-        for node in part.node:
-            found.update((*node.input, *node.output))
-    return found

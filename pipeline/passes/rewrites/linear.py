@@ -1,11 +1,13 @@
-"""Matrix products, convolutions and scalings in the forms that providers take."""
+"""Rewrites of products, convolutions and pools."""
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute, operand
+from pipeline.model.edit import attribute, operand
+from pipeline.passes.rewrites.facts import GraphFacts, Writer
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
 
 RESHAPE_HAS_INPUT = 5
 SPATIAL = ("kernel_shape", "strides", "dilations")
@@ -26,13 +28,13 @@ def plain_gemm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     row = c is not None and (c.size == 1 or (c.size == width and c.shape[-1] == width))
     if (alpha, beta, trans_a) == (1.0, 1.0, 0) and (not c_name or c is None or c.shape == (width,)):
         return False
-    a = write.add("Transpose", node.input[0], perm=[1, 0]) if trans_a else node.input[0]
+    a = write.add("Transpose", node.input[0], attributes={"perm": [1, 0]}) if trans_a else node.input[0]
     weights = node.input[1] if alpha == 1.0 else write.constant(b * np.float32(alpha))
     if c is None or row:
         bias = [] if c is None else [write.constant(np.broadcast_to(c.reshape(-1) * np.float32(beta), (width,)))]
-        write.add("Gemm", a, weights, *bias, into=node.output[0], transB=trans_b)
+        write.add("Gemm", a, weights, *bias, into=node.output[0], attributes={"transB": trans_b})
         return True
-    product = write.add("Gemm", a, weights, transB=trans_b)
+    product = write.add("Gemm", a, weights, attributes={"transB": trans_b})
     write.add("Add", product, write.constant(c * np.float32(beta)), into=node.output[0])
     return True
 
@@ -64,7 +66,9 @@ def conv_2d(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     value = write.add("Reshape", node.input[0], write.integers(x[0], x[1], 1, x[2]))
     weights = write.constant(w[:, :, None, :], w.dtype.name)
     group, auto_pad = attribute(node, "group", 1), attribute(node, "auto_pad", "NOTSET")
-    result = write.add("Conv", value, weights, *node.input[2:], group=group, auto_pad=auto_pad, **wide)
+    result = write.add(
+        "Conv", value, weights, *node.input[2:], attributes={"group": group, "auto_pad": auto_pad, **wide}
+    )
     write.add("Reshape", result, write.integers(*y), into=node.output[0])
     return True
 
@@ -94,7 +98,7 @@ def cropped_conv_transpose(node: "NodeProto", known: GraphFacts, write: Writer) 
         return False
     kept: dict[str, Any] = {name: list(attribute(node, name)) for name in SPATIAL if attribute(node, name)}
     group = attribute(node, "group", 1)
-    whole = write.add("ConvTranspose", *node.input, group=group, pads=[0] * (2 * axes), **kept)
+    whole = write.add("ConvTranspose", *node.input, attributes={"group": group, "pads": [0] * (2 * axes), **kept})
     stops = [start + size for start, size in zip(starts, y[2:], strict=True)]
     where = [write.integers(*numbers) for numbers in (starts, stops, range(2, axes + 2))]
     write.add("Slice", whole, *where, into=node.output[0])
@@ -118,12 +122,150 @@ def scaled_batch_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bo
     given = [known.constant(name) for name in node.input[1:5]]
     if len(shape) < 2 or not known.is_f32(node.input[0]) or attribute(node, "training_mode", 0) or known.opset < 7:
         return False
-    found = [array.astype(np.float64) for array in given if array is not None]
-    if len(found) != 4:
+    statistics = [array.astype(np.float64) for array in given if array is not None]
+    if len(statistics) != 4:
         return False
-    scale, bias, mean, variance = found
+    scale, bias, mean, variance = statistics
     factor = scale / np.sqrt(variance + float(attribute(node, "epsilon", 1e-5)))
     broad = (-1, *([1] * (len(shape) - 2)))
     product = write.add("Mul", node.input[0], write.constant(factor.reshape(broad)))
     write.add("Add", product, write.constant((bias - mean * factor).reshape(broad)), into=node.output[0])
+    return True
+
+
+LEAST_OPSET = 12
+
+
+def einsum_as_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+    """Axes of both operands and the result are batches, axes of both and not of the result are summed over.
+
+    Each operand is turned and reshaped to [batch, rows, columns], the product back to the result's axes. Equations with
+    an ellipsis, a repeated index, or an index that one operand alone sums over are left alone.
+    """
+    parsed = _parsed(str(attribute(node, "equation", "")))
+    if parsed is None or len(node.input) != 2 or not known.is_f32(node.input[0]):
+        return False
+    left, right, result = parsed
+    sizes = _sizes(node, known, (left, right))
+    batch = [i for i in result if i in left and i in right]
+    summed = [i for i in left if i in right and i not in result]
+    rows = [i for i in result if i in left and i not in right]
+    columns = [i for i in result if i in right and i not in left]
+    whole = (
+        {*batch, *rows, *summed} == set(left)
+        and {*batch, *summed, *columns} == set(right)
+        and {*batch, *rows, *columns} == set(result)
+    )
+    if not sizes or not summed or not whole:
+        return False
+    first = _laid_out(write, node.input[0], left, (batch, rows, summed), sizes)
+    second = _laid_out(write, node.input[1], right, (batch, summed, columns), sizes)
+    product = write.add("MatMul", first, second)
+    letters = [*batch, *rows, *columns]
+    shape = write.integers(*(sizes[index] for index in letters))
+    order = [letters.index(index) for index in result]
+    if order == sorted(order):
+        write.add("Reshape", product, shape, into=node.output[0])
+    else:
+        write.add("Transpose", write.add("Reshape", product, shape), into=node.output[0], attributes={"perm": order})
+    return True
+
+
+def _sizes(node: "NodeProto", known: GraphFacts, operands: tuple[str, str]) -> dict[str, int]:
+    """The size behind each index; nothing when one is open, zero, or two differ."""
+    sizes: dict[str, int] = {}
+    for name, indices in zip(node.input, operands, strict=True):
+        shape = known.shape(name)
+        if shape is None or len(shape) != len(indices) or 0 in shape:
+            return {}
+        if any(sizes.setdefault(index, size) != size for index, size in zip(indices, shape, strict=True)):
+            return {}
+    return sizes
+
+
+def _parsed(equation: str) -> tuple[str, str, str] | None:
+    """The indices of two operands and of the result; None for other forms."""
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    parts = operands.split(",")
+    plain = all(part.isalpha() and len(set(part)) == len(part) for part in (*parts, result))
+    return (parts[0], parts[1], result) if arrow and len(parts) == 2 and plain else None
+
+
+def _laid_out(write: Writer, value: str, indices: str, groups: tuple[list[str], ...], sizes: dict[str, int]) -> str:
+    """The operand with its axes in groups, each of which is one axis; without batches a matrix."""
+    import numpy as np
+
+    order = [indices.index(index) for group in groups for index in group]
+    turned = value if order == sorted(order) else write.add("Transpose", value, attributes={"perm": order})
+    shape = [int(np.prod([sizes[index] for index in group])) for group in groups]
+    flat = shape if groups[0] else shape[1:]
+    if flat == [sizes[indices[axis]] for axis in order]:
+        return turned
+    return write.add("Reshape", turned, write.integers(*flat))
+
+
+SAME = ("SAME_UPPER", "SAME_LOWER")
+
+
+def explicit_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+    """auto_pad SAME as pads, and ceil_mode as more pads at the end.
+
+    Pads of a MaxPool never win and those of an AveragePool without count_include_pad do not count, so windows that
+    ceil_mode lets reach over the end read the same numbers.
+    """
+    x, y, kernel = known.shape(node.input[0]), known.shape(node.output[0]), _kernel(node, known)
+    auto_pad, ceil = attribute(node, "auto_pad", "NOTSET"), int(attribute(node, "ceil_mode", 0))
+    if x is None or y is None or kernel is None or len(kernel) != len(x) - 2 or not (auto_pad in SAME or ceil):
+        return False
+    counted = bool(attribute(node, "count_include_pad", 0))
+    axes = len(kernel)
+    strides = attribute(node, "strides") or [1] * axes
+    dilations = attribute(node, "dilations") or [1] * axes
+    pads = list(attribute(node, "pads") or [0] * (2 * axes))
+    for axis in range(axes):
+        window = (kernel[axis] - 1) * dilations[axis] + 1
+        needed = (y[axis + 2] - 1) * strides[axis] + window - x[axis + 2]
+        before, after = _split(auto_pad, needed, pads[axis], pads[axes + axis])
+        if max(before, after) >= window or (counted and after != pads[axes + axis]):
+            return False
+        pads[axis], pads[axes + axis] = before, after
+    kept = {a.name: attribute(node, a.name) for a in node.attribute}
+    changed: dict[str, Any] = {**kept, "pads": pads}
+    for name in ("auto_pad", "ceil_mode"):
+        changed.pop(name, None)
+    write.add(node.op_type, *node.input, into=node.output[0], attributes=changed)
+    return True
+
+
+def _kernel(node: "NodeProto", known: GraphFacts) -> list[int] | None:
+    if kernel := attribute(node, "kernel_shape"):
+        return list(kernel)
+    weights = known.shape(node.input[1]) if node.op_type == "Conv" else None
+    return list(weights[2:]) if weights else None
+
+
+def _split(auto_pad: str, needed: int, before: int, after: int) -> tuple[int, int]:
+    """Pads before and after an axis that needs so many in all; SAME_LOWER has the larger half before."""
+    if auto_pad in SAME:
+        total = max(needed, 0)
+        small = total // 2
+        return (small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small)
+    return before, max(after, needed - before)
+
+
+def counted_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+    """An AveragePool whose padding counts, as a Pad with zeros before one without padding."""
+    shape = known.shape(node.input[0])
+    pads = list(attribute(node, "pads") or [])
+    plain = attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not attribute(node, "ceil_mode", 0)
+    if shape is None or not attribute(node, "count_include_pad", 0) or not plain or known.opset < 11:
+        return False
+    kept: dict[str, Any] = {
+        a.name: attribute(node, a.name) for a in node.attribute if a.name not in ("pads", "count_include_pad")
+    }
+    value = node.input[0]
+    if any(pads):
+        half = len(pads) // 2
+        value = write.add("Pad", value, write.integers(0, 0, *pads[:half], 0, 0, *pads[half:]), write.constant(0.0))
+    write.add("AveragePool", value, into=node.output[0], attributes=kept)
     return True

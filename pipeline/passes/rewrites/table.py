@@ -1,18 +1,20 @@
-"""The table of rewrites: what each writes in the place of what, and whether its outputs are equal to the last bit."""
+"""What a rewrite is, and the table of them: what each writes in the place of what, and whether outputs are equal."""
 
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI
-from pipeline.passes.rewrites.clip import clip_as_max_min, constant_bounds
-from pipeline.passes.rewrites.einsum import einsum_as_matmul
-from pipeline.passes.rewrites.half import compute_in_f32
-from pipeline.passes.rewrites.linear import (
-    conv_2d,
-    cropped_conv_transpose,
-    flat_matmul,
-    plain_gemm,
-    scaled_batch_norm,
-)
-from pipeline.passes.rewrites.pad import pad_as_concat
-from pipeline.passes.rewrites.pieces import (
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pipeline.config.values import Accelerator
+from pipeline.core.errors import ModelError
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, XNNPACK
+from pipeline.model.edit import drop_unread
+from pipeline.model.sources import SourceModel
+from pipeline.passes.base import Edit, Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.edit import changed
+from pipeline.passes.rewrites.arithmetic import (
+    clip_as_max_min,
+    compute_in_f32,
+    constant_bounds,
     erf_by_exp,
     gelu_tanh,
     global_pool_as_mean,
@@ -27,64 +29,172 @@ from pipeline.passes.rewrites.pieces import (
     prelu_by_relu,
     reduction,
 )
-from pipeline.passes.rewrites.pools import counted_pads, explicit_pads
-from pipeline.passes.rewrites.ranks import fewer_axes
-from pipeline.passes.rewrites.resize import equal_resize
-from pipeline.passes.rewrites.rewrite import Rewrite, as_pass, nodes
-from pipeline.passes.rewrites.shapes import as_reshape, concat_on_channels, gather_i32
+from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
+from pipeline.passes.rewrites.linear import (
+    conv_2d,
+    counted_pads,
+    cropped_conv_transpose,
+    einsum_as_matmul,
+    explicit_pads,
+    flat_matmul,
+    plain_gemm,
+    scaled_batch_norm,
+)
+from pipeline.passes.rewrites.moves import (
+    as_reshape,
+    concat_on_channels,
+    equal_resize,
+    fewer_axes,
+    gather_i32,
+    pad_as_concat,
+)
+from pipeline.passes.save import write_model
+
+if TYPE_CHECKING:
+    pass
+
+
+class RewriteOptions(Options, frozen=True, kw_only=True):
+    """Options of every rewrite."""
+
+    provider: Accelerator | None = None
+    """Rewrite only what this provider does not claim; without it, every node of the form."""
+
+
+def nodes(**rules: Rule) -> Edit:
+    """The edit that puts other nodes in the place of those that are not claimed, by rules for their operators."""
+    table: Mapping[str, Rule] = rules
+    return partial(rewrite, rules=table)
+
+
+def _rewrite(
+    name: str, title: str, edit: Edit, *, absent: str, exact: bool = False, dialect: str = XNNPACK,
+    helps: frozenset[str] = frozenset(PROVIDER_RULES),
+) -> Pass:  # fmt: skip
+    """A rewrite as a pass; `dialect` is the provider whose forms are written where nobody names one."""
+
+    def apply(model: Model, options: RewriteOptions, context: PassContext) -> Model:
+        edited = edit(model.proto, _facts(model, dialect, options.provider, context))
+        if edited is None:
+            why = f"no node of the right form that {options.provider} leaves to the CPU" if options.provider else ""
+            raise NotApplicable(
+                "nothing to rewrite", why=why or "no node has the form that it rewrites, at known sizes"
+            )
+        drop_unread(edited.graph)
+        return changed(model, edited)
+
+    return Pass(
+        name=name, title=title, apply=apply, effect=Effect.EXACT if exact else Effect.ROUNDING, options=RewriteOptions,
+        edit=edit, helps=helps, absent=absent,
+    )  # fmt: skip
+
+
+def _facts(model: Model, dialect: str, provider: str | None, context: PassContext) -> GraphFacts:
+    """What is known of the model; ModelError where ONNX Runtime, or the rules of the provider, cannot read it."""
+    from pipeline.partition.answer import make_settings
+    from pipeline.partition.input import tensor_reader
+    from pipeline.partition.judge import PartitionRequest, judge
+    from pipeline.partition.onnx_view import view
+
+    settings = make_settings(provider or dialect)
+    claimed: frozenset[str] = frozenset()
+    if provider:
+        path = context.new_file(".onnx")
+        write_model(model, path)
+        answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
+        if answer.error:
+            raise ModelError("the model cannot be judged", where=context.where, why=answer.error)
+        claimed = frozenset(name for group in answer.partitions for name in group)
+    graph = view(model.proto, read=tensor_reader(model), outside=model.outside)
+    return GraphFacts(graph=graph, settings=settings, claimed=claimed)
+
+
+NNAPI_ONLY, NN_ONLY, MLPROGRAM_ONLY = frozenset({NNAPI}), frozenset({COREML_NN}), frozenset({COREML_MLPROGRAM})
 
 REWRITES = (
-    Rewrite(name="f32", title="compute in 32-bit floats", edit=compute_in_f32),
-    Rewrite(name="constant-clip", title="make Clip's bounds constants", edit=nodes(Clip=constant_bounds), exact=True),
-    Rewrite(name="clip-as-max-min", title="write Clip as Relu, or Max and Min",
-            edit=nodes(Clip=clip_as_max_min), exact=True, dialect=NNAPI),
-    Rewrite(name="pad-as-concat", title="write Pad as Slice and Concat", edit=nodes(Pad=pad_as_concat), exact=True),
-    Rewrite(name="equal-resize", title="name Resize's mode by an equal one",
-            edit=nodes(Resize=equal_resize), exact=True),
-    Rewrite(name="plain-gemm", title="put Gemm's factors and bias into its constants", edit=nodes(Gemm=plain_gemm)),
-    Rewrite(name="flat-matmul", title="multiply batches of matrices by one constant as one product",
-            edit=nodes(MatMul=flat_matmul)),
-    Rewrite(name="einsum-as-matmul", title="write Einsum as one matrix product", edit=nodes(Einsum=einsum_as_matmul)),
-    Rewrite(name="explicit-pads", title="write auto_pad and ceil_mode as pads",
-            edit=nodes(Conv=explicit_pads, MaxPool=explicit_pads, AveragePool=explicit_pads)),
-    Rewrite(name="counted-pads", title="write AveragePool's counted padding as Pad",
-            edit=nodes(AveragePool=counted_pads)),
-    Rewrite(name="conv-2d", title="write 1-D convolutions as 2-D", edit=nodes(Conv=conv_2d)),
-    Rewrite(name="cropped-conv-transpose", title="write ConvTranspose's padding as Slice",
-            edit=nodes(ConvTranspose=cropped_conv_transpose)),
-    Rewrite(name="scaled-batch-norm", title="write BatchNormalization as Mul and Add",
-            edit=nodes(BatchNormalization=scaled_batch_norm)),
-    Rewrite(name="reshape", title="write Flatten, Squeeze, Unsqueeze and computed shapes as Reshape",
-            edit=nodes(Flatten=as_reshape, Squeeze=as_reshape, Unsqueeze=as_reshape, Reshape=as_reshape), exact=True),
-    Rewrite(name="concat-on-channels", title="turn Concat's axis to the channels",
-            edit=nodes(Concat=concat_on_channels), exact=True, dialect=COREML_NN),
-    Rewrite(name="fewer-axes", title="merge axes around Transpose and Gather of many", edit=fewer_axes, exact=True),
-    Rewrite(name="gather-i32", title="give Gather 32-bit indices",
-            edit=nodes(Gather=gather_i32), exact=True, dialect=NNAPI),
-    Rewrite(name="layer-norm", title="write LayerNormalization by its definition",
-            edit=nodes(LayerNormalization=layer_norm)),
-    Rewrite(name="group-norm", title="write Instance- and GroupNormalization by their definition",
-            edit=nodes(InstanceNormalization=group_norm, GroupNormalization=group_norm)),
-    Rewrite(name="activations", title="write HardSigmoid, HardSwish and Gelu (tanh) by their definitions",
-            edit=nodes(HardSigmoid=hard_sigmoid, HardSwish=hard_swish, Gelu=gelu_tanh)),
-    Rewrite(name="erf-by-exp", title="write Erf and Gelu by a polynomial and Exp, to 1.5e-7",
-            edit=nodes(Erf=erf_by_exp, Gelu=erf_by_exp), dialect=NNAPI),
-    Rewrite(name="one-input", title="write Neg, Reciprocal, Abs and Softsign by arithmetic",
-            edit=nodes(Neg=one_input, Reciprocal=one_input, Abs=one_input, Softsign=one_input)),
-    Rewrite(name="prelu-by-relu", title="write PRelu as a difference of two Relu",
-            edit=nodes(PRelu=prelu_by_relu), exact=True),
-    Rewrite(name="pairwise", title="write Max, Min and Sum of many inputs two at a time",
-            edit=nodes(Max=pairwise, Min=pairwise, Sum=pairwise), exact=True),
-    Rewrite(name="min-as-max", title="write Min as a negated Max",
-            edit=nodes(Min=min_as_max), exact=True, dialect=COREML_MLPROGRAM),
-    Rewrite(name="reductions", title="write ReduceL2, ReduceSumSquare and ReduceSum by products and means",
-            edit=nodes(ReduceL2=reduction, ReduceSumSquare=reduction, ReduceSum=reduction)),
-    Rewrite(name="pool-as-mean", title="write GlobalAveragePool as ReduceMean",
-            edit=nodes(GlobalAveragePool=global_pool_as_mean)),
-    Rewrite(name="mean-as-pool", title="write ReduceMean over height and width as GlobalAveragePool",
-            edit=nodes(ReduceMean=mean_as_global_pool)),
+    _rewrite("f32", "Compute in 32-bit floats.",
+             compute_in_f32,
+             absent="nothing is f16, or bodies, functions or weights in other files keep it from being changed"),
+    _rewrite("constant-clip", "Make Clip's bounds constants.",
+             nodes(Clip=constant_bounds), exact=True,
+             absent="no refused Clip has bounds that are computed from constants"),
+    _rewrite("clip-as-max-min", "Write Clip as Relu, or Max and Min.",
+             nodes(Clip=clip_as_max_min), exact=True, dialect=NNAPI, helps=NNAPI_ONLY,
+             absent="no refused Clip has known bounds"),
+    _rewrite("pad-as-concat", "Write Pad as Slice and Concat.",
+             nodes(Pad=pad_as_concat), exact=True,
+             absent="no refused Pad has known sizes and pads, none negative"),
+    _rewrite("equal-resize", "Name Resize's mode by an equal one.",
+             nodes(Resize=equal_resize), exact=True,
+             absent="no refused Resize has an equal mode that providers take"),
+    _rewrite("plain-gemm", "Put Gemm's factors and bias into its constants.",
+             nodes(Gemm=plain_gemm),
+             absent="no refused Gemm has factors, a transposed A or a bias of another shape beside constants"),
+    _rewrite("flat-matmul", "Multiply batches of matrices by one constant as one product.",
+             nodes(MatMul=flat_matmul),
+             absent="no refused MatMul multiplies a batch of known size by a constant"),
+    _rewrite("einsum-as-matmul", "Write Einsum as one matrix product.",
+             nodes(Einsum=einsum_as_matmul),
+             absent="no refused Einsum is a product of two operands of known sizes"),
+    _rewrite("explicit-pads", "Write auto_pad and ceil_mode as pads.",
+             nodes(Conv=explicit_pads, MaxPool=explicit_pads, AveragePool=explicit_pads),
+             absent="no refused Conv or pool of known sizes has auto_pad SAME or ceil_mode"),
+    _rewrite("counted-pads", "Write AveragePool's counted padding as Pad.",
+             nodes(AveragePool=counted_pads),
+             absent="no refused AveragePool counts its padding"),
+    _rewrite("conv-2d", "Write 1-D convolutions as 2-D.",
+             nodes(Conv=conv_2d),
+             absent="no refused Conv has one axis and constant weights"),
+    _rewrite("cropped-conv-transpose", "Write ConvTranspose's padding as Slice.",
+             nodes(ConvTranspose=cropped_conv_transpose),
+             absent="no refused ConvTranspose has padding that a Slice can do"),
+    _rewrite("scaled-batch-norm", "Write BatchNormalization as Mul and Add.",
+             nodes(BatchNormalization=scaled_batch_norm),
+             absent="no refused BatchNormalization has constant statistics"),
+    _rewrite("reshape", "Write Flatten, Squeeze, Unsqueeze and computed shapes as Reshape.",
+             nodes(Flatten=as_reshape, Squeeze=as_reshape, Unsqueeze=as_reshape, Reshape=as_reshape), exact=True,
+             absent="no refused one of them has an output of known size"),
+    _rewrite("concat-on-channels", "Turn Concat's axis to the channels.",
+             nodes(Concat=concat_on_channels), exact=True, dialect=COREML_NN, helps=NN_ONLY,
+             absent="no refused Concat has known sizes and rank 4 at most"),
+    _rewrite("fewer-axes", "Merge axes around Transpose and Gather of many.",
+             fewer_axes, exact=True,
+             absent="no refused Transpose or Gather of rank 5 or more has axes that can be merged"),
+    _rewrite("gather-i32", "Give Gather 32-bit indices.",
+             nodes(Gather=gather_i32), exact=True, dialect=NNAPI, helps=NNAPI_ONLY,
+             absent="no refused Gather has computed 64-bit indices into known sizes"),
+    _rewrite("layer-norm", "Write LayerNormalization by its definition.",
+             nodes(LayerNormalization=layer_norm),
+             absent="no refused LayerNormalization of f32 has known sizes and one output"),
+    _rewrite("group-norm", "Write Instance- and GroupNormalization by their definition.",
+             nodes(InstanceNormalization=group_norm, GroupNormalization=group_norm),
+             absent="no refused one of them has known sizes and a constant scale for each channel"),
+    _rewrite("activations", "Write HardSigmoid, HardSwish and Gelu (tanh) by their definitions.",
+             nodes(HardSigmoid=hard_sigmoid, HardSwish=hard_swish, Gelu=gelu_tanh),
+             absent="none of them is refused"),
+    _rewrite("erf-by-exp", "Write Erf and Gelu by a polynomial and Exp, to 1.5e-7.",
+             nodes(Erf=erf_by_exp, Gelu=erf_by_exp), dialect=NNAPI, helps=NNAPI_ONLY,
+             absent="neither is refused"),
+    _rewrite("one-input", "Write Neg, Reciprocal, Abs and Softsign by arithmetic.",
+             nodes(Neg=one_input, Reciprocal=one_input, Abs=one_input, Softsign=one_input),
+             absent="none of them is refused"),
+    _rewrite("prelu-by-relu", "Write PRelu as a difference of two Relu.",
+             nodes(PRelu=prelu_by_relu), exact=True,
+             absent="no PRelu of f32 is refused"),
+    _rewrite("pairwise", "Write Max, Min and Sum of many inputs two at a time.",
+             nodes(Max=pairwise, Min=pairwise, Sum=pairwise), exact=True,
+             absent="none of many inputs is refused"),
+    _rewrite("min-as-max", "Write Min as a negated Max.",
+             nodes(Min=min_as_max), exact=True, dialect=COREML_MLPROGRAM, helps=MLPROGRAM_ONLY,
+             absent="no Min of f32 is refused"),
+    _rewrite("reductions", "Write ReduceL2, ReduceSumSquare and ReduceSum by products and means.",
+             nodes(ReduceL2=reduction, ReduceSumSquare=reduction, ReduceSum=reduction),
+             absent="none of them with known sizes and axes is refused"),
+    _rewrite("pool-as-mean", "Write GlobalAveragePool as ReduceMean.",
+             nodes(GlobalAveragePool=global_pool_as_mean),
+             absent="no GlobalAveragePool of f32 is refused"),
+    _rewrite("mean-as-pool", "Write ReduceMean over height and width as GlobalAveragePool.",
+             nodes(ReduceMean=mean_as_global_pool),
+             absent="no such ReduceMean is refused"),
 )  # fmt: skip
 """Every rewrite, in the order in which advice tries them."""
-
-PASSES = tuple(as_pass(row) for row in REWRITES)
-"""Their rows in the registry of passes."""

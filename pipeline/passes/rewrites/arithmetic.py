@@ -1,11 +1,15 @@
-"""Activations, normalizations and reductions as the plain operators that they are defined by."""
+"""Rewrites of operators that compute each number by itself or over axes, and of half precision."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from pipeline.passes.rewrites.facts import GraphFacts, Writer, attribute, operand
+from pipeline.model.edit import attribute, copied, operand, set_nodes
+from pipeline.model.types import FLOAT, FLOAT16
+from pipeline.passes.rewrites.facts import GraphFacts, Writer
 
 if TYPE_CHECKING:
-    from onnx import NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+
 
 CLIP_HAS_INPUTS = 11
 REDUCE_SUM_AXES_ARE_INPUT = 13
@@ -90,15 +94,15 @@ def erf_by_exp(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def _erf(write: Writer, x: str, into: str = "") -> str:
     """The sign of x times 1 - t (a1 + t (a2 + ...)) exp(-x^2), with t = 1 / (1 + p |x|)."""
-    size, one = write.add("Abs", x), write.constant(1.0)
-    t = write.add("Div", one, write.add("Add", write.add("Mul", size, write.constant(ERF_STEP)), one))
+    size, unit = write.add("Abs", x), write.constant(1.0)
+    t = write.add("Div", unit, write.add("Add", write.add("Mul", size, write.constant(ERF_STEP)), unit))
     value = write.constant(ERF[-1])
     for factor in reversed(ERF[:-1]):
         value = write.add("Add", write.add("Mul", t, value), write.constant(factor))
     square = write.add("Mul", write.add("Mul", size, size), write.constant(-1.0))
     rest = write.add("Mul", write.add("Mul", t, value), write.add("Exp", square))
     sign = write.add("Clip", write.add("Mul", x, write.constant(STEEP)), write.constant(-1.0), write.constant(1.0))
-    return write.add("Mul", write.add("Sub", one, rest), sign, into=into)
+    return write.add("Mul", write.add("Sub", unit, rest), sign, into=into)
 
 
 def one_input(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
@@ -172,10 +176,10 @@ def _axes(node: "NodeProto", known: GraphFacts) -> list[int]:
     rank = len(known.shape(node.input[0]) or ())
     named = attribute(node, "axes")
     if named is None and operand(node, 1):
-        found = known.constant(operand(node, 1))
-        if found is None:
+        constant = known.constant(operand(node, 1))
+        if constant is None:
             return []
-        named = [int(axis) for axis in found.reshape(-1)]
+        named = [int(axis) for axis in constant.reshape(-1)]
     if not named and attribute(node, "noop_with_empty_axes", 0):
         return []
     return sorted(axis % rank for axis in named) if named else list(range(rank))
@@ -191,14 +195,14 @@ def _sum(
         count = float(np.prod([shape[axis] for axis in axes]))
         return write.add("Mul", _mean(write, x, axes, keep, known), write.constant(count), into=into)
     if known.opset < REDUCE_SUM_AXES_ARE_INPUT:
-        return write.add("ReduceSum", x, into=into, axes=axes, keepdims=keep)
-    return write.add("ReduceSum", x, write.integers(*axes), into=into, keepdims=keep)
+        return write.add("ReduceSum", x, into=into, attributes={"axes": axes, "keepdims": keep})
+    return write.add("ReduceSum", x, write.integers(*axes), into=into, attributes={"keepdims": keep})
 
 
 def _mean(write: Writer, x: str, axes: list[int], keep: int, known: GraphFacts, into: str = "") -> str:
     if known.opset < REDUCE_AXES_ARE_INPUT:
-        return write.add("ReduceMean", x, into=into, axes=axes, keepdims=keep)
-    return write.add("ReduceMean", x, write.integers(*axes), into=into, keepdims=keep)
+        return write.add("ReduceMean", x, into=into, attributes={"axes": axes, "keepdims": keep})
+    return write.add("ReduceMean", x, write.integers(*axes), into=into, attributes={"keepdims": keep})
 
 
 def global_pool_as_mean(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
@@ -268,3 +272,166 @@ def group_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def _as(array: Any, shape: tuple[int, ...]) -> Any:
     return array.reshape(shape)
+
+
+BOUNDS_ARE_INPUTS = 11
+BROADCASTS = 8
+"""Opset from which Max and Min broadcast."""
+
+DEEPEST = 8
+"""Steps back from a bound to the constant that it is made of."""
+
+NO_ARITHMETIC = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
+"""Operators that a constant bound may have passed through: they keep one number what it is, or change its type."""
+
+
+def constant_bounds(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+    """Bounds that are made of constants by Cast, Identity and the like become constants themselves."""
+    bounds = [operand(node, slot) for slot in (1, 2)]
+    if known.opset < BOUNDS_ARE_INPUTS or not any(name and known.constant(name) is None for name in bounds):
+        return False
+    numbers = [_computed(name, known) if name else None for name in bounds]
+    if any(name and number is None for name, number in zip(bounds, numbers, strict=True)):
+        return False
+    names = [write.constant(number, number.dtype.name) if number is not None else "" for number in numbers]
+    write.add("Clip", node.input[0], *names, into=node.output[0])
+    return True
+
+
+def _computed(name: str, known: GraphFacts, depth: int = 0) -> Any:
+    """The one number behind a value, through operators that only move or convert it; None when there is none."""
+    import numpy as np
+    from onnx import helper
+
+    constant = known.constant(name)
+    if constant is not None:
+        return constant.reshape(()) if constant.size == 1 else None
+    place = known.graph.producers.get(name)
+    maker = known.graph.nodes[place[0]] if place else None
+    if maker is None or maker.op_type not in NO_ARITHMETIC or depth == DEEPEST or maker.domain:
+        return None
+    number = _computed(maker.inputs[0], known, depth + 1)
+    if number is None or maker.op_type != "Cast":
+        return number
+    return number.astype(np.dtype(helper.tensor_dtype_to_np_dtype(maker.attributes["to"])))
+
+
+def clip_as_max_min(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+    """Clip of any bounds as Relu, or as Max and Min: the same numbers, NNAPI has Clip for two pairs of bounds only."""
+    bounds = _bounds(node, known)
+    if bounds is None or known.opset < BROADCASTS or not known.is_f32(node.input[0]):
+        return False
+    low, high = bounds
+    steps: list[tuple[str, float | None]] = [("Relu", None)] if low == 0 else [("Max", low)] if low is not None else []
+    steps += [("Min", high)] if high is not None else []
+    value = node.input[0]
+    for position, (op_type, bound) in enumerate(steps):
+        into = node.output[0] if position == len(steps) - 1 else ""
+        value = write.add(op_type, value, *([] if bound is None else [write.constant(bound)]), into=into)
+    return bool(steps)
+
+
+def _bounds(node: "NodeProto", known: GraphFacts) -> tuple[float | None, float | None] | None:
+    """Lower and upper bound, None where there is none; None at all when one is not known."""
+    if known.opset < BOUNDS_ARE_INPUTS:
+        return attribute(node, "min"), attribute(node, "max")
+    numbers: list[float | None] = []
+    for slot in (1, 2):
+        name = operand(node, slot)
+        number = _computed(name, known) if name else None
+        if name and number is None:
+            return None
+        numbers.append(None if number is None else float(number))
+    return numbers[0], numbers[1]
+
+
+"""TensorProto.DataType."""
+
+MOST_WEIGHTS = 1 << 26
+"""Entries of all f16 weights together that are taken into memory: 256 MiB as f32."""
+
+TYPED_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
+
+
+def compute_in_f32(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+    """The model with every f16 value as f32; inputs and outputs that were f16 stay so, with a Cast.
+
+    None when nothing is f16, when its weights are too many to be held in memory, and for models with bodies or
+    functions: their types are not all visible here.
+    """
+    half = [tensor for tensor in model.graph.initializer if tensor.data_type == FLOAT16]
+    bodies = any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute)
+    border = [v for v in (*model.graph.input, *model.graph.output) if v.type.tensor_type.elem_type == FLOAT16]
+    if not (half or border) or bodies or model.functions or sum(map(_count, half)) > MOST_WEIGHTS:
+        return None
+    changed = copied(model)
+    graph = changed.graph
+    for tensor in graph.initializer:
+        if tensor.data_location == tensor.EXTERNAL and tensor.data_type == FLOAT16:
+            tensor.CopyFrom(_read(tensor, known))
+        _widen(tensor)
+    for node in graph.node:
+        _widen_attributes(node)
+    del graph.value_info[:]
+    _cast_border(graph)
+    return changed
+
+
+def _count(tensor: "TensorProto") -> int:
+    return math.prod(tensor.dims)
+
+
+def _read(tensor: "TensorProto", known: GraphFacts) -> "TensorProto":
+    """The tensor with its numbers in the message."""
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(known.graph.initializers[tensor.name].read(), tensor.name)
+
+
+def _widen(tensor: "TensorProto") -> None:
+    from onnx import numpy_helper
+
+    if tensor.data_type == FLOAT16:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
+
+
+def _widen_attributes(node: "NodeProto") -> None:
+    for entry in node.attribute:
+        if entry.HasField("t"):
+            _widen(entry.t)
+        if entry.name in TYPED_ATTRIBUTES and entry.i == FLOAT16:
+            entry.i = FLOAT
+
+
+def _cast_border(graph: "GraphProto") -> None:
+    """Rename f16 inputs and outputs inside the graph, and put Casts between."""
+    from onnx import helper
+
+    constants = {tensor.name for tensor in graph.initializer}
+    before, after = [], []
+    renamed: dict[str, str] = {}
+    for value in graph.input:
+        if _is_half(value) and value.name in constants:
+            value.type.tensor_type.elem_type = FLOAT
+        elif _is_half(value):
+            renamed[value.name] = f"{value.name}__f32"
+            before.append(helper.make_node("Cast", [value.name], [renamed[value.name]], to=FLOAT))
+    for value in graph.output:
+        if _is_half(value):
+            inner = renamed.setdefault(value.name, f"{value.name}__f32")
+            after.append(helper.make_node("Cast", [inner], [value.name], to=FLOAT16))
+    nodes = [*before, *(_renamed(node, renamed) for node in graph.node), *after]
+    set_nodes(graph, nodes)
+
+
+def _is_half(value: "ValueInfoProto") -> bool:
+    return bool(value.type.tensor_type.elem_type == FLOAT16)
+
+
+def _renamed(node: "NodeProto", names: dict[str, str]) -> "NodeProto":
+
+    copy = copied(node)
+    for slots in (copy.input, copy.output):
+        for slot, name in enumerate(slots):
+            slots[slot] = names.get(name, name)
+    return copy

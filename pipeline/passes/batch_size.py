@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.errors import ConfigError
+from pipeline.model.edit import ONNX_DOMAINS, copied, onnx_opset, read_names, set_nodes, sort_nodes
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.batch.rules import RULES
-from pipeline.passes.batch.walk import Batch, Walk
-from pipeline.passes.edit import IR_OF_CONSTANTS, changed, copied, make_constant, value_types
-from pipeline.passes.weights import onnx_opset, read_names, sort_nodes
+from pipeline.passes.batch_rules import RULES, Batch, Walk
+from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant, value_types
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
+
 
 WHY_NOT = {
     "DynamicQuantizeLinear": "its scale is that of the whole batch",
@@ -37,7 +37,7 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
     """
     if options.size < 1:
         raise ConfigError("the batch size is not positive", where=context.where, remedy="give 1 or more")
-    proto = copied(model)
+    proto = copied(model.proto)
     sort_nodes(proto.graph)
     batches, before = _batches(proto, options, context.where)
     types = value_types(proto)
@@ -62,7 +62,7 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
     if unknown := options.axes.keys() - inputs.keys():
         raise ConfigError(f"the model has no input {min(unknown)!r}", where=where,
                           remedy=f"inputs: {', '.join(inputs) or 'none'}")  # fmt: skip
-    found: dict[str, Batch] = {}
+    batches: dict[str, Batch] = {}
     sizes: dict[str, int] = {}
     opened = False
     for name, value in inputs.items():
@@ -75,16 +75,16 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
             opened |= not dims[axis].HasField("dim_value")
             sizes[name] = dims[axis].dim_value or 1
             dims[axis].dim_value = sizes[name]
-            found[name] = Batch(axis)
-    _check_sizes(sizes, found, options.size, opened=opened)
-    return found, next(iter(sizes.values()))
+            batches[name] = Batch(axis)
+    _check_sizes(sizes, batches, options.size, opened=opened)
+    return batches, next(iter(sizes.values()))
 
 
-def _check_sizes(sizes: dict[str, int], found: dict[str, Batch], size: int, *, opened: bool) -> None:
+def _check_sizes(sizes: dict[str, int], batches: dict[str, Batch], size: int, *, opened: bool) -> None:
     if not sizes:
         raise NotApplicable("the model has no batch", why="no input has an axis for it")
     if len(set(sizes.values())) > 1:
-        shown = ", ".join(f"{name}[{found[name].axis}] is {number}" for name, number in sizes.items())
+        shown = ", ".join(f"{name}[{batches[name].axis}] is {number}" for name, number in sizes.items())
         raise NotApplicable(
             "the inputs have no common batch size", why=shown,
             remedy="name the batch's axis of an input, as in axes=h0=1+c0=1, or -1 for none",
@@ -99,18 +99,18 @@ def _constants(proto: "ModelProto") -> dict[str, Any]:
 
     graph = proto.graph
     free = {value.name for value in graph.input} if proto.ir_version >= IR_OF_CONSTANTS else set()
-    found = {t.name: t for t in graph.initializer if t.data_location != t.EXTERNAL and t.name not in free}
+    tensors = {t.name: t for t in graph.initializer if t.data_location != t.EXTERNAL and t.name not in free}
     for node in graph.node:
         if node.op_type == "Constant":
-            found |= {name: a.t for name in node.output for a in node.attribute if a.name == "value"}
-    return {name: numpy_helper.to_array(tensor) for name, tensor in found.items()}
+            tensors |= {name: a.t for name in node.output for a in node.attribute if a.name == "value"}
+    return {name: numpy_helper.to_array(tensor) for name, tensor in tensors.items()}
 
 
 def _follow(node: "NodeProto", walk: Walk) -> None:
     """Note where the batch of a node's outputs lies; NotApplicable where that is not proven."""
     if not walk.batches.keys() & read_names([node]):
         return
-    rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    rule = RULES.get(node.op_type) if node.domain in ONNX_DOMAINS else None
     values = [walk.types[name] for name in (*node.input, *node.output) if name in walk.types]
     place = rule(node, walk) if rule and all(value.shape is not None for value in values) else None
     if place is None:
@@ -123,17 +123,13 @@ def _follow(node: "NodeProto", walk: Walk) -> None:
             remedy="export the model again with that batch size",
         )
     places = place if not isinstance(place, Batch) else (place,) * len(node.output)
-    walk.batches |= {name: one for name, one in zip(node.output, places, strict=False) if name and one}
+    walk.batches |= {name: batch for name, batch in zip(node.output, places, strict=False) if name and batch}
 
 
 def _finish(proto: "ModelProto", walk: Walk, nodes: "list[NodeProto]") -> None:
     """Write the nodes, and the new sizes of inputs and outputs."""
-    import onnx
-
     graph = proto.graph
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+    set_nodes(graph, nodes)
     graph.initializer.extend(walk.tensors)
     for value in graph.input:
         if place := walk.batches.get(value.name):
@@ -155,10 +151,10 @@ def _check_shapes(proto: "ModelProto", walk: Walk) -> None:
         expected = list(known.shape)
         if (place := walk.batches.get(name)) and place.axis < len(expected):
             expected[place.axis] = walk.after * place.inner
-        found = after[name].shape or ()
-        pairs = [pair for pair in zip(expected, found, strict=False) if None not in pair]
-        if len(found) != len(expected) or any(wanted != size for wanted, size in pairs):
-            raise NotApplicable("the batch size cannot be changed safely", why=f"{name!r} becomes {list(found)}",
+        shape = after[name].shape or ()
+        pairs = [pair for pair in zip(expected, shape, strict=False) if None not in pair]
+        if len(shape) != len(expected) or any(wanted != size for wanted, size in pairs):
+            raise NotApplicable("the batch size cannot be changed safely", why=f"{name!r} becomes {list(shape)}",
                                 remedy="export the model again with that batch size")  # fmt: skip
 
 

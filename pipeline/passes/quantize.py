@@ -1,0 +1,342 @@
+"""Quantization without calibration data: dynamic, of weights alone, and half precision."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.core.errors import missing_extra
+from pipeline.model.edit import drop_unread, keep_only, read_names, set_nodes, sort_nodes, subgraphs
+from pipeline.model.onnx_model import LeanModel
+from pipeline.model.types import FLOAT, FLOAT16
+from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.edit import (
+    check_names,
+    finished,
+    library_call,
+    quantized_operators,
+    whole,
+)
+from pipeline.passes.preprocess import PreprocessOptions, declare_types, name_nodes, preprocess
+from pipeline.passes.surgery import constants_fixed
+
+if TYPE_CHECKING:
+    import onnx
+
+
+OPERATORS = frozenset({"MatMul", "Gemm", "Conv", "LSTM", "Attention"})
+"""Operators whose dynamically quantized form has weights in 8 bits."""
+
+
+class DynamicOptions(Options, frozen=True, kw_only=True):
+    """Options of dynamic-int8."""
+
+    weights: Literal["s8", "u8"] = "s8"
+    """Type of weights: s8 or u8. Conv needs u8: the CPU has no kernel for others."""
+    per_channel: bool = False
+    """One scale for each output column of a weight instead of one for all."""
+    op_types: tuple[str, ...] = ("MatMul", "Gemm", "LSTM", "Attention")
+    """Operator types to quantize: MatMul, Gemm, LSTM, Attention, Conv. Conv is slower than float on most processors."""
+    exclude: tuple[str, ...] = ()
+    """Names of nodes that stay float."""
+    reduce_range: bool = False
+    """Weights in 7 bits, for x86-64 processors without VNNI."""
+
+
+def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) -> Model:
+    """The model with dynamically quantized matrix products and recurrences.
+
+    NotApplicable for a quantized model and where no wanted operator has a constant float weight, before any work.
+    """
+    ready = preprocess(model, PreprocessOptions(), context)
+    chosen = dynamic_nodes(ready.proto, options, context.where)
+    proto = whole(ready)
+    gemm_to_matmul(proto.graph, chosen)
+    excluded = sorted({node.name for node in proto.graph.node if node.name not in chosen})
+    quantized = _dynamic(proto, options, excluded, context.where)
+    if not quantized_operators(quantized):
+        raise NotApplicable("nothing was quantized", where=context.where, remedy="name other operator types")
+    return finished(quantized, context)
+
+
+def dynamic_nodes(proto: "onnx.ModelProto", options: DynamicOptions, where: str) -> set[str]:
+    """Names of the nodes to quantize; NotApplicable when there are none."""
+    check_names(proto, options.exclude, where)
+    types = set(options.op_types) & OPERATORS
+    constants = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == 1}
+    chosen = {
+        node.name
+        for node in proto.graph.node
+        if node.op_type in types and node.name not in options.exclude and not constants.isdisjoint(node.input[1:2])
+    }
+    if not chosen:
+        raise NotApplicable("there is nothing to quantize", where=where,
+                            why=f"no {', '.join(sorted(types)) or 'such operator'} has a constant float weight",
+                            remedy="Conv is quantized when op_types names it, or by static-qdq")  # fmt: skip
+    return chosen
+
+
+def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
+    """Write the chosen Gemm nodes as MatMul and Add, in place; the MatMul keeps the name.
+
+    All weights are in the message. What multiplies by other factors than 1, or transposes its first input, stays and
+    leaves `chosen`. ONNX Runtime's tools do the same, but transpose a weight that two nodes share twice (quantization
+    Q.3).
+    """
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "Gemm" or node.name not in chosen:
+            nodes.append(node)
+            continue
+        values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        if values.get("transA") or values.get("alpha", 1.0) != 1.0 or values.get("beta", 1.0) != 1.0:
+            chosen.discard(node.name)
+            nodes.append(node)
+            continue
+        weight = _transposed(graph, constants, node.input[1]) if values.get("transB") else node.input[1]
+        biased = len(node.input) > 2 and bool(node.input[2])
+        product = f"{node.output[0]}/product" if biased else node.output[0]
+        nodes.append(onnx.helper.make_node("MatMul", [node.input[0], weight], [product], name=node.name))
+        if biased:
+            name = f"{node.name}/bias"
+            nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], list(node.output), name=name))
+    set_nodes(graph, nodes)
+    drop_unread(graph)
+
+
+def _transposed(graph: "onnx.GraphProto", constants: dict[str, "onnx.TensorProto"], name: str) -> str:
+    """The name of a constant's transpose, which is made once."""
+    from onnx import numpy_helper
+
+    target = f"{name}/transposed"
+    if target not in constants:
+        turned = numpy_helper.from_array(numpy_helper.to_array(constants[name]).T.copy(), target)
+        constants[target] = graph.initializer.add()
+        constants[target].CopyFrom(turned)
+    return target
+
+
+def _dynamic(proto: "onnx.ModelProto", options: DynamicOptions, excluded: list[str], where: str) -> "onnx.ModelProto":
+    """Through onnxruntime.quantization's own quantizer for operators."""
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+    from onnxruntime.quantization.quant_utils import QuantizationMode
+
+    kind = QuantType.QInt8 if options.weights == "s8" else QuantType.QUInt8
+    with library_call(
+        "onnxruntime.quantization cannot quantize the model",
+        where,
+        "exclude the node that it names, or name operator types",
+    ):
+        quantizer = ONNXQuantizer(
+            proto, options.per_channel, options.reduce_range, QuantizationMode.IntegerOps, False, kind,
+            QuantType.QUInt8, None, [], excluded, sorted(OPERATORS), {"MatMulConstBOnly": True},
+        )  # fmt: skip
+        quantizer.quantize_model()
+    quantized: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantized.graph)
+    return quantized
+
+
+DYNAMIC = Pass(
+    name="dynamic-int8",
+    title="Quantize weights to 8 bits, activations while the model runs: no data needed, CPU only.",
+    apply=dynamic_int8,
+    effect=Effect.LOSSY,
+    options=DynamicOptions,
+)
+
+
+EXTRA = "quantization"
+
+
+class WeightOnlyOptions(Options, frozen=True, kw_only=True):
+    """Options of weight-only."""
+
+    bits: Literal[4, 8] = 4
+    """Bits of a weight: 4 or 8."""
+    block: Literal[16, 32, 64, 128, 256] = 32
+    """Numbers of a column that share a scale: 16, 32, 64, 128 or 256."""
+    symmetric: bool = True
+    """Without zero points."""
+    accuracy_level: Literal[0, 1, 2, 3, 4] = 0
+    """What the CPU computes in: 0 as the release likes, 1 float, 4 in 8-bit integers (faster, less exact)."""
+    exclude: tuple[str, ...] = ()
+    """Names of nodes that stay float."""
+
+
+def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) -> Model:
+    """The model with MatMulNBits for matrix products with a constant matrix, those of Gemm too.
+
+    NotApplicable where there is none, and for releases without the form; MissingError without the extra.
+
+    The QDQ form is not made: it leaves 4-bit tensors, which no ORT format file can hold (quantization Q.7).
+    """
+    ready = preprocess(model, PreprocessOptions(), context)
+    chosen = matrix_nodes(ready.proto, options, context.where)
+    tools = _tools(options.bits, context.where)
+    proto = whole(ready)
+    gemm_to_matmul(proto.graph, chosen)
+    quantized = _in_blocks(proto, options, tools, chosen, context.where)
+    if not any(node.op_type == "MatMulNBits" for node in quantized.graph.node):
+        raise NotApplicable("no weight was quantized", where=context.where,
+                            why="no Gemm or MatMul could be written in this form",
+                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
+    return finished(quantized, context)
+
+
+def matrix_nodes(proto: "onnx.ModelProto", options: WeightOnlyOptions, where: str) -> set[str]:
+    """Names of the products with a constant float matrix; NotApplicable when there are none."""
+    check_names(proto, options.exclude, where)
+    matrices = {t.name for t in proto.graph.initializer if t.data_type == 1 and len(t.dims) >= 2 and _flat(t)}
+    products = [n for n in proto.graph.node if n.op_type in {"MatMul", "Gemm"} and n.input[1] in matrices]
+    chosen = {node.name for node in products} - set(options.exclude)
+    if not chosen:
+        have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
+        raise NotApplicable("there is nothing to quantize", where=where,
+                            why=f"no MatMul or Gemm has a constant matrix; the model's operators: {have}",
+                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
+    return chosen
+
+
+def _flat(tensor: "onnx.TensorProto") -> bool:
+    """Whether a tensor is one matrix: all but the last two dimensions are 1."""
+    return all(dim == 1 for dim in tensor.dims[:-2])
+
+
+def _tools(bits: int, where: str) -> Any:
+    """The module of this release that writes MatMulNBits."""
+    import importlib
+
+    import onnxruntime
+
+    try:
+        return importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("onnx_ir"):
+            raise missing_extra("quantization", "onnx-ir", where, error) from error
+        release = onnxruntime.__version__
+        raise NotApplicable(f"onnxruntime {release} has no tool for weights of {bits} bits", where=where,
+                            remedy="install onnxruntime 1.22 or newer to quantize with") from error  # fmt: skip
+
+
+def _in_blocks(
+    proto: "onnx.ModelProto", options: WeightOnlyOptions, tools: Any, chosen: set[str], where: str
+) -> "onnx.ModelProto":
+    excluded = [node.name for node in proto.graph.node if node.name not in chosen]
+    with library_call("onnxruntime.quantization cannot quantize the weights", where, "exclude the node that it names"):
+        config = tools.DefaultWeightOnlyQuantConfig(
+            bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
+            accuracy_level=options.accuracy_level or None, op_types_to_quantize=("MatMul",),
+        )  # fmt: skip
+        tool = tools.MatMulNBitsQuantizer(proto, algo_config=config, nodes_to_exclude=excluded)
+        tool.process()
+    quantized: onnx.ModelProto = tool.model.model
+    sort_nodes(quantized.graph)
+    return quantized
+
+
+WEIGHT_ONLY = Pass(
+    name="weight-only",
+    title="Store matrices in 4 or 8 bits and compute in float: smaller files, CPU only.",
+    apply=weight_only,
+    effect=Effect.LOSSY,
+    options=WeightOnlyOptions,
+    extra=EXTRA,
+)
+
+
+SMALLEST, LARGEST = 5.96e-08, 65504.0
+"""The least and greatest positive number of a 16-bit float."""
+
+
+class HalfOptions(Options, frozen=True, kw_only=True):
+    """Options of fp16."""
+
+    keep_io: bool = True
+    """Inputs and outputs stay 32-bit floats, so that the app needs no change."""
+    block: tuple[str, ...] = ()
+    """Operator types that stay in 32 bits, beside those that have no 16-bit form."""
+    exclude: tuple[str, ...] = ()
+    """Names of nodes that stay in 32 bits."""
+
+
+def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
+    """The model in half precision; NotApplicable for a quantized model and one without float weights."""
+    if operators := quantized_operators(model.proto):
+        raise NotApplicable("a quantized model has no half precision", where=context.where,
+                            why=f"it has {', '.join(sorted(operators))}, whose scales must stay float",
+                            remedy="apply fp16 to the float model that it was made from")  # fmt: skip
+    if FLOAT not in float_types(model.proto):
+        raise NotApplicable("the model has no 32-bit float weights", where=context.where,
+                            remedy="nothing is to be done" if FLOAT16 in float_types(model.proto) else "")  # fmt: skip
+    proto = whole(constants_fixed(model, context))
+    name_nodes(proto.graph)
+    check_names(proto, options.exclude, context.where)
+    declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
+    halved = _in_half(proto, options, context.where)
+    if FLOAT16 not in float_types(halved):
+        raise NotApplicable("no weight became a 16-bit float", where=context.where,
+                            why="all operators with weights are blocked or excluded",
+                            remedy="block or exclude fewer")  # fmt: skip
+    return finished(halved, context)
+
+
+def float_types(proto: "onnx.ModelProto") -> set[int]:
+    """Element types of all constants, those of Constant nodes and bodies too."""
+    types = {tensor.data_type for graph in subgraphs(proto.graph) for tensor in graph.initializer}
+    for graph in subgraphs(proto.graph):
+        for node in graph.node:
+            types |= {attribute.t.data_type for attribute in node.attribute if attribute.HasField("t")}
+    return types
+
+
+def _in_half(proto: "onnx.ModelProto", options: HalfOptions, where: str) -> "onnx.ModelProto":
+    """Through onnxruntime.transformers, with the nodes in order afterwards (quantization Q.3)."""
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+    before = {node.name for node in proto.graph.node}
+    bodies = sum(1 for _ in subgraphs(proto.graph)) > 1
+    with library_call(
+        "onnxruntime.transformers cannot convert the model to half precision", where, "block the operator that it names"
+    ):
+        halved: onnx.ModelProto = convert_float_to_float16(
+            proto, SMALLEST, LARGEST, keep_io_types=options.keep_io, disable_shape_infer=not bodies,
+            op_block_list=[*DEFAULT_OP_BLOCK_LIST, *options.block], node_block_list=list(options.exclude),
+        )  # fmt: skip
+    _keep_between(halved.graph, before)
+    sort_nodes(halved.graph)
+    return halved
+
+
+def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
+    """Let nodes that stay in 32 bits read each other directly, in place.
+
+    The converter casts what such a node gives to 16 bits and, for the next such node, back: what is too large for 16
+    bits would be infinite all the same. `before` names the nodes that it did not insert.
+    """
+    casts = {n.output[0]: n for n in graph.node if n.op_type == "Cast" and n.name not in before}
+    direct = {
+        name: casts[cast.input[0]].input[0]
+        for name, cast in casts.items()
+        if _type_of(cast) == FLOAT and cast.input[0] in casts and _type_of(casts[cast.input[0]]) == FLOAT16
+    }
+    for node in graph.node:
+        node.input[:] = [direct.get(name, name) for name in node.input]
+    for name, source in direct.items():
+        casts[name].input[0] = source  # where an output or a body still reads it: from 32 bits to 32 bits
+    read = read_names(graph.node) | {value.name for value in graph.output}
+    keep_only(graph.node, lambda node: node.output[0] not in casts or node.output[0] in read)
+
+
+def _type_of(cast: "onnx.NodeProto") -> int:
+    return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
+
+
+FP16 = Pass(
+    name="fp16",
+    title="Weights and values in 16-bit floats: half the size, for CoreML and processors with half precision.",
+    apply=fp16,
+    effect=Effect.LOSSY,
+    options=HalfOptions,
+)

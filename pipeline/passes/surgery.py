@@ -1,0 +1,314 @@
+"""Other inputs, outputs, sizes, opsets and places of weights: the graph between them stays."""
+
+import difflib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.model.edit import ONNX_DOMAINS, constant_names, copied, keep_only, onnx_opset, read_names
+from pipeline.model.guards import tensor_bytes
+from pipeline.model.onnx_model import fix_dimensions
+from pipeline.model.signature import open_axes, own_inputs
+from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.edit import changed, declare, large_tensors, make_constant, value_types
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto
+
+
+OVERRIDABLE_SINCE_IR = 4
+"""Before this IR version an initializer must be an input, too (ONNX IR specification, initializers)."""
+
+
+def take_initializers_out(model: Model, _options: Options, _context: PassContext) -> Model:
+    """The model without inputs that have an initializer; NotApplicable where there are none."""
+    graph = model.proto.graph
+    constants = constant_names(graph)
+    if not any(value.name in constants for value in graph.input):
+        raise NotApplicable("nothing to do", why="no initializer is an input")
+    proto = copied(model.proto)
+    keep_only(proto.graph.input, lambda value: value.name not in constants)
+    proto.ir_version = max(proto.ir_version, OVERRIDABLE_SINCE_IR)
+    return replace(model, proto=proto)
+
+
+def constants_fixed(model: Model, context: PassContext) -> Model:
+    """The model without such inputs; the model itself where there are none."""
+    try:
+        return take_initializers_out(model, Options(), context)
+    except NotApplicable:
+        return model
+
+
+CONSTANT_INITIALIZERS = Pass(
+    name="constant-initializers",
+    title="Take initializers out of the inputs: they become constants.",
+    apply=take_initializers_out,
+    effect=Effect.INTERFACE,
+)
+
+
+class DimensionOptions(Options, frozen=True, kw_only=True):
+    """Options of fixed-dimensions."""
+
+    sizes: dict[str, int] = {}
+    """Sizes by symbolic name or as INPUT[AXIS]."""
+    rest: int | None = None
+    """The size of every dimension that `sizes` does not name; without it those stay open."""
+
+
+def fix_sizes(model: Model, options: DimensionOptions, context: PassContext) -> Model:
+    """The model with sizes; ConfigError for a name that it lacks, NotApplicable where no dimension is open."""
+    axes = open_axes(own_inputs(model.proto))
+    if not axes:
+        raise NotApplicable("nothing to do", why="every input dimension has a size")
+    proto = copied(model.proto)
+    fix_dimensions(proto, options.sizes, context.where)
+    if options.rest is not None:
+        fix_dimensions(proto, {axis.key: options.rest for axis in open_axes(own_inputs(proto))}, context.where)
+    return replace(model, proto=proto)
+
+
+FIXED_DIMENSIONS = Pass(
+    name="fixed-dimensions",
+    title="Give dynamic dimensions their sizes.",
+    apply=fix_sizes,
+    effect=Effect.EXACT,
+    options=DimensionOptions,
+)
+
+
+class PruneOptions(Options, frozen=True, kw_only=True):
+    """Options of prune-outputs."""
+
+    outputs: tuple[str, ...]
+    """Names of the values that the model gives from now on, in this order: outputs, or values inside the graph."""
+
+
+def prune_outputs(model: Model, options: PruneOptions, context: PassContext) -> Model:
+    """The model with the named outputs, without the nodes, weights and inputs that only others need.
+
+    Values that only the bodies of If, Loop and Scan read count as needed. ConfigError for a name that no node gives,
+    NotApplicable where these are the outputs already.
+    """
+    wanted = tuple(dict.fromkeys(options.outputs))
+    if wanted == tuple(value.name for value in model.proto.graph.output):
+        raise NotApplicable("nothing to do", why="these are the outputs of the model")
+    proto = copied(model.proto)
+    _check_names(proto.graph, wanted, context.where)
+    _set_outputs(proto, wanted)
+    _drop_unneeded(proto.graph)
+    return changed(model, proto)
+
+
+def expose(model: Model, names: tuple[str, ...]) -> Model:
+    """The model with more outputs: values of its main graph that nodes give."""
+    proto = copied(model.proto)
+    _set_outputs(proto, (*(value.name for value in proto.graph.output), *names))
+    return changed(model, proto)
+
+
+def _check_names(graph: "GraphProto", wanted: tuple[str, ...], where: str) -> None:
+    known = [name for node in graph.node for name in node.output if name]
+    known = [*(value.name for value in graph.output), *known]
+    if not any(wanted):
+        raise ConfigError("no output is named", where=where, remedy=f"name some of: {', '.join(known[:8])}")
+    for name in wanted:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "name an output, or a value that a node gives"
+            raise ConfigError(f"no node of the model gives {name!r}", where=where, remedy=remedy)
+
+
+def _set_outputs(proto: "ModelProto", wanted: tuple[str, ...]) -> None:
+    """Declare the outputs; those from inside the graph get the types that ONNX Runtime infers."""
+    import onnx
+
+    graph = proto.graph
+    declared = {value.name: value for value in graph.output}
+    types = value_types(proto) if any(name not in declared for name in wanted) else {}
+    outputs = []
+    for name in wanted:
+        value = onnx.ValueInfoProto(name=name)
+        if name in declared:
+            value.CopyFrom(declared[name])
+        elif (known := types.get(name)) and known.dtype:
+            declare(value, known)
+        outputs.append(value)
+    del graph.output[:]
+    graph.output.extend(outputs)
+
+
+def _drop_unneeded(graph: "GraphProto") -> None:
+    """Remove what no output needs; in a graph whose nodes are in no order, too."""
+    maker = {name: node for node in graph.node for name in node.output if name}
+    needed, waiting = set[str](), [value.name for value in graph.output]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(read_names([maker[name]]) if name in maker else ())
+    keep_only(graph.node, lambda node: not needed.isdisjoint(node.output))
+    given = {name for node in graph.node for name in node.output}
+    for values in (graph.initializer, graph.input):
+        keep_only(values, lambda value: value.name in needed)
+    keep_only(graph.sparse_initializer, lambda sparse: sparse.values.name in needed)
+    keep_only(graph.value_info, lambda value: value.name in needed and value.name in given)
+    keep_only(graph.quantization_annotation, lambda note: note.tensor_name in needed)
+
+
+PRUNE_OUTPUTS = Pass(
+    name="prune-outputs",
+    title="Keep named outputs, or cut at inner values; remove what they do not need.",
+    apply=prune_outputs,
+    effect=Effect.INTERFACE,
+    options=PruneOptions,
+)
+
+
+class ExternalOptions(Options, frozen=True, kw_only=True):
+    """Options of external-data."""
+
+    min_bytes: int = 1024
+    """Weights of fewer bytes stay in the model."""
+
+
+def to_external(model: Model, options: ExternalOptions, context: PassContext) -> Model:
+    """The model with its weights in a file of their own, MODEL.data, once it is saved.
+
+    Weights in Constant nodes of the main graph become initializers first. NotApplicable where none is large enough.
+    """
+    if options.min_bytes < 1:
+        raise ConfigError("min_bytes is not positive", where=context.where, remedy="give 1 or more bytes")
+    proto = copied(model.proto)
+    _constants_as_initializers(proto.graph, options.min_bytes)
+    make_constant(proto)
+    names = large_tensors(proto.graph, options.min_bytes)
+    if names <= model.outside:
+        raise NotApplicable("nothing to do", why=f"no weight in the model has {options.min_bytes} bytes or more")
+    return replace(changed(model, proto), outside=frozenset(model.outside | names))
+
+
+def _constants_as_initializers(graph: "GraphProto", least: int) -> None:
+    """Make initializers of Constant nodes with so many bytes, unless the constant is an output."""
+    outputs = {value.name for value in graph.output}
+    moved = set()
+    for node in graph.node:
+        if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or outputs & set(node.output):
+            continue
+        for attribute in node.attribute:
+            tensor = attribute.t
+            if attribute.name == "value" and tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= least:
+                added = graph.initializer.add()
+                added.CopyFrom(tensor)
+                added.name = node.output[0]
+                moved.add(node.output[0])
+    keep_only(graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
+
+
+def to_inline(model: Model, _options: Options, _context: PassContext) -> Model:
+    """The model with all weights in its own file once it is saved; NotApplicable where they are."""
+    if not model.outside:
+        raise NotApplicable("nothing to do", why="no weight lies in another file")
+    return replace(model, outside=frozenset())
+
+
+EXTERNAL = Pass(
+    name="external-data",
+    title="Put weights into a file beside the model, those in Constant nodes too.",
+    apply=to_external,
+    effect=Effect.EXACT,
+    options=ExternalOptions,
+)
+INLINE = Pass(
+    name="inline-data",
+    title="Put weights from files beside the model into it.",
+    apply=to_inline,
+    effect=Effect.EXACT,
+)
+
+
+class OpsetOptions(Options, frozen=True, kw_only=True):
+    """Options of opset."""
+
+    version: int
+    """The opset of ai.onnx to convert to, over that of the model."""
+
+
+def convert_opset(model: Model, options: OpsetOptions, context: PassContext) -> Model:
+    """The model in a newer opset; weights stay where they are.
+
+    NotApplicable for the same or an older opset and for models with functions, which the converter loses; ConfigError
+    for an opset that the installed onnx does not know, ModelError where the converter cannot.
+    """
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= options.version <= newest:
+        raise ConfigError(f"there is no opset {options.version}", where=context.where,
+                          remedy=f"the installed onnx {onnx.__version__} knows 1 to {newest}")  # fmt: skip
+    now = onnx_opset(model.proto)
+    if now == options.version:
+        raise NotApplicable("nothing to do", why=f"the model is opset {now}")
+    if now > options.version:
+        raise NotApplicable(
+            f"opset {now} cannot become {options.version}",
+            why="ONNX's version converter lacks most adapters to older opsets: 1 of 12 models could be converted down",
+            remedy="export the model again with that opset",
+        )
+    return changed(model, converted(model.proto, options.version))
+
+
+def raise_opset(model: Model, least: int, where: str) -> Model:
+    """The model with at least this opset; ModelError with the reason where ONNX cannot convert it."""
+    if onnx_opset(model.proto) >= least:
+        return model
+    try:
+        return changed(model, converted(model.proto, least))
+    except ModelError as error:
+        raise ModelError(
+            f"ONNX cannot convert the model to opset {least}", where=where, why=error.why or error.what,
+            remedy=f"export the model again with opset {least} or newer",
+        ) from error  # fmt: skip
+
+
+def converted(proto: "ModelProto", target: int) -> "ModelProto":
+    """The message in another opset, with what the converter's own representation has no place for put back.
+
+    Opsets below the model's are tried, too. ModelError with the converter's reason when it cannot.
+    """
+    from onnx import version_converter
+
+    if proto.functions or proto.graph.sparse_initializer:
+        lost = "functions" if proto.functions else "sparse initializers"
+        raise NotApplicable("the opset cannot be converted", why=f"ONNX's version converter loses the model's {lost}")
+    try:
+        newer = version_converter.convert_version(proto, target)
+    except Exception as error:  # the converter throws RuntimeError, its own ConvertError, and what protobuf has
+        text = str(error).strip().partition("\n")[0]
+        why = (text.rpartition("failed: ")[2] or text).replace("$", "")[:200]
+        raise ModelError("ONNX's version converter cannot convert the model", why=why) from error
+    _restore(proto, newer)
+    return newer
+
+
+def _restore(before: "ModelProto", after: "ModelProto") -> None:
+    """Put back where weights lie and what describes the model."""
+    external = {t.name: t for t in before.graph.initializer if t.data_location == t.EXTERNAL}
+    left = {t.name: t for t in after.graph.initializer}
+    if not external.keys() <= left.keys():
+        raise ModelError("ONNX's version converter loses parts of this model")
+    for name, tensor in external.items():
+        left[name].CopyFrom(tensor)
+    after.ir_version = max(before.ir_version, after.ir_version)
+    del after.metadata_props[:]
+    after.metadata_props.extend(before.metadata_props)
+
+
+OPSET = Pass(
+    name="opset",
+    title="Convert to a newer opset.",
+    apply=convert_opset,
+    effect=Effect.ROUNDING,
+    options=OpsetOptions,
+)
