@@ -16,11 +16,11 @@ EXIT_CODES = {Status.OK: 0, Status.FAILED: 1, Status.SKIPPED: 1}
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(prog="python -m device_runner", description=__doc__)
-    made.add_argument("spec", type=Path, help="a RunSpec as JSON")
-    made.add_argument("--device", default="local", help="local (default), adb:SERIAL or adb:SERIAL@HOST:PORT")
-    made.add_argument("--output", type=Path, help="file for the RunResult; stdout by default")
-    return made
+    arguments = argparse.ArgumentParser(prog="python -m device_runner", description=__doc__)
+    arguments.add_argument("spec", type=Path, help="a RunSpec as JSON")
+    arguments.add_argument("--device", default="local", help="local (default), adb:SERIAL or adb:SERIAL@HOST:PORT")
+    arguments.add_argument("--output", type=Path, help="file for the RunResult; stdout by default")
+    return arguments
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:

@@ -1,9 +1,11 @@
 """What a device is, with its facts and NNAPI devices as values, and how its name in a config becomes one."""
 
+import contextlib
 import difflib
 import fnmatch
 import importlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
@@ -11,10 +13,8 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 from urllib.parse import parse_qsl
 
-import msgspec
-
 from device_runner.errors import SpecError
-from device_runner.library_source import Library
+from device_runner.library import Library
 from device_runner.result import Conditions, RunResult, Struct
 from device_runner.spec import RunSpec
 
@@ -64,7 +64,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What a device is. 0, "" and empty tuples where it does not tell.
 
     `host` is the computer that it is attached to and `serial` the number that its maker gave it: with them devices of
-    several hosts are told apart (`identity`), and both are "" in facts of earlier releases.
+    several hosts are told apart (`identity`).
     `platform` is android, linux, macos; `abis` are Android's names (arm64-v8a, x86_64, ...), best first;
     `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready. `nnapi` is None where no probe
     has looked yet; `nnapi_devices` are named from API level 29 on.
@@ -108,30 +108,42 @@ def identity(facts: DeviceFacts) -> str:
     return f"adb:{facts.serial if on_network(serial) else serial}"
 
 
-class Device(Protocol):
-    """Something that executes RunSpecs. `run` never raises for what a run meets: that is in its result."""
+class Device(ABC):
+    """Something that executes RunSpecs; `name` is how configs and results call it: `local`, `adb:SERIAL`.
 
-    @property
-    def name(self) -> str:
-        """How configs and results call it: `local`, `adb:SERIAL`."""
+    What derives it puts onto `opened` what is to be given back when it is closed.
+    """
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.opened = contextlib.ExitStack()
+
+    @abstractmethod
     def facts(self) -> DeviceFacts:
         """What it is; raises RunnerError when it cannot be asked."""
 
+    @abstractmethod
     def library_for(self, given: str | None) -> Library:
         """The library that a spec with this one (None: none is named) is run with; raises RunnerError for none."""
 
+    @abstractmethod
     def run(self, spec: RunSpec) -> RunResult:
-        """Execute one spec. Files of the result lie in the spec's outputs_folder."""
+        """Execute one spec. Files of the result lie in the spec's outputs_folder.
+
+        Nothing is raised for what a run meets: that is in its result.
+        """
 
     def close(self) -> None:
         """Give back what it holds: its work folder, its lease, settings that it changed."""
+        self.opened.close()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 @runtime_checkable
@@ -159,16 +171,16 @@ def zones_celsius(files: Iterable[tuple[str, str]]) -> dict[str, float]:
 
     What a zone without a name says, and what is no temperature above 0 °C, is left out.
     """
-    said = dict(islice(files, 2 * ZONES_MAX))
-    found: dict[str, float] = {}
-    for path, line in said.items():
+    lines = dict(islice(files, 2 * ZONES_MAX))
+    celsius: dict[str, float] = {}
+    for path, line in lines.items():
         zone, _, kind = path.rpartition("/")
-        name = "".join(char for char in said.get(f"{zone}/type", "").strip() if char.isprintable())[:64]
+        name = "".join(char for char in lines.get(f"{zone}/type", "").strip() if char.isprintable())[:64]
         if kind == "temp" and name and re.fullmatch(r"[0-9]{1,6}", line.strip()):
             millidegrees = int(line)
             if 0 < millidegrees <= HOTTEST_MILLIDEGREES:
-                found[name] = max(millidegrees / 1000, found.get(name, 0.0))
-    return found
+                celsius[name] = max(millidegrees / 1000, celsius.get(name, 0.0))
+    return celsius
 
 
 Waiting = Callable[[str], bool]
@@ -180,67 +192,11 @@ def no_waiting(_holder: str) -> bool:
     return False
 
 
-class NamedDevice:
-    """A device under another name, as in a lab where several hosts have a `local`."""
-
-    def __init__(self, device: Device, facts: DeviceFacts) -> None:
-        self.name = facts.name
-        self._device = device
-        self._facts = facts
-
-    def facts(self) -> DeviceFacts:
-        """The facts that it was given its name with."""
-        return self._facts
-
-    def library_for(self, given: str | None) -> Library:
-        """That of the device."""
-        return self._device.library_for(given)
-
-    def run(self, spec: RunSpec) -> RunResult:
-        """Its result, under this name."""
-        return msgspec.structs.replace(self._device.run(spec), device=self.name)
-
-    def close(self) -> None:
-        """Close the device."""
-        self._device.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class NamedConditionedDevice(NamedDevice):
-    """The same of a device with conditions."""
-
-    def __init__(self, device: Device, facts: DeviceFacts, conditioned: Conditioned) -> None:
-        super().__init__(device, facts)
-        self._conditioned = conditioned
-
-    def conditions(self) -> Conditions:
-        """Those of the device; raises RunnerError when it does not answer."""
-        return self._conditioned.conditions()
-
-    def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
-        """Arrange the device."""
-        return self._conditioned.arrange(fixed_performance=fixed_performance, screen_on=screen_on)
-
-
-def named(device: Device, facts: DeviceFacts) -> Device:
-    """The device under the name in `facts`."""
-    if isinstance(device, Conditioned):
-        return NamedConditionedDevice(device, facts, device)
-    return NamedDevice(device, facts)
-
-
 OPENERS: dict[str, str] = {
     "local": "device_runner.local:open_local",
     "adb": "device_runner.adb.device:open_adb",
     "android-host": "device_runner.android_host.device:open_android_host",
-    "linux-host": "device_runner.linux_host:open_linux_host",
+    "linux-host": "device_runner.host_device:open_linux_host",
 }
 """First part of a device's name to the function that opens it with the rest; imported when asked for."""
 
@@ -278,44 +234,30 @@ def read_options(query: str, where: str, known: Sequence[str]) -> dict[str, str]
 Test = Callable[[DeviceFacts], bool]
 
 
-def _glob(pattern: str) -> Callable[[str], bool]:
-    return lambda text: fnmatch.fnmatchcase(text.lower(), pattern.lower())
-
-
-def _model(pattern: str) -> Test:
-    fits = _glob(pattern)
-    return lambda facts: fits(facts.model) or fits(f"{facts.manufacturer} {facts.model}")
+def _glob(pattern: str, words: Callable[[DeviceFacts], Iterable[str]]) -> Test:
+    """Whether one of a device's words fits a pattern, without regard to case."""
+    return lambda facts: any(fnmatch.fnmatchcase(word.lower(), pattern.lower()) for word in words(facts))
 
 
 def _serial(pattern: str) -> Test:
-    fits = _glob(pattern)
-    return lambda facts: fits(split_server(facts.name.partition(":")[2])[0])
-
-
-def _soc(pattern: str) -> Test:
-    fits = _glob(pattern)
-    return lambda facts: fits(facts.soc) or fits(facts.soc.rpartition(" ")[2])
-
-
-def _abi(name: str) -> Test:
-    return lambda facts: name in facts.abis
+    return _glob(pattern, lambda facts: [split_server(facts.name.partition(":")[2])[0]])
 
 
 def _api(text: str) -> Test:
     """One level, or a range with open ends: 29, 29-33, 29-, -33."""
-    found = re.fullmatch(r"(\d{0,2})(-?)(\d{0,2})", text)
-    if not found or not (found[1] or found[3]):
+    match = re.fullmatch(r"(\d{0,2})(-?)(\d{0,2})", text)
+    if not match or not (match[1] or match[3]):
         raise SpecError(f"{text!r} is no API level or range", remedy="write api=29, api=29-33, api=29- or api=-33")
-    low = int(found[1] or 0)
-    high = int(found[3] or 99) if found[2] else low
+    low = int(match[1] or 0)
+    high = int(match[3] or 99) if match[2] else low
     return lambda facts: facts.api_level > 0 and low <= facts.api_level <= high
 
 
 CONDITIONS: dict[str, Callable[[str], Test]] = {
     "serial": _serial,
-    "model": _model,
-    "soc": _soc,
-    "abi": _abi,
+    "model": lambda pattern: _glob(pattern, lambda facts: [facts.model, f"{facts.manufacturer} {facts.model}"]),
+    "soc": lambda pattern: _glob(pattern, lambda facts: [facts.soc, facts.soc.rpartition(" ")[2]]),
+    "abi": lambda name: lambda facts: name in facts.abis,
     "api": _api,
 }
 """Key of a condition to what makes its test; patterns are globs, without regard to case."""

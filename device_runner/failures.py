@@ -46,6 +46,12 @@ TEXTS = (
          "run with the Android library of the app (its AAR), or remove nnapi", FailureKind.PROVIDER_MISSING),
     Text(r"this system has no NNAPI", "the device has no libneuralnetworks.so",
          "use a device with API level 27 or higher, or remove nnapi", FailureKind.PROVIDER_MISSING),
+    Text(r"Failed to get a WebGPU adapter",
+         "the library has WebGPU, and found no GPU here with a driver that it can use",
+         "use a device with a GPU and its driver (Vulkan; on Apple's systems Metal), or remove webgpu",
+         FailureKind.PROVIDER_REFUSED),
+    Text(r"Failed to get a WebGPU device", "the driver of the GPU lacks something that WebGPU needs",
+         "update the driver, use another device, or remove webgpu", FailureKind.PROVIDER_REFUSED),
     Text(r"execution provider is not (?:supported|enabled) in this build",
          "the library was built without that provider: it is not compiled in",
          "use a library that has it, build it in, or remove the provider", FailureKind.PROVIDER_MISSING, Topic.BUILD),
@@ -145,6 +151,10 @@ TEXTS = (
     Text(r"Invalid rank for input|Got invalid dimensions for input",
          "an input does not have the shape that the model expects",
          "give inputs of the model's shapes, or sizes for its dynamic dimensions", FailureKind.BAD_INPUT),
+    Text(r"Invalid rank for output|Got invalid dimensions for output",
+         "an output does not have the shape that the model declares for it",
+         "correct its shape in the model's graph.output; or let ONNX Runtime make the output's memory: it checks the "
+         "shape of memory that it is given only"),
     Text(r"Unexpected input data type", "an input does not have the type that the model expects",
          "give inputs of the model's types", FailureKind.BAD_INPUT),
     Text(r"dimension \d+ \(.*\) is not fixed", "the model has a dynamic dimension, and no size is given for it",
@@ -177,6 +187,9 @@ TEXTS = (
 )  # fmt: skip
 """Fragments of facts measured with the stock wheels 1.7 to 1.31 and read in their sources; the first match counts."""
 
+ENFORCED = re.compile(r"\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)", re.DOTALL)
+"""What ORT_ENFORCE writes before its message: source file, function and condition, for its developers alone."""
+
 MOST_QUOTED = 80
 """Characters of a message that a cause repeats."""
 
@@ -184,8 +197,8 @@ MOST_QUOTED = 80
 def text_of_message(message: str, *topics: Topic) -> Text | None:
     """The first text that a message has, of the topics if any are named, its cause with the message's own words."""
     for text in TEXTS:
-        if (not topics or text.topic in topics) and (found := re.search(text.fragment, message)):
-            words = [visible(group or "?")[:MOST_QUOTED] for group in found.groups()]
+        if (not topics or text.topic in topics) and (match := re.search(text.fragment, message)):
+            words = [visible(group or "?")[:MOST_QUOTED] for group in match.groups()]
             return replace(text, cause=text.cause.format(*words))
     return None
 
@@ -259,12 +272,17 @@ def _host_full(error: OSError) -> Failure:
 
 
 def explain(failure: Failure) -> Failure:
-    """The failure with kind, cause and remedy filled in from its message; what it already has stays."""
-    found = None if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT) else text_of_message(failure.message)
-    cause, remedy = (found.cause, found.remedy) if found else KINDS[failure.kind]
+    """The failure with kind, cause and remedy filled in from its message; what it already has stays.
+
+    A message that a text explains loses the place in ONNX Runtime's sources; in all others that is all there is.
+    """
+    text = None if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT) else text_of_message(failure.message)
+    cause, remedy = (text.cause, text.remedy) if text else KINDS[failure.kind]
+    words = failure.message[place.end() :].rstrip() if (place := ENFORCED.match(failure.message)) else failure.message
     return msgspec.structs.replace(
         failure,
-        kind=(found and found.kind) or failure.kind,
+        message=words if text and re.search(text.fragment, words) else failure.message,
+        kind=(text and text.kind) or failure.kind,
         cause=failure.cause or cause,
         remedy=failure.remedy or remedy,
     )

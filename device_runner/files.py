@@ -1,7 +1,10 @@
 """Files and folders of this program: digests of what runs need and give, caches, state, scratch folders with locks."""
 
 import contextlib
+import ctypes
+import errno
 import fcntl
+import functools
 import hashlib
 import math
 import os
@@ -15,7 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner.errors import RunnerError, UnavailableError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.result import Failure, FailureKind, RunResult, status_of
 from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
 
@@ -64,16 +67,16 @@ def broken_output(tensor: TensorFile) -> Failure | None:
     path = Path(tensor.file)
     data = path.read_bytes() if path.is_file() else None
     if data is None:
-        found = "is missing"
+        state = "is missing"
     elif len(data) != tensor_bytes(tensor):
-        found = f"has {len(data)} bytes, its shape wants {tensor_bytes(tensor)}"
+        state = f"has {len(data)} bytes, its shape wants {tensor_bytes(tensor)}"
     elif tensor.crc32 is not None and zlib.crc32(data) != tensor.crc32:
-        found = "is not what the probe wrote: its checksum differs"
+        state = "is not what the probe wrote: its checksum differs"
     else:
         return None
     return Failure(
         kind=FailureKind.GARBAGE,
-        message=f"output {tensor.name}: the file {found}",
+        message=f"output {tensor.name}: the file {state}",
         cause="the device did not hand over what the run wrote",
         remedy="run it once more",
     )
@@ -96,13 +99,14 @@ def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
         return bare
     target = Path(spec.outputs_folder)
     target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix=".part-") as name:
-        folder = Path(name)
+    with scratch_folder(".part-", target) as folder:
 
         def taken(file: str, limit_bytes: int) -> str:
-            wanted = _run_file(file)
-            fetch(wanted, folder / wanted, limit_bytes)
-            return str(folder / wanted)
+            name = file.rpartition("/")[2]
+            if not re.fullmatch(r"output_[0-9]{1,6}\.raw|output_labelled\.raw|profile[A-Za-z0-9_.-]{0,100}", name):
+                raise RunnerError(f"the device names a file that is none of ours: {file!r}")
+            fetch(name, folder / name, limit_bytes)
+            return str(folder / name)
 
         tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
         staged = [replace(tensor, file=taken(tensor.file, tensor_bytes(tensor))) for tensor in tensors]
@@ -116,13 +120,6 @@ def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
     labelled = kept[-1] if result.labelled_outputs else None
     profile_file = profile and str(target / Path(profile).name)
     return replace(result, outputs=outputs, labelled_outputs=labelled, profile_file=profile_file)
-
-
-def _run_file(file: str) -> str:
-    name = file.rpartition("/")[2]
-    if not re.fullmatch(r"output_[0-9]{1,6}\.raw|output_labelled\.raw|profile[A-Za-z0-9_.-]{0,100}", name):
-        raise RunnerError(f"the device names a file that is none of ours: {file!r}")
-    return name
 
 
 NOTE = "SHA256SUMS"
@@ -139,22 +136,12 @@ def state_folder() -> Path:
     return _folder("ORT_MOBILE_STATE", "XDG_STATE_HOME", ".local/state")
 
 
-def _folder(own: str, base: str, default: str) -> Path:
+def _folder(variable: str, base: str, default: str) -> Path:
     """By the XDG base directory specification, which says to ignore variables that are no absolute path."""
-    if chosen := os.environ.get(own):
+    if chosen := os.environ.get(variable):
         return Path(chosen)
     shared = os.environ.get(base, "")
     return (Path(shared) if Path(shared).is_absolute() else Path.home() / default) / "ort-mobile"
-
-
-def state_file(name: str) -> Path:
-    """A file of the state folder; one of that name that earlier releases kept in the cache is moved there first."""
-    path, old = state_folder() / name, cache_folder() / name
-    if old.is_file() and not path.exists():
-        with own_folder_errors(path, "ORT_MOBILE_STATE"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(old, path)
-    return path
 
 
 @contextlib.contextmanager
@@ -174,9 +161,8 @@ def own_folder_errors(path: Path, variable: str = "ORT_MOBILE_CACHE") -> Iterato
 def note_digests(folder: Path, names: Iterable[str]) -> None:
     """Note the sha256 of files of a folder beside them; raises OSError."""
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(names)]
-    part = folder / f".{NOTE}.{os.getpid()}"
-    part.write_text("".join(lines), encoding="utf-8")
-    part.replace(folder / NOTE)
+    with replacing(folder / NOTE) as part:
+        part.write_text("".join(lines), encoding="utf-8")
 
 
 def are_sound(folder: Path, names: Iterable[str]) -> bool:
@@ -188,12 +174,6 @@ def are_sound(folder: Path, names: Iterable[str]) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
 
-
-NEW = ".new-"
-"""Before a folder's own prefix until it is locked: nobody takes it for abandoned in between."""
-
-BUILD_PREFIX = ".build-"
-"""Folders in which something is built, next to where it goes."""
 
 RUN_PREFIX = "ort-mobile-run-"
 """Folders of runs in the system's folder for temporary files."""
@@ -213,38 +193,207 @@ def taking_turns(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new folder in `parent` (the system's temporary folder), removed at the end. Raises OSError."""
-    new = Path(tempfile.mkdtemp(prefix=NEW + prefix, dir=parent))
-    path = new.with_name(new.name.removeprefix(NEW))
-    descriptor = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        new.rename(path)
-        yield path
-    finally:
-        for folder in (new, path):
-            shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+def scratch_folder(prefix: str = "ort-mobile-work-", parent: Path | None = None) -> Iterator[Path]:
+    """A new folder in `parent` (the system's temporary folder), removed at the end. Raises OSError.
+
+    The first of a process removes what processes that were killed left there under the same prefix.
+    """
+    folder = (parent or Path(tempfile.gettempdir())).absolute()
+    _remove_abandoned_once(prefix, folder)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        with contextlib.ExitStack() as stack:
+            # Until it is locked another process may take it for abandoned and remove it: then the next name is tried.
+            locked = False
+            with contextlib.suppress(BlockingIOError):
+                locked = stack.enter_context(_lock(path))
+            if locked:
+                stack.callback(shutil.rmtree, path, ignore_errors=True)
+                yield path
+                return
 
 
 def remove_abandoned(prefix: str, parent: Path | None = None) -> None:
-    """Remove this user's folders of `scratch_folder` with this prefix whose process has ended.
+    """Remove this user's folders of `scratch_folder` with exactly this prefix whose process has ended.
 
     `parent` may not exist. Links, other users' folders, and file systems without locks are left alone.
     """
-    with contextlib.suppress(OSError):
-        for path in list((parent or Path(tempfile.gettempdir())).glob(f"{prefix}*")):
-            _remove_abandoned(path)
+    names = re.compile(re.escape(prefix) + "[a-z0-9_]{8}")  # what tempfile.mkdtemp appends
+    with contextlib.suppress(OSError), os.scandir(parent or tempfile.gettempdir()) as entries:
+        for path in [Path(entry.path) for entry in entries if names.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError), _lock(path, needed=True) as locked:
+                if locked:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
-def _remove_abandoned(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+_remove_abandoned_once = functools.cache(remove_abandoned)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, *, needed: bool = False) -> Iterator[bool]:
+    """Hold the lock of a folder of this user's; False where it is gone by then.
+
+    Raises BlockingIOError where another process holds it, PermissionError for another user's folder, and OSError for a
+    link, for a file, and with `needed` where the file system has no locks.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        facts = os.fstat(descriptor)
+        if facts.st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "it belongs to another user", str(folder))
         try:
-            if os.fstat(descriptor).st_uid == os.geteuid():
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if needed or isinstance(error, BlockingIOError):
+                raise
+        here = None
+        with contextlib.suppress(FileNotFoundError):
+            here = folder.lstat()
+        yield here is not None and os.path.samestat(facts, here)
+    finally:
+        os.close(descriptor)
+
+
+NEW, OLD = "new", "old"
+"""In a staging folder: what is being made, and what was taken out of its place where names cannot be swapped."""
+
+RENAME_EXCHANGE, AT_FDCWD = 2, -100
+"""Of renameat2(2), Linux 3.15 and glibc 2.28: both names exist at every instant."""
+NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+"""What a file system, a kernel or a sandbox without it says."""
+
+
+def staging_of(place: Path) -> Path:
+    """The folder beside `place` in which what goes there is made: one for each place, so that nothing is guessed."""
+    name = f".{place.name}.ort-mobile"
+    if len(os.fsencode(name)) > 255:  # NAME_MAX of Linux and macOS
+        name = f".{hashlib.sha256(os.fsencode(place.name)).hexdigest()}.ort-mobile"
+    return place.with_name(name)
+
+
+@contextlib.contextmanager
+def staging_folder(place: Path) -> Iterator[Path]:
+    """An empty folder beside `place`, for `take_place`; nobody else can replace `place` meanwhile.
+
+    What a process that was killed left there goes first, and what it had taken out of `place` is put back. However
+    the block ends, `place` is then what it was or what took its place. Raises SpecError while another process has it,
+    OSError.
+    """
+    place = place.resolve()
+    staging = staging_of(place)
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):  # the second removes what an interruption of the first left
+            stack.callback(restore_place, place)
+        try:
+            staging.mkdir(mode=0o700, exist_ok=True)
+            while not stack.enter_context(_lock(staging)):  # whoever had it removed it
+                staging.mkdir(mode=0o700, exist_ok=True)
+        except BlockingIOError as error:
+            raise SpecError(
+                "another process is replacing this", where=str(place), why=f"it holds the lock of {staging.name}",
+                remedy="wait until it has ended, then start this command again",
+            ) from error  # fmt: skip
+        _restore(place, staging)
+        (staging / NEW).mkdir()
+        yield staging / NEW
+
+
+def take_place(new: Path, place: Path) -> None:
+    """Put the folder of `staging_folder` in its place, whatever is there; raises OSError.
+
+    The old one goes with the end of `staging_folder`. Where the file system cannot swap two names there is an instant
+    without either; a process that is killed then leaves what `restore_place` puts back.
+    """
+    place = place.resolve()
+    if not os.path.lexists(place):
+        new.rename(place)
+    elif not _exchange(new, place):
+        old = new.with_name(OLD)
+        place.rename(old)
+        new.rename(place)
+        old.rename(new)  # from here on it is waste: only a whole folder may ever be named `old`
+    with contextlib.suppress(OSError):
+        sync(place.parent)
+
+
+def restore_place(place: Path) -> None:
+    """Put back what a process took out of `place` when it was killed, and remove what it was making.
+
+    Nothing is done while another process replaces it. Raises RunnerError.
+    """
+    place = place.resolve()
+    with contextlib.suppress(OSError), _lock(staging_of(place)) as locked:
+        if locked:
+            _restore(place, staging_of(place), done=True)
+
+
+def _restore(place: Path, staging: Path, *, done: bool = False) -> None:
+    try:
+        if not os.path.lexists(place) and os.path.lexists(staging / OLD):
+            (staging / OLD).rename(place)
+    except OSError as error:
+        raise RunnerError(
+            "what was here could not be put back", where=str(place), why=error.strerror or str(error),
+            remedy=f"it is whole in {staging / OLD}: rename it, or start this command again",
+        ) from error  # fmt: skip
+    for name in (OLD, NEW):
+        shutil.rmtree(staging / name, ignore_errors=True)
+    if done:
+        with contextlib.suppress(OSError):
+            staging.rmdir()
+
+
+def _exchange(new: Path, place: Path) -> bool:
+    """Swap two names in one step; False where that is not possible here. Raises OSError."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(place), RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(place))
+
+
+def sync(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+PART = ".part"
+"""What the names of files end in that are not whole yet; they begin with a dot."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and vanishes when not.
+
+    The bytes are on disk before the name is (fsync, rename), so that no reader and no crash sees half a file. Raises
+    OSError.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=PART, dir=path.parent)
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.chmod(0o666 & ~umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def umask() -> int:
+    """The permissions that this process takes away from new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -12,16 +12,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-import msgspec
+from msgspec.structs import replace
 
-from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, zones_celsius
+from device_runner.device import GRACE_SECONDS, Device, DeviceFacts, Waiting, no_waiting, zones_celsius
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.failures import explain, failure_of
 from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
-from device_runner.library_source import Library, resolve
+from device_runner.library import Library, resolve
 from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
     PROFILE_PREFIX,
@@ -60,16 +58,42 @@ def run_group(
     Everything of the group is dead when this returns or raises. Raises OSError when it cannot start.
     """
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-        process = subprocess.Popen(
-            command,
-            cwd=folder if inside else None,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=dict(environment),
-            start_new_session=True,
-        )
-        return _wait(process, limit_seconds)
+        with _STARTING:  # a process that runs but is not in the list yet would outlive `end_runs`
+            process = subprocess.Popen(
+                command,
+                cwd=folder if inside else None,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=dict(environment),
+                start_new_session=True,
+            )
+            _RUNNING.append(process)
+        try:
+            code = _wait(process, limit_seconds)
+        finally:
+            _RUNNING.remove(process)
+        if process in _ENDED:
+            raise KeyboardInterrupt
+        return code
+
+
+_STARTING = threading.RLock()
+_RUNNING: list["subprocess.Popen[bytes]"] = []
+_ENDED: list["subprocess.Popen[bytes]"] = []
+
+
+def end_runs() -> None:
+    """Kill everything that runs here in any thread: its `run_group` raises KeyboardInterrupt, and no result is made.
+
+    Ctrl-C reaches the main thread only, and the probe is in a session of its own.
+    """
+    with _STARTING:
+        running = list(_RUNNING)
+    for process in running:
+        _ENDED.append(process)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_seconds: float) -> int | None:
@@ -110,11 +134,12 @@ def run_here(
     tool = tool_of(spec)
     if isinstance(tool, Failure):
         return without_measurement(spec, device, tool)
-    beside = tool.path.parent / (tool.library_name or ".none")
+    program, library_name = tool
+    beside = program.parent / (library_name or ".none")
     library = Path(spec.library) if spec.library else beside if beside.is_file() else default_library
     (folder / model_name(spec)).symlink_to(Path(spec.model).absolute())
-    if tool.library_name:
-        (folder / tool.library_name).symlink_to(library.absolute())
+    if library_name:
+        (folder / library_name).symlink_to(library.absolute())
     for name, data in input_files(spec):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
@@ -124,7 +149,7 @@ def run_here(
         variables = {**os.environ, **environment}
         paths = ":".join(filter(None, (str(folder), variables.get("LD_LIBRARY_PATH"))))
         variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
-        code = run_group([str(tool.path), *arguments], folder, spec.timeout_seconds, variables, inside=True)
+        code = run_group([str(program), *arguments], folder, spec.timeout_seconds, variables, inside=True)
         profiles = sorted(path.name for path in folder.glob(f"{PROFILE_PREFIX}_*.json"))
         return FinishedProcess(
             code=code,
@@ -168,15 +193,14 @@ def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
     return LocalDevice(build_probe())
 
 
-class LocalDevice:
+class LocalDevice(Device):
     """Runs specs on this computer. Its numbers are this computer's: they rank what ships to such computers."""
-
-    name = "local"
 
     def __init__(
         self, probe: Path, *, environment: Mapping[str, str] | None = None, emulator: Sequence[str] = ()
     ) -> None:
         """`environment` is added to this process's own for every run; `emulator` stands before the probe."""
+        super().__init__("local")
         self._probe = (*emulator, str(probe))
         self._environment = dict(environment or {})
 
@@ -195,87 +219,53 @@ class LocalDevice:
             if failure := missing_input(spec):
                 return without_measurement(spec, self.name, failure)
             with scratch_folder(RUN_PREFIX) as folder:
-                return self._run_in(spec, library, folder)
+                started, before = utc_now(), host_conditions()
+                if spec.perf_test:
+                    result = run_here(spec, self.name, folder, library, self._environment)
+                else:
+                    paths = ProbePaths(
+                        library=str(library.absolute()),
+                        model=str(Path(spec.model).absolute()),
+                        inputs=tuple(str(Path(tensor.file).absolute()) for tensor in spec.inputs),
+                        labelled=str(Path(spec.labelled.file).absolute()) if spec.labelled else None,
+                        outputs=None if spec.outputs_folder is None else str(folder / "output_"),
+                        profile=str(folder / "profile") if spec.profile else None,
+                    )
+                    answer = self._ask(encode_request(spec, paths), folder, spec.timeout_seconds)
+                    if isinstance(answer, Failure):
+                        result = without_measurement(spec, self.name, answer)
+                    else:
+                        result = to_result(spec, self.name, answer)
+                        result = keep_files(spec, result, lambda name, path, _: shutil.move(folder / name, path))
+                return replace(result, started_at=started, before=before, after=host_conditions())
         except (RunnerError, OSError) as error:
             return without_measurement(spec, self.name, failure_of(error))
-
-    def _run_in(self, spec: RunSpec, library: Path, folder: Path) -> RunResult:
-        started, before = utc_now(), host_conditions()
-        if spec.perf_test:
-            result = run_here(spec, self.name, folder, library, self._environment)
-        else:
-            result = self._by_probe(spec, library, folder)
-        return msgspec.structs.replace(result, started_at=started, before=before, after=host_conditions())
-
-    def _by_probe(self, spec: RunSpec, library: Path, folder: Path) -> RunResult:
-        request = folder / "request"
-        request.write_bytes(encode_request(spec, _places(spec, library, folder)))
-        limit = spec.timeout_seconds + GRACE_SECONDS
-        answer = run_process([*self._probe, str(request)], folder, limit, self._environment)
-        if isinstance(answer, Failure):
-            return without_measurement(spec, self.name, answer)
-        return keep_files(
-            spec, to_result(spec, self.name, answer), lambda name, path, _: shutil.move(folder / name, path)
-        )
 
     def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
         """What NNAPI of the process's environment says to these questions (probe/inspect.h)."""
         with scratch_folder(RUN_PREFIX) as folder:
-            request = folder / "request"
-            request.write_bytes(encode_inspection(asked, limit_seconds=limit_seconds))
-            command = [*self._probe, str(request)]
-            return run_process(command, folder, limit_seconds + GRACE_SECONDS, self._environment)
+            return self._ask(encode_inspection(asked, limit_seconds=limit_seconds), folder, limit_seconds)
 
-    def close(self) -> None:
-        """Nothing to give back: every run's folder goes with it."""
+    def _ask(self, request: bytes, folder: Path, limit_seconds: float) -> ProbeAnswer | Failure:
+        """The document of the probe in a process of its own; a Failure when there is none.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _places(spec: RunSpec, library: Path, folder: Path) -> ProbePaths:
-    return ProbePaths(
-        library=str(library.absolute()),
-        model=str(Path(spec.model).absolute()),
-        inputs=tuple(str(Path(tensor.file).absolute()) for tensor in spec.inputs),
-        labelled=str(Path(spec.labelled.file).absolute()) if spec.labelled else None,
-        outputs=None if spec.outputs_folder is None else str(folder / "output_"),
-        profile=str(folder / "profile") if spec.profile else None,
-    )
-
-
-def run_process(
-    command: list[str], folder: Path, limit_seconds: float, environment: Mapping[str, str] | None = None
-) -> ProbeAnswer | Failure:
-    """Run the probe in a session of its own and read its document; a Failure when there is none.
-
-    Raises OSError, also when the disk is so full that it could write none.
-    """
-    variables = {**os.environ, **(environment or {})}
-    code = run_group(command, folder, limit_seconds, variables)
-    answer = _judge(code, (folder / "stdout").read_bytes(), tail(folder / "stderr"))
-    if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:
-        (folder / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
-    return answer
-
-
-def _judge(code: int | None, stdout: bytes, stderr: str) -> ProbeAnswer | Failure:
-    if code is None:
-        return explain(Failure(kind=FailureKind.TIMEOUT, message="the probe did not end by itself", signal="SIGKILL"))
-    answer = decode_answer(stdout)
-    if isinstance(answer, Failure) and code < 0:
-        name = signal.Signals(-code).name
-        return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
-    if isinstance(answer, Failure):
-        return msgspec.structs.replace(answer, message=f"{answer.message}; stderr: {stderr}")
-    if answer.kind == FailureKind.CRASH and stderr:
-        return msgspec.structs.replace(answer, message=f"{answer.message}; stderr: {stderr}")
-    return answer
+        Raises OSError, also when the disk is so full that it could write none.
+        """
+        (folder / "request").write_bytes(request)
+        command = [*self._probe, str(folder / "request")]
+        code = run_group(command, folder, limit_seconds + GRACE_SECONDS, {**os.environ, **self._environment})
+        if code is None:
+            text = "the probe did not end by itself"
+            return explain(Failure(kind=FailureKind.TIMEOUT, message=text, signal="SIGKILL"))
+        answer, stderr = decode_answer((folder / "stdout").read_bytes()), tail(folder / "stderr")
+        if isinstance(answer, Failure) and code < 0:
+            name = signal.Signals(-code).name
+            return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
+        if isinstance(answer, Failure) or (answer.kind == FailureKind.CRASH and stderr):
+            answer = replace(answer, message=f"{answer.message}; stderr: {stderr}")
+        if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:
+            (folder / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
+        return answer
 
 
 def machine_abi() -> str:
@@ -310,21 +300,18 @@ def host_conditions(system: Path = SYSTEM) -> Conditions:
 
 
 def _core_mhz(name: str, system: Path = SYSTEM) -> tuple[int, ...]:
-    paths = sorted(system.glob(f"devices/system/cpu/cpu[0-9]*/cpufreq/{name}"), key=_core_number)
+    files = system.glob(f"devices/system/cpu/cpu[0-9]*/cpufreq/{name}")
+    paths = sorted(files, key=lambda path: int(path.parts[-3].removeprefix("cpu")))
     texts = [_match(str(path), r"(\d+)") for path in paths]
     return tuple(int(text) // 1000 for text in texts if text)
 
 
-def _core_number(path: Path) -> int:
-    return int(path.parts[-3].removeprefix("cpu"))
-
-
 def _match(path: str, pattern: str) -> str:
     try:
-        found = re.search(pattern, Path(path).read_text(errors="replace"))
+        match = re.search(pattern, Path(path).read_text(errors="replace"))
     except OSError:
         return ""
-    return found.group(1).strip() if found else ""
+    return match.group(1).strip() if match else ""
 
 
 def _sysconf(name: str) -> int:

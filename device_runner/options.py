@@ -1,11 +1,17 @@
-"""Which run options are legal: on any device, and on one with these facts. Pure functions, each no with its reason."""
+"""Which run options are legal on any device and on one with these facts, and which are to blame for a failure."""
 
+import fcntl
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
+from device_runner.errors import RunnerError
 from device_runner.providers import (
     CPU,
     NNAPI,
@@ -14,7 +20,8 @@ from device_runner.providers import (
     ExecutionProvider,
     provider_named,
 )
-from device_runner.result import Failure, FailureKind
+from device_runner.reading import decode_json, read_regular
+from device_runner.result import Failure, FailureKind, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
@@ -34,24 +41,11 @@ AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 
 @dataclass(frozen=True, slots=True)
 class OptionRule:
-    """What is not possible, why, and what to do."""
+    """What is not possible, why, and what to do; `broken` takes the options, and in `DEVICE_RULES` a device's facts."""
 
-    broken: Callable[[RunOptions], bool]
+    broken: Callable[..., bool]
     reason: str
     remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRule:
-    """As `OptionRule`, for options on a device."""
-
-    broken: Callable[[RunOptions, DeviceFacts], bool]
-    reason: str
-    remedy: str
-
-
-def _both(options: RunOptions) -> bool:
-    return {NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED} <= set(options.flags)
 
 
 def _wrong_affinities(options: RunOptions) -> bool:
@@ -78,7 +72,7 @@ def _bad_block_base(options: RunOptions) -> bool:
 
 RULES = (
     OptionRule(
-        _both,
+        lambda o: {NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED} <= set(o.flags),
         "CPU_DISABLED and CPU_ONLY contradict each other: NNAPI refuses the session",
         "give one of the two flags",
     ),
@@ -134,42 +128,42 @@ def _flag_too_new(flag: NnapiFlag) -> Callable[[RunOptions, DeviceFacts], bool]:
     return lambda options, facts: flag in options.flags and _below(facts, NNAPI_DEVICES_API_LEVEL)
 
 
-def _bounds(provider: ExecutionProvider) -> Iterator[DeviceRule]:
+def _bounds(provider: ExecutionProvider) -> Iterator[OptionRule]:
     """Where a provider is not available, by its row of the registry."""
     if home := provider.home:
-        yield DeviceRule(
+        yield OptionRule(
             lambda o, d: o.provider == provider.name and d.platform in home.never_on,
             f"{provider.title} is {home.owner}'s: {home.instead}",
             home.remedy,
         )
     if lowest := provider.min_api_level:
-        yield DeviceRule(
+        yield OptionRule(
             lambda o, d: o.provider == provider.name and _below(d, lowest),
             f"API {{api_level}}: {provider.title} needs {lowest}",
             f"use a device with API level {lowest} or higher, or leave {provider.name} out",
         )
 
 
-DEVICE_RULES: tuple[DeviceRule, ...] = (
+DEVICE_RULES: tuple[OptionRule, ...] = (
     *(rule for provider in PROVIDERS.values() for rule in _bounds(provider)),
-    DeviceRule(
+    OptionRule(
         lambda o, d: o.provider == NNAPI and d.nnapi is False,
         "this device has no NNAPI",
         "use another device, or leave nnapi out",
     ),
-    DeviceRule(
+    OptionRule(
         _flag_too_new(NnapiFlag.USE_NCHW),
         "API {api_level}: USE_NCHW needs 29",
         "leave the flag out on this device",
     ),
-    DeviceRule(
+    OptionRule(
         lambda o, d: (
             bool(d.core_max_mhz) and max(_cores(o.session_config.get(AFFINITY_KEY)), default=0) > len(d.core_max_mhz)
         ),
         "this device has {cores} cores, and affinities name one beyond: ONNX Runtime would not say so",
         "name cores from 1 to {cores}",
     ),
-    DeviceRule(
+    OptionRule(
         _flag_too_new(NnapiFlag.CPU_DISABLED),
         "API {api_level}: CPU_DISABLED needs 29, and is ignored below",
         "leave the flag out on this device",
@@ -208,3 +202,136 @@ def subsets(flags: Iterable[NnapiFlag] = tuple(NnapiFlag)) -> Iterator[tuple[Nna
     chosen = product((False, True), repeat=len(known))
     sets = [tuple(flag for flag, on in zip(known, row, strict=True) if on) for row in chosen]
     yield from sorted(sets, key=lambda flags: (len(flags), [known.index(flag) for flag in flags]))
+
+
+Part = tuple[str, str]
+"""A field of RunOptions, and a key or flag within it ("" for a plain value)."""
+
+WITHIN = ("flags", "provider_options", "session_config")
+"""Fields that consist of parts; the others are one part each where they differ from their default."""
+
+
+def parts(options: RunOptions) -> list[Part]:
+    """Everything in the options that can be left out; the provider cannot."""
+    inner = [(name, str(key)) for name in WITHIN for key in getattr(options, name)]
+    plain = [field for field in fields(options) if field.name not in (*WITHIN, "provider")]
+    return inner + [(field.name, "") for field in plain if getattr(options, field.name) != field.default]
+
+
+def without(options: RunOptions, part: Part) -> RunOptions:
+    """The options with that part left out."""
+    name, key = part
+    if name == "flags":
+        return replace(options, flags=tuple(flag for flag in options.flags if flag != key))
+    if name in WITHIN:
+        return replace(options, **{name: {k: v for k, v in getattr(options, name).items() if k != key}})
+    default = next(field.default for field in fields(options) if field.name == name)
+    return replace(options, **{name: default})
+
+
+def smallest_failing(options: RunOptions, fails: Callable[[RunOptions], bool]) -> RunOptions:
+    """Options that still fail, and would not with any one part less.
+
+    `fails` runs them, on a device mostly: it is asked at most once for each subset that is met.
+    """
+    known: dict[str, bool] = {}
+
+    def still_fails(option: RunOptions) -> bool:
+        key = msgspec.json.encode(option).decode()
+        if key not in known:
+            known[key] = fails(option)
+        return known[key]
+
+    smaller = options
+    while True:
+        candidates = (without(smaller, part) for part in parts(smaller))
+        candidate = next((option for option in candidates if still_fails(option)), None)
+        if candidate is None:
+            return smaller
+        smaller = candidate
+
+
+class DeviceClass(Struct, frozen=True, kw_only=True):
+    """Devices that fail alike: the same chip (or model, where it does not tell) at the same API level."""
+
+    chip: str
+    api_level: int
+
+
+def class_of(facts: DeviceFacts) -> DeviceClass:
+    """The class of a device."""
+    return DeviceClass(chip=facts.soc or facts.model, api_level=facts.api_level)
+
+
+class Denied(Struct, frozen=True, kw_only=True):
+    """Options that fail on a class of devices with a release, and what was seen.
+
+    `model_sha256` is of the only model that is meant; None means every one.
+    """
+
+    devices: DeviceClass
+    options: RunOptions
+    model_sha256: str | None = None
+    ort_version: str
+    kind: FailureKind
+    message: str
+    seen_at: str
+
+
+def denial(
+    facts: DeviceFacts, options: RunOptions, entries: Iterable[Denied], model_sha256: str = ""
+) -> Failure | None:
+    """Why these options are not to be tried on that device: an entry all of whose parts they have. None to go on."""
+    values = set(_values(options))
+    for entry in entries:
+        same = entry.devices == class_of(facts) and entry.options.provider == options.provider
+        meant = entry.model_sha256 in (None, model_sha256)
+        if same and meant and set(_values(entry.options)) <= values:
+            return Failure(
+                kind=FailureKind.DENIED,
+                message=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level},"
+                f" with ONNX Runtime {entry.ort_version} on {entry.seen_at[:10]}: {entry.message}",
+                cause="these options are known to fail on such devices",
+                remedy="remove the entry from the deny list to try again",
+            )
+    return None
+
+
+def _values(options: RunOptions) -> list[tuple[str, str, str]]:
+    """The parts with their values."""
+    values = []
+    for name, key in parts(options):
+        field = getattr(options, name)
+        values.append((name, key, str(field[key]) if isinstance(field, dict) else "" if key else str(field)))
+    return values
+
+
+def read_denied(path: Path) -> list[Denied]:
+    """The deny list of a file, empty when there is none; raises RunnerError for another file."""
+    try:
+        return decode_json(read_regular(path), list[Denied])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.DecodeError) as error:
+        raise RunnerError(
+            "the deny list cannot be read", where=str(path), why=str(error), remedy="fix or remove the file"
+        ) from error
+
+
+def add_denied(path: Path, entry: Denied) -> list[Denied]:
+    """The list with one more entry (an equal one replaced), written in one step; raises RunnerError, OSError.
+
+    Two processes that add at once take turns.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        entries = [known for known in read_denied(path) if _subject(known) != _subject(entry)] + [entry]
+        part = path.with_name(path.name + ".part")
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
+        part.replace(path)
+    return entries
+
+
+def _subject(entry: Denied) -> tuple[DeviceClass, RunOptions, str | None]:
+    return entry.devices, entry.options, entry.model_sha256

@@ -20,9 +20,18 @@ from device_runner.probe.elf import NotElf, read_elf
 from device_runner.probe.protocol import LEVEL_NUMBERS
 from device_runner.profile import fell_back
 from device_runner.providers import PROVIDERS, provider_named
-from device_runner.result import Failure, FailureKind, Mark, RunResult, Status, WarmUp, implausible, without_measurement
-from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunOptions, RunSpec, TensorFile
-from device_runner.warmup import find_warmup
+from device_runner.result import (
+    Failure,
+    FailureKind,
+    Mark,
+    RunResult,
+    Status,
+    WarmUp,
+    find_warmup,
+    implausible,
+    without_measurement,
+)
+from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunSpec, TensorFile
 
 OTHER_PROVIDERS = (
     "acl", "armnn", "cuda", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "tensorrt", "vitisai",
@@ -111,8 +120,28 @@ def measured_with(spec: RunSpec, device: str, execute: Execute, model: str) -> R
 
 def arguments(spec: RunSpec, model: str, *, by_seconds: bool = False) -> list[str]:
     """Everything behind the program's name; it runs in the folder of the model."""
-    amount = ["-t", str(max(1, math.ceil(spec.min_seconds)))] if by_seconds else ["-r", str(_runs(spec))]
-    return [*amount, *_options(spec.options), *_inputs(spec), *_profile(spec), f"./{model}", RESULT_FILE]
+    options = spec.options
+    words = ["-t", str(max(1, math.ceil(spec.min_seconds)))] if by_seconds else ["-r", str(_runs(spec))]
+    words += ["-e", options.provider]
+    if provider_named(options.provider).has_flags:  # bare names: a bar there is an unknown key, and an exception
+        provider_options = " ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags)
+    else:
+        provider_options = " ".join(f"{key}|{value}" for key, value in sorted(options.provider_options.items()))
+    if provider_options:
+        words += ["-i", provider_options]
+    for letter, number in (("-x", options.intra_op_threads), ("-y", options.inter_op_threads)):
+        words += [letter, str(number)] if number else []
+    words += ["-o", str(LEVEL_NUMBERS[options.optimization_level])]
+    words += ["-P"] if options.execution_mode is ExecutionMode.PARALLEL else []
+    words += [] if options.cpu_arena else ["-A"]
+    words += [] if options.memory_pattern else ["-M"]
+    if options.session_config:
+        words += ["-C", " ".join(f"{key}|{value}" for key, value in sorted(options.session_config.items()))]
+    if not spec.inputs:  # it makes them: constant, and random for some types with a seed
+        words += ["-I", "-S", str(spec.seed % 2**31)]
+        words += [word for name, size in spec.dimensions.items() for word in ("-f", f"{name}:{size}")]
+    words += ["-p", PROFILE_PREFIX] if spec.profile else []
+    return [*words, f"./{model}", RESULT_FILE]
 
 
 def _runs(spec: RunSpec) -> int:
@@ -124,41 +153,6 @@ def _dropped(spec: RunSpec) -> int:
     return 0 if spec.warmup == AUTO else max(0, spec.warmup - 1)
 
 
-def _options(options: RunOptions) -> Iterator[str]:
-    yield from ("-e", options.provider)
-    if said := _provider_options(options):
-        yield from ("-i", said)
-    numbers = {"-x": options.intra_op_threads, "-y": options.inter_op_threads}
-    yield from (text for letter, number in numbers.items() if number for text in (letter, str(number)))
-    yield from ("-o", str(LEVEL_NUMBERS[options.optimization_level]))
-    switches = {
-        "-P": options.execution_mode is ExecutionMode.PARALLEL,
-        "-A": not options.cpu_arena,
-        "-M": not options.memory_pattern,
-    }
-    yield from (letter for letter, on in switches.items() if on)
-    if options.session_config:
-        yield from ("-C", " ".join(f"{key}|{value}" for key, value in sorted(options.session_config.items())))
-
-
-def _provider_options(options: RunOptions) -> str:
-    """Flags: bare names with blanks between; a bar there is an unknown key, and an exception. Others: key|value."""
-    if provider_named(options.provider).has_flags:
-        return " ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags)
-    return " ".join(f"{key}|{value}" for key, value in sorted(options.provider_options.items()))
-
-
-def _inputs(spec: RunSpec) -> Iterator[str]:
-    """Made inputs where the spec has none: constant, and random for some types with a seed."""
-    if not spec.inputs:
-        yield from ("-I", "-S", str(spec.seed % 2**31))
-        yield from (text for name, size in spec.dimensions.items() for text in ("-f", f"{name}:{size}"))
-
-
-def _profile(spec: RunSpec) -> Iterator[str]:
-    yield from ("-p", PROFILE_PREFIX) if spec.profile else ()
-
-
 def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
     """ONNX's TensorProto: dims (field 1), data_type (2), name (8) and raw_data (9) of onnx.proto."""
     name = tensor.name.encode()
@@ -168,11 +162,11 @@ def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    data = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        data.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*data, number])
 
 
 def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
@@ -226,20 +220,20 @@ def _times(csv: str) -> tuple[int, ...] | None:
 
     A line is MODEL,SECONDS,PEAK,CPU,INDEX. The name is that of the folder, and may have commas.
     """
-    found = []
+    times = []
     for index, line in enumerate(csv.splitlines()):
         fields = line.rsplit(",", 4)
         seconds = _number(r"^(\S+)$", fields[1]) if len(fields) == 5 and fields[4] == str(index) else None
         if seconds is None:
             return None
-        found.append(round(seconds * 1e9))
-    return tuple(found) or None
+        times.append(round(seconds * 1e9))
+    return tuple(times) or None
 
 
 def _number(pattern: str, text: str) -> float | None:
     """A number not below 0 as C++ streams print it; None for anything else."""
-    found = re.search(pattern, text)
-    plain = found and re.fullmatch(r"\d{1,12}(\.\d{1,12})?(e[+-]\d{1,2})?", found[1])
+    match = re.search(pattern, text)
+    plain = match and re.fullmatch(r"\d{1,12}(\.\d{1,12})?(e[+-]\d{1,2})?", match[1])
     return float(plain[0]) if plain else None
 
 
@@ -253,11 +247,11 @@ def _failure(spec: RunSpec, ended: FinishedProcess) -> Failure | None:
         return None
     if ended.code is None:
         return explain(Failure(kind=FailureKind.TIMEOUT, message="onnxruntime_perf_test did not end by itself"))
-    said = " ".join(f"{ended.stdout[-600:]} {ended.stderr[-1400:]}".split())
+    text = " ".join(f"{ended.stdout[-600:]} {ended.stderr[-1400:]}".split())
     if ended.code < 0:
         name = SIGNALS.get(-ended.code, f"signal {-ended.code}")
         kind = FailureKind.OUT_OF_MEMORY if -ended.code == 9 else FailureKind.CRASH
-        return explain(Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {said}", signal=name))
+        return explain(Failure(kind=kind, message=f"onnxruntime_perf_test ended by {name}: {text}", signal=name))
     if "[options...] model_path" in ended.stdout:
         return Failure(
             kind=FailureKind.BAD_OPTIONS,
@@ -265,8 +259,8 @@ def _failure(spec: RunSpec, ended: FinishedProcess) -> Failure | None:
             cause="this build of it does not know an option or a value, such as level layout before 1.23",
             remedy="leave the option out, or leave perf_test out",
         )
-    failure = Failure(kind=FailureKind.RUN_ERROR, message=f"onnxruntime_perf_test, exit code {ended.code}: {said}")
-    if re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", said, re.IGNORECASE):
+    failure = Failure(kind=FailureKind.RUN_ERROR, message=f"onnxruntime_perf_test, exit code {ended.code}: {text}")
+    if re.search(rf"\b{re.escape(spec.options.provider)} is not supported in this build", text, re.IGNORECASE):
         failure = msgspec.structs.replace(failure, kind=FailureKind.PROVIDER_MISSING, cause="it was built without it")
     return explain(failure)
 
@@ -275,16 +269,11 @@ OUTPUT_TAIL_BYTES = 16_384
 """What it prints ends with what matters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """The program, and the name by which it loads ONNX Runtime ("" for one that has it within)."""
+def tool_of(spec: RunSpec) -> tuple[Path, str] | Failure:
+    """The program that a spec names, and the name by which it loads ONNX Runtime ("" for one that has it within).
 
-    path: Path
-    library_name: str
-
-
-def tool_of(spec: RunSpec) -> Tool | Failure:
-    """The program that a spec names, looked into; a Failure when it cannot run the spec."""
+    A Failure when it cannot run the spec.
+    """
     path = Path(str(spec.perf_test)).absolute()
     if not path.is_file():
         text = f"{path}: no such file"
@@ -294,7 +283,11 @@ def tool_of(spec: RunSpec) -> Tool | Failure:
             cause="onnxruntime_perf_test is not there",
             remedy="give the path of the program: a build of ONNX Runtime with its unit tests makes it",
         )
-    name = _library_name(path)
+    try:
+        needed = read_elf(path).needed
+        name = next((name for name in needed if name.startswith("libonnxruntime")), "")
+    except (NotElf, OSError):
+        name = "libonnxruntime.dylib"
     if not name and spec.library:
         return Failure(
             kind=FailureKind.WRONG_LIBRARY,
@@ -302,15 +295,7 @@ def tool_of(spec: RunSpec) -> Tool | Failure:
             cause="it was linked without --build_shared_lib",
             remedy="give no library, or a program that loads libonnxruntime",
         )
-    return refusal(spec) or Tool(path=path, library_name=name)
-
-
-def _library_name(path: Path) -> str:
-    try:
-        needed = read_elf(path).needed
-    except (NotElf, OSError):
-        return "libonnxruntime.dylib"
-    return next((name for name in needed if name.startswith("libonnxruntime")), "")
+    return refusal(spec) or (path, name)
 
 
 def input_files(spec: RunSpec) -> Iterator[tuple[str, bytes]]:

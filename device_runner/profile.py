@@ -8,7 +8,6 @@ trusted, not totals. Nodes of a control-flow body count in their parent too.
 import gzip
 import re
 import shutil
-import tempfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.files import PROFILE_LIMIT_BYTES
+from device_runner.files import PROFILE_LIMIT_BYTES, scratch_folder
 from device_runner.reading import decode_json
 from device_runner.result import Failure, FailureKind, NodeTime, OperatorTime, Profile, RunResult, Struct, status_of
 from device_runner.spec import LogLevel, RunSpec
@@ -84,8 +83,8 @@ def with_profile(result: RunResult, file: Path) -> RunResult:
 def _compress(trace: Path, file: Path) -> None:
     """Move a trace, gzipped, to a file that stands there whole or not at all; the same trace gives the same bytes."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".part-") as folder:
-        part = Path(folder) / "trace"
+    with scratch_folder(".part-", file.parent) as folder:
+        part = folder / "trace"
         with (
             trace.open("rb") as source,
             part.open("wb") as raw,
@@ -186,11 +185,11 @@ def _operator(args: _Args) -> str:
 
 
 def _partitions(kernels: Iterable[_Event]) -> dict[str, int]:
-    found: dict[str, set[str]] = {}
+    nodes: dict[str, set[str]] = {}
     for event in kernels:
         if event.args.provider not in ("", CPU):
-            found.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
-    return {provider: len(nodes) for provider, nodes in sorted(found.items())}
+            nodes.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
+    return {provider: len(names) for provider, names in sorted(nodes.items())}
 
 
 CAPABILITY = re.compile(
@@ -214,10 +213,10 @@ class Coverage(Struct, frozen=True, kw_only=True):
 def measured_coverage(log: Iterable[str]) -> Coverage | None:
     """What the first provider of the log that says so took; None when none does."""
     for line in log:
-        if found := CAPABILITY.search(line):
-            numbers = [int(number) for number in found.groups()[1:]]
+        if match := CAPABILITY.search(line):
+            numbers = [int(number) for number in match.groups()[1:]]
             return Coverage(
-                provider=found[1].lower(), partitions=numbers[0], nodes=numbers[1], claimed_nodes=numbers[2]
+                provider=match[1].lower(), partitions=numbers[0], nodes=numbers[1], claimed_nodes=numbers[2]
             )
     return None
 

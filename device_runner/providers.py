@@ -11,9 +11,11 @@ CPU: Final = "cpu"
 NNAPI: Final = "nnapi"
 
 NNAPI_API_LEVEL: Final = 27
+NNAPI_RELAXED_API_LEVEL: Final = 28
 NNAPI_DEVICES_API_LEVEL: Final = 29
-"""Android's API levels from which NNAPI is there, and from which it names its devices and takes NCHW (ONNX Runtime's
-NNAPI provider, 1.19 to 1.31)."""
+"""Android's API levels from which NNAPI is there, from which it can be told to compute in half precision
+(relaxComputationFloat32toFloat16), and from which it names its devices and takes NCHW (ONNX Runtime's NNAPI provider,
+1.19 to 1.31)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

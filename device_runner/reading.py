@@ -6,10 +6,12 @@ like any other that reading can meet, so that each caller says in its own words 
 
 import errno
 import functools
+import json
 import os
 import re
 import stat
 import threading
+from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
@@ -45,25 +47,42 @@ def _decoder(kind: Any, strict: bool) -> "msgspec.json.Decoder[Any]":
         return msgspec.json.Decoder(kind, strict=strict)
 
 
-def decode_json(content: bytes | str, kind: type[T], *, strict: bool = True) -> T:
-    """A JSON document as that type, in any thread; raises msgspec.DecodeError, UnicodeDecodeError, RecursionError.
+def decode_json(content: bytes | str, kind: type[T], *, strict: bool = True, unique: bool = False) -> T:
+    """A JSON document as that type, in any thread; raises msgspec.DecodeError, also where it is nested too deeply, or
+    UnicodeDecodeError.
+
+    With `unique` a key that an object has twice is an error: readers differ in which of them they take, and what was
+    signed would be two documents.
 
     msgspec 0.22 ends the process with a segmentation fault when two threads are the first to decode a Struct type
     (docs/facts/lab.md D.1): its fields are looked up on first use, without a lock.
     """
-    found: T = _decoder(cast(Hashable, kind), strict).decode(content)
-    return found
+    try:
+        value: T = _decoder(cast(Hashable, kind), strict).decode(content)
+        if unique:
+            json.loads(content, object_pairs_hook=_refuse_twice, parse_int=str, parse_float=str)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deeply") from error
+    return value
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise msgspec.DecodeError(f"the key {twice[:100]!r} is there twice")
 
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; raises OSError, also for whatever is no regular file, and never waits."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    # The file owns the descriptor from the first instant: closing it by hand after Ctrl-C would close it twice.
+    file = open(path, "rb", opener=lambda name, _: os.open(name, flags))  # noqa: SIM115 - who asked for it closes it
     try:
-        _require_regular(os.fstat(descriptor).st_mode, path)
-        return os.fdopen(descriptor, "rb")
+        _require_regular(os.fstat(file.fileno()).st_mode, path)
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
+    return file
 
 
 def read_regular(path: Path, limit_bytes: int = TEXT_BYTES) -> bytes:
@@ -105,9 +124,14 @@ INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u206
 
 def visible(text: str) -> str:
     r"""`text` on one line with every invisible character written out, as in \x1b: nothing can act or hide."""
-    return INVISIBLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    return INVISIBLE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def visible_lines(text: str) -> str:
     """As `visible`, but lines stay lines: all after the first begin with `  | `, so that none passes for ours."""
     return "\n  | ".join(map(visible, text.rstrip("\n").split("\n")))
+
+
+def public_address(address: str) -> str:
+    """An address without the user and the password that may stand in it."""
+    return re.sub(r"(?<=://)[^/]*@", "", address)

@@ -1,12 +1,13 @@
-"""RunResult: everything that one run gave, or why it gave nothing, as plain data; and whether it can be true."""
+"""RunResult: everything that one run gave, or why not, as plain data; whether it can be true; its warm-up."""
 
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from statistics import median_low
+from itertools import accumulate, pairwise
+from statistics import median, median_high, median_low
 
 import msgspec
 
@@ -61,6 +62,8 @@ class Mark(StrEnum):
     """Measured in full, but the process crashed while it gave its memory back."""
     CPU_FALLBACK = "cpu_fallback"
     """Another provider was asked for, and the log says that the CPU took nodes."""
+    WRONG_SHAPE = "wrong_shape"
+    """An output does not have the shape that the model declares: each inference makes a new one."""
     UNSETTLED = "unsettled"
     """Inferences still became faster in the middle of what was timed: no end of the warm-up was found."""
     PERF_TEST = "perf_test"
@@ -194,7 +197,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     Memory is the resident set of the probe's process after loading, and its peak (the runtime and everything in it,
     not the model alone). `started_at` and `elapsed_ns` are the whole run as its caller saw it, copying and starting
     included; 0 where nobody looked. `push_ns` of it went into bringing files to the device, or seeing that they are
-    there. `host` is the name of the computer that ran it or drove the device, "" in results of earlier releases.
+    there. `host` is the name of the computer that ran it or drove the device.
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
     `profile` is what `profile_file` says, where that was read. `cpu` is the profile of an emulated processor.
     """
@@ -230,6 +233,13 @@ class RunResult(Struct, frozen=True, kw_only=True):
     after: Conditions = Conditions()
     marks: tuple[Mark, ...] = ()
     version: int = RESULT_VERSION
+
+    @property
+    def median_ns(self) -> int | None:
+        """The median latency, of an even number the mean of the middle two; None where no inference was timed."""
+        if not self.latencies_ns:
+            return None
+        return (median_low(self.latencies_ns) + median_high(self.latencies_ns)) // 2  # exact, also beyond 2**53
 
 
 IMPOSSIBLE_HERE = frozenset({FailureKind.PROVIDER_MISSING, FailureKind.WRONG_DEVICE, FailureKind.DENIED})
@@ -325,3 +335,83 @@ def _of_outputs(spec: RunSpec, result: RunResult) -> Iterator[str]:
 def _extent(tensor: TensorFile) -> int:
     """Bytes of a tensor, an empty dimension counted as one: arrays of none may not be endless in another direction."""
     return math.prod(max(1, size) for size in tensor.shape) * ELEMENT_BYTES[tensor.dtype]
+
+
+FEWEST = 12
+"""With fewer latencies no change can be told from noise: `LEFT_OUT` are left out, as a fixed count would."""
+
+LEFT_OUT = 3
+
+BINS = 200
+"""A long series is looked at as medians of so many stretches, then its beginning one by one."""
+
+LIMIT = 7.0
+"""What the cumulative sum must exceed. Of independent noise it does so with a probability of about exp(-LIMIT)."""
+
+LEAST_CHANGE = 0.01
+"""Inferences that are less than 1 % slower than later ones are no warm-up that matters."""
+
+CLIPPED = 5.0
+"""Standard deviations that one value counts for at most: a single interruption is no warm-up."""
+
+
+def find_warmup(latencies_ns: Sequence[int]) -> WarmUp:
+    """How many inferences at the beginning are slower than those after, by Page's cumulative sum; half at most.
+
+    A long series is looked at as medians of stretches first. Being faster at first is no warm-up.
+    """
+    count = len(latencies_ns)
+    if count < FEWEST:
+        few = min(LEFT_OUT, count // 2)
+        return WarmUp(inferences=few, why=f"{count} inferences are too few to find a change: the first {few} left out")
+    size = math.ceil(count / BINS)
+    medians = [median(latencies_ns[at : at + size]) for at in range(0, count - size + 1, size)]
+    slow = change_point(medians) * size or change_point(latencies_ns[:BINS])
+    if not slow:
+        return WarmUp(inferences=0, why="none: the first inferences are as fast as the later ones")
+    settled = slow < (len(medians) // 2) * size
+    ratio = median_low(latencies_ns[:slow]) / max(1, median_low(latencies_ns[slow:]))
+    end = "" if settled else "; it had not settled by the middle, up to which it was looked for"
+    why = f"the first {slow} of {count} inferences take {ratio:.3g} times as long as the later ones{end}"
+    return WarmUp(inferences=slow, settled=settled, why=why)
+
+
+def change_point(values: Sequence[float]) -> int:
+    """How many of the first values lie higher than the second half; 0 where none can be told to, half at most.
+
+    The sum adds by how much each lies over the median of the second half, less an allowance, in that half's standard
+    deviations. Where it exceeds its limit there is a change, whose place is the most likely one for a shift of that
+    size; what is left of the first half is looked at again, since a warm-up may fall in steps or slowly.
+    """
+    middle = len(values) // 2
+    logs = [math.log(max(value, 1.0)) for value in values]
+    later = sorted(logs[middle:])
+    level, high = later[len(later) // 2], later[int(0.9 * (len(later) - 1))]
+    deviation = 1.4826 * median(abs(value - level) for value in later)
+    # That above the median, from the 90th percentile, so that a second mode counts as noise.
+    scale = max((high - level) / 1.2816, deviation, LEAST_CHANGE / 20)
+    over = [(value - level) / scale for value in logs[:middle]]
+    allowance = max(0.5, LEAST_CHANGE / scale)
+    limit = LIMIT * _inflation([value - level for value in logs[middle:]])
+    place = 0
+    while (end := place + _highest(over[place:], allowance, limit)) > place:
+        shift = median(over[place:end])
+        place += _highest(over[place:end], max(allowance, shift / 2), 0.0) or end - place
+    return place
+
+
+def _highest(over: Sequence[float], allowance: float, limit: float) -> int:
+    """How many values the cumulative sum has where it is highest; 0 where it stays below its limit."""
+    clipped = (min(max(value - allowance, -CLIPPED), CLIPPED) for value in over)
+    best = max(enumerate(accumulate(clipped), start=1), key=lambda item: item[1], default=(0, 0.0))
+    return best[0] if best[1] > limit else 0
+
+
+def _inflation(centred: Sequence[float]) -> float:
+    """By how much values that follow their neighbours enlarge a sum of them: (1 + r) / (1 - r) for a lag-1 r."""
+    square = sum(value * value for value in centred)
+    if not square:
+        return 1.0
+    lag = sum(earlier * later for earlier, later in pairwise(centred)) / square
+    lag = min(max(lag, 0.0), 0.9)
+    return (1 + lag) / (1 - lag)

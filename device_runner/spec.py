@@ -47,6 +47,8 @@ ONNX_CODES: dict[ElementType, int] = {
 }
 """Element type to the number that ONNX's TensorProto and ONNX Runtime's C API give it."""
 
+TYPES_BY_CODE = {code: kind for kind, code in ONNX_CODES.items()}
+
 ELEMENT_BYTES: dict[ElementType, int] = {
     ElementType.FLOAT32: 4, ElementType.UINT8: 1, ElementType.INT8: 1, ElementType.UINT16: 2, ElementType.INT16: 2,
     ElementType.INT32: 4, ElementType.INT64: 8, ElementType.BOOL: 1, ElementType.FLOAT16: 2, ElementType.FLOAT64: 8,

@@ -1,68 +1,108 @@
 -- Roles of a lab's database, with the least that each needs. Run it as the owner of the tables, after
 -- `ort-mobile lab status` has made them, and again after each update of ort-mobile:   psql "$DATABASE" -f roles.sql
--- Then give people and hosts login roles of their own:   CREATE ROLE hosts LOGIN PASSWORD '…' IN ROLE ort_mobile_agent;
--- All agents log in as one role: a host may end the session of another that gives no sign of life only then.
+-- Then give people and hosts login roles of their own:   CREATE ROLE host_a LOGIN PASSWORD '…' IN ROLE ort_mobile_agent;
+-- The name of a host belongs to the login that first works under it.
+
+\set ON_ERROR_STOP on
+BEGIN;
 
 DO $$
-DECLARE one text;
+DECLARE role_name text;
 BEGIN
-  FOREACH one IN ARRAY ARRAY['ort_mobile_reader', 'ort_mobile_agent', 'ort_mobile_submitter'] LOOP
-    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = one) THEN
-      EXECUTE format('CREATE ROLE %I NOLOGIN', one);
+  FOREACH role_name IN ARRAY ARRAY['ort_mobile_reader', 'ort_mobile_agent', 'ort_mobile_submitter'] LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
     END IF;
   END LOOP;
+  EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
 END $$;
 
-REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, ort_mobile_reader, ort_mobile_agent, ort_mobile_submitter;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, ort_mobile_agent;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 
--- Reports, dashboards and `lab status`.
-GRANT SELECT ON ALL TABLES IN SCHEMA public TO ort_mobile_reader;
+-- Reports, dashboards and `lab status`: everything but the content of files (models, test data, libraries).
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO ort_mobile_reader, ort_mobile_submitter, ort_mobile_agent;
+REVOKE SELECT ON lab_blobs FROM ort_mobile_reader;
 -- Tables and views that a later release adds, too: they are the owner's, who runs this.
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO ort_mobile_reader, ort_mobile_submitter;
 
--- `lab work`: reads plans and files, adds results, and says what it does. It cannot change a plan, a file or a result
--- that is stored, nor remove anything but failures that are to be measured again.
-GRANT SELECT ON alembic_version, campaigns, artifacts, devices, runs, latencies,
-  lab_hosts, lab_devices, lab_jobs, lab_files, lab_blobs TO ort_mobile_agent;
-GRANT INSERT ON runs, latencies TO ort_mobile_agent;
-GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO ort_mobile_agent;
+-- `lab work`: adds results of the devices that its host has, and repeats what failed there for a passing reason. Leases,
+-- jobs, hosts and devices change by functions, which look at the login, the host and its leases.
+GRANT INSERT (campaign_id, spec_id, planned, round, model, variant, device, provider, status, failure_kind, started_at,
+  spec, result, checks, prediction, digest, host, started_at_ms, ended_at_ms, median_ns) ON runs TO ort_mobile_agent;
+GRANT INSERT ON latencies TO ort_mobile_agent;
+GRANT USAGE ON SEQUENCE runs_id_seq TO ort_mobile_agent;
 GRANT DELETE ON runs, latencies TO ort_mobile_agent;
-GRANT INSERT, UPDATE, DELETE ON lab_hosts, lab_devices TO ort_mobile_agent;
-GRANT UPDATE (state, stage, attempts, host, reason, changed, again) ON lab_jobs TO ort_mobile_agent;
+GRANT EXECUTE ON FUNCTION lab_begin, lab_live, lab_take, lab_keep, lab_end, lab_change, lab_end_stage, lab_may_add
+  TO ort_mobile_agent;
 
 ALTER TABLE runs ENABLE ROW LEVEL SECURITY;
-ALTER TABLE latencies ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON runs;
 CREATE POLICY everybody_reads ON runs FOR SELECT USING (true);
 DROP POLICY IF EXISTS agents_add ON runs;
-CREATE POLICY agents_add ON runs FOR INSERT TO ort_mobile_agent WITH CHECK (true);
+CREATE POLICY agents_add ON runs FOR INSERT TO ort_mobile_agent
+  WITH CHECK (EXISTS (SELECT FROM lab_jobs j WHERE j.campaign_id = runs.campaign_id));
 DROP POLICY IF EXISTS agents_repeat ON runs;
 CREATE POLICY agents_repeat ON runs FOR DELETE TO ort_mobile_agent
-  USING (failure_kind IN ('lost_device', 'garbage', 'device_error', 'no_space', 'denied', 'out_of_memory'));
+  USING (failure_kind IN ('lost_device', 'garbage', 'device_error', 'no_space', 'denied', 'out_of_memory')
+  AND lab_may_add(campaign_id, device, '') = '');
+-- Latencies come with their run, in one transaction.
+ALTER TABLE latencies ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON latencies;
 CREATE POLICY everybody_reads ON latencies FOR SELECT USING (true);
 DROP POLICY IF EXISTS agents_add ON latencies;
-CREATE POLICY agents_add ON latencies FOR INSERT TO ort_mobile_agent WITH CHECK (true);
+CREATE POLICY agents_add ON latencies FOR INSERT TO ort_mobile_agent WITH CHECK (EXISTS (
+  SELECT FROM runs WHERE runs.id = run_id AND runs.xmin = pg_current_xact_id()::xid));
 DROP POLICY IF EXISTS agents_repeat ON latencies;
 CREATE POLICY agents_repeat ON latencies FOR DELETE TO ort_mobile_agent USING (EXISTS (
-  SELECT FROM runs WHERE runs.id = run_id
+  SELECT FROM runs WHERE runs.id = run_id AND lab_may_add(campaign_id, device, '') = ''
   AND failure_kind IN ('lost_device', 'garbage', 'device_error', 'no_space', 'denied', 'out_of_memory')));
 
--- `lab submit`, `lab cancel` and `lab close`: adds plans with their files, and cancels.
-GRANT SELECT ON ALL TABLES IN SCHEMA public TO ort_mobile_submitter;
-GRANT INSERT ON campaigns, artifacts, devices, lab_jobs, lab_files, lab_blobs TO ort_mobile_submitter;
-GRANT UPDATE (state, reason, changed) ON lab_jobs TO ort_mobile_submitter;
--- `lab submit` removes the content of files that only campaigns use that ended 30 days ago.
-GRANT DELETE ON lab_blobs TO ort_mobile_submitter;
+-- `lab submit`, `lab cancel` and `lab close`: adds plans with their files, and cancels. A plan comes in one transaction
+-- and stays as it is; jobs and files are entered by a function.
+GRANT INSERT ON campaigns, artifacts, devices TO ort_mobile_submitter;
+GRANT INSERT (sha256, part, content) ON lab_blobs TO ort_mobile_submitter;
+GRANT EXECUTE ON FUNCTION lab_submit, lab_cancel, lab_remove_old_files, lab_next_sequence TO ort_mobile_submitter;
+ALTER TABLE campaigns ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS everybody_reads ON campaigns;
+CREATE POLICY everybody_reads ON campaigns FOR SELECT USING (true);
+DROP POLICY IF EXISTS submitters_add ON campaigns;
+CREATE POLICY submitters_add ON campaigns FOR INSERT TO ort_mobile_submitter
+  WITH CHECK (sequence BETWEEN 1 AND lab_next_sequence());
+ALTER TABLE artifacts ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS everybody_reads ON artifacts;
+CREATE POLICY everybody_reads ON artifacts FOR SELECT USING (true);
+DROP POLICY IF EXISTS submitters_add ON artifacts;
+CREATE POLICY submitters_add ON artifacts FOR INSERT TO ort_mobile_submitter WITH CHECK (EXISTS (
+  SELECT FROM campaigns c WHERE c.id = campaign_id AND c.xmin = pg_current_xact_id()::xid));
+ALTER TABLE devices ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS everybody_reads ON devices;
+CREATE POLICY everybody_reads ON devices FOR SELECT USING (true);
+DROP POLICY IF EXISTS submitters_add ON devices;
+CREATE POLICY submitters_add ON devices FOR INSERT TO ort_mobile_submitter WITH CHECK (EXISTS (
+  SELECT FROM campaigns c WHERE c.id = campaign_id AND c.xmin = pg_current_xact_id()::xid));
 ALTER TABLE lab_blobs ENABLE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS everybody_reads ON lab_blobs;
 CREATE POLICY everybody_reads ON lab_blobs FOR SELECT USING (true);
+DROP POLICY IF EXISTS submitters_remove ON lab_blobs;
 DROP POLICY IF EXISTS submitters_add ON lab_blobs;
 CREATE POLICY submitters_add ON lab_blobs FOR INSERT TO ort_mobile_submitter WITH CHECK (true);
-DROP POLICY IF EXISTS submitters_remove ON lab_blobs;
-CREATE POLICY submitters_remove ON lab_blobs FOR DELETE TO ort_mobile_submitter USING (NOT EXISTS (
-  SELECT FROM lab_files f JOIN lab_jobs j USING (campaign_id) WHERE f.sha256 = lab_blobs.sha256
-  AND (j.state NOT IN ('done', 'failed', 'cancelled') OR j.changed > now() - interval '30 days')));
--- `lab close` adds the times of its own stages to a campaign.
-GRANT UPDATE (document, digest) ON campaigns TO ort_mobile_submitter;
+
+COMMIT;
+
+-- What only a superuser may forbid.
+DO $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_proc f, aclexplode(coalesce(f.proacl, acldefault('f', f.proowner))) a
+    WHERE f.proname IN ('lo_creat', 'lo_create', 'lo_from_bytea') AND a.grantee = 0) THEN
+    RAISE WARNING 'every login may make large objects; a superuser forbids it in this database: %',
+      'REVOKE EXECUTE ON FUNCTION lo_creat(integer), lo_create(oid), lo_from_bytea(oid, bytea) FROM PUBLIC';
+  END IF;
+  IF EXISTS (SELECT FROM pg_namespace n, aclexplode(n.nspacl) a
+    WHERE n.nspname = 'public' AND a.grantee = 0 AND a.privilege_type = 'CREATE') THEN
+    RAISE WARNING 'every login may make tables; a superuser forbids it in this database: %',
+      'REVOKE CREATE ON SCHEMA public FROM PUBLIC';
+  END IF;
+END $$;

@@ -340,13 +340,13 @@ def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
 
     What the server says of it, in one line; nothing is raised.
     """
-    said = ""
+    answer = ""
     for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):
         try:
             with connect(server, seconds) as connection:
                 stream = _Stream(connection, time.monotonic() + seconds)
                 stream.command(service)
-                said = " ".join(stream.block().split())
+                answer = " ".join(stream.block().split())
         except (LinkError, NoServer) as error:
-            said = str(error)
-    return said
+            answer = str(error)
+    return answer

@@ -1,9 +1,5 @@
 """Builds the shims, the fake libneuralnetworks.so and `ask` from symbols.txt, once for each content and compiler."""
 
-import hashlib
-import os
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,19 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from device_runner.android_host.processor import HOST_ABIS, Processor, default_abi, find_processor
-from device_runner.errors import RunnerError, UnavailableError
-from device_runner.files import (
-    BUILD_PREFIX,
-    are_sound,
-    cache_folder,
-    note_digests,
-    own_folder_errors,
-    remove_abandoned,
-    scratch_folder,
-    taking_turns,
-)
+from device_runner.build import BuildRecipe, Command, Compiler, built, host_compiler, zig_command, zig_version
+from device_runner.errors import UnavailableError
 from device_runner.local import machine_abi
-from device_runner.probe.build import LINUX_TARGETS, zig_command, zig_version
+from device_runner.probe.build import LINUX_TARGETS
 
 TABLE = Path(__file__).with_name("symbols.txt")
 VERSIONED = frozenset({"libdl.so", "libm.so", "libc.so"})
@@ -117,29 +104,22 @@ PRIVATE = "android_host_"
 ADAPTER = "bionic_"
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Instructions of one processor: `passes` jumps to a function elsewhere, `jumps` to a hidden one of the shim."""
+Jumps = tuple[str, str]
+"""Instructions of a processor that jump to a function elsewhere, and to a hidden one of the shim."""
 
-    passes: str
-    jumps: str
-
-
-MACHINES: dict[str, Machine] = {
-    "x86_64": Machine(passes="jmp *{target}@GOTPCREL(%rip)", jumps="jmp {target}"),
-    "aarch64": Machine(
-        passes="adrp x16, :got:{target}\n  ldr x16, [x16, :got_lo12:{target}]\n  br x16", jumps="b {target}"
-    ),
-    "arm": Machine(passes="b {target}", jumps="b {target}"),
+MACHINES: dict[str, Jumps] = {
+    "x86_64": ("jmp *{target}@GOTPCREL(%rip)", "jmp {target}"),
+    "aarch64": ("adrp x16, :got:{target}\n  ldr x16, [x16, :got_lo12:{target}]\n  br x16", "b {target}"),
+    "arm": ("b {target}", "b {target}"),
 }
 """By the name of qemu's program for it, which on 64 bits is that of `uname -m`."""
 
 
-def assembler(symbols: tuple[Symbol, ...], machine: Machine) -> str:
+def assembler(symbols: tuple[Symbol, ...], jumps: Jumps) -> str:
     """Source text of one shim library's thunks and objects."""
     parts = ['  .section .note.GNU-stack,"",%progbits', "  .text"]
     for symbol in symbols:
-        parts += _object(symbol) if symbol.how is How.OBJECT else _function(symbol, machine)
+        parts += _object(symbol) if symbol.how is How.OBJECT else _function(symbol, jumps)
     return "\n".join(parts) + "\n"
 
 
@@ -151,9 +131,9 @@ def version_script(symbols: tuple[Symbol, ...]) -> str:
     return f"{head}\n{hidden}\n}};\n"
 
 
-def _function(symbol: Symbol, machine: Machine) -> list[str]:
+def _function(symbol: Symbol, jumps: Jumps) -> list[str]:
     exported, lines = _exported(symbol)
-    jump = machine.passes if symbol.how is How.PASS else machine.jumps
+    jump = jumps[symbol.how is not How.PASS]
     target = symbol.name if symbol.how is How.PASS else ADAPTER + symbol.name
     hidden = [] if symbol.how is How.PASS else [f"  .hidden {target}"]
     body = ["  .p2align 4", f"{exported}:", "  " + jump.format(target=target), f"  .size {exported}, .-{exported}"]
@@ -209,35 +189,10 @@ SHIM_FLAGS = ("-fno-builtin", "-D_FORTIFY_SOURCE=0")
 LINK = ("-shared", "-Wl,-z,now", "-lm", "-ldl", "-lpthread")
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """How to call it, and what tells it from another for the cache."""
-
-    command: tuple[str, ...]
-    identity: str
-
-
-def find_compiler() -> Compiler:
-    """cc, gcc, clang (or CC), else the package ziglang; raises UnavailableError when there is none."""
-    own = os.environ.get("CC", "")
-    names = [*([own] if own and " " not in own else []), "cc", "gcc", "clang"]
-    if found := next((path for name in names if (path := shutil.which(name))), None):
-        facts = Path(found).resolve().stat()
-        return Compiler((found,), f"{Path(found).resolve()} {facts.st_size} {facts.st_mtime_ns}")
-    if zig := zig_command():
-        return Compiler((*zig, "cc"), zig_version())
-    raise UnavailableError(
-        "no C compiler for the shims of android-host",
-        why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
-        remedy="pip install ziglang, or install a C compiler; `local` and `adb:SERIAL` need none of the shims",
-    )
-
-
 def cross_compiler(abi: str) -> Compiler:
     """The package ziglang for another processor's Linux; raises UnavailableError where it is not installed."""
     if zig := zig_command():
-        flags = LINUX_TARGETS[HOST_ABIS[abi].probe]
-        return Compiler((*zig, "cc", *flags), f"{zig_version()} {' '.join(flags)}")
+        return Compiler((*zig, "cc", *LINUX_TARGETS[HOST_ABIS[abi].probe], "-fno-sanitize=undefined"), zig_version())
     raise UnavailableError(
         f"no compiler for {abi}",
         why="the package ziglang is not installed; cc builds for this computer only",
@@ -250,80 +205,37 @@ def build_host(processor: Processor | None = None) -> Path:
 
     Raises UnavailableError on another system or without a compiler, RunnerError when the compiler fails.
     """
-    found = processor or find_processor(default_abi())
-    compiler = find_compiler() if found.abi == machine_abi() else cross_compiler(found.abi)
-    folder = cache_folder() / "android-host" / "shims" / _digest(compiler)
-    parts = (*shim_libraries(), NNAPI, ASK)
-    if not are_sound(folder, parts):
-        with own_folder_errors(folder), taking_turns(folder.with_name(f".lock-{folder.name[:16]}")):
-            if not are_sound(folder, parts):  # another process may have built them
-                # Somebody removed or changed a part: without the fake NNAPI a library would call null pointers.
-                shutil.rmtree(folder, ignore_errors=True)
-                _make(compiler, HOST_ABIS[found.abi].machine, folder)
-    return folder
-
-
-def _digest(compiler: Compiler) -> str:
-    total = hashlib.sha256(repr((compiler.identity, FLAGS, SHIM_FLAGS, LINK)).encode())
-    own = [TABLE, *SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), Path(__file__)]
-    for path in sorted([*own, *PROBE.glob("*.[ch]")]):
-        total.update(path.relative_to(SOURCES.parent).as_posix().encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
-
-
-def _make(compiler: Compiler, machine: str, folder: Path) -> None:
-    """Build in a folder of its own and rename it, so that nobody sees a part; without locks two may do so at once."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(BUILD_PREFIX, folder.parent)
-    with scratch_folder(BUILD_PREFIX, folder.parent) as building:
-        work, done = building / "work", building / "done"
-        work.mkdir()
-        done.mkdir()
-        for library in shim_libraries():
-            _make_shim(compiler, machine, library, work, done / library)
-        _make_nnapi(compiler, done / NNAPI)
-        ask = (SOURCES / "ask" / "ask.c", *(PROBE / unit for unit in ASKS_WITH))
-        _run((*compiler.command, *FLAGS, "-D_GNU_SOURCE", "-o", str(done / ASK), *map(str, ask), "-ldl"))
-        for path in done.iterdir():
-            _sync(path)
-        note_digests(done, [path.name for path in done.iterdir()])
-        try:
-            done.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-
-
-def _make_shim(compiler: Compiler, machine: str, library: str, work: Path, target: Path) -> None:
-    symbols = symbols_of(library, machine)
-    source, script = work / f"{library}.s", work / f"{library}.map"
-    source.write_text(assembler(symbols, MACHINES[machine]), "utf-8")
-    script.write_text(version_script(symbols), "utf-8")
-    adapters = [str(SOURCES / "shims" / name) for name in ADAPTERS[library]]
-    link = (*LINK, f"-Wl,-soname,{library}", f"-Wl,--version-script={script}")
-    _run((*compiler.command, *FLAGS, *SHIM_FLAGS, "-o", str(target), str(source), *adapters, *link))
-
-
-def _make_nnapi(compiler: Compiler, target: Path) -> None:
-    sources = sorted(str(path) for path in (SOURCES / "nnapi").glob("*.c"))
-    link = (*LINK, f"-Wl,-soname,{NNAPI}", "-fvisibility=hidden")
-    _run((*compiler.command, *FLAGS, "-o", str(target), *sources, *link))
-
-
-def _run(command: tuple[str, ...]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        raise RunnerError(
-            "the shims of android-host could not be built",
-            where=" ".join(command[:3]) + " ...",
-            why=done.stderr.strip()[-2000:] or f"the compiler ended with code {done.returncode}",
-            remedy="try another compiler (CC=...), or pip install ziglang",
+    abi = (processor or find_processor(default_abi())).abi
+    if abi == machine_abi():
+        otherwise = "; `local` and `adb:SERIAL` need none of the shims"
+        compiler = host_compiler(" for the shims of android-host", otherwise)
+    else:
+        compiler = cross_compiler(abi)
+    machine = HOST_ABIS[abi].machine
+    start = (*compiler.command, *FLAGS)
+    texts: list[tuple[str, str]] = []
+    steps: list[Command] = []
+    for library in shim_libraries():
+        symbols = symbols_of(library, machine)
+        texts.append((f"{library}.s", assembler(symbols, MACHINES[machine])))
+        texts.append((f"{library}.map", version_script(symbols)))
+        sources = (f"{{work}}/{library}.s", *(str(SOURCES / "shims" / name) for name in ADAPTERS[library]))
+        link = (*LINK, f"-Wl,-soname,{library}", f"-Wl,--version-script={{work}}/{library}.map")
+        steps.append((*start, *SHIM_FLAGS, "-o", f"{{out}}/{library}", *sources, *link))
+    sources = tuple(sorted(str(path) for path in (SOURCES / "nnapi").glob("*.c")))
+    steps.append((*start, "-o", f"{{out}}/{NNAPI}", *sources, *LINK, f"-Wl,-soname,{NNAPI}", "-fvisibility=hidden"))
+    sources = (str(SOURCES / "ask" / "ask.c"), *(str(PROBE / unit) for unit in ASKS_WITH))
+    steps.append((*start, "-D_GNU_SOURCE", "-o", f"{{out}}/{ASK}", *sources, "-ldl"))
+    inputs = (*SOURCES.glob("*/*.[ch]"), *SOURCES.glob("*/*.def"), *PROBE.glob("*.[ch]"))
+    return built(
+        BuildRecipe(
+            what="the shims of android-host",
+            place="android-host/shims",
+            parts=(*shim_libraries(), NNAPI, ASK),
+            compiler=compiler.identity,
+            steps=tuple(steps),
+            sources=SOURCES.parent,
+            inputs=inputs,
+            texts=tuple(texts),
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    )

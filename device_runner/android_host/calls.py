@@ -7,7 +7,6 @@ answer only: a new process goes on with the next.
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,8 @@ from device_runner.android_host.build import ASK, build_host, check_imports
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import SLOWNESS, find_processor
 from device_runner.errors import RunnerError
-from device_runner.library_facts import LIBRARY, LibraryFacts
+from device_runner.files import scratch_folder
+from device_runner.library import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
 from device_runner.reading import decode_json
 from device_runner.result import Status
@@ -109,10 +109,10 @@ class CallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def observe(library: LibraryFacts, model: Path) -> Iterator[CallRow]:
     """Run a model with every flag at every level, each in a fresh process, and sum up what NNAPI was asked."""
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-calls-") as folder:
+    with scratch_folder() as folder:
         for level in LEVELS:
             for flags in FLAGS:
-                record = Path(folder) / f"{level}-{'-'.join(flags)}.jsonl"
+                record = folder / f"{level}-{'-'.join(flags)}.jsonl"
                 with AndroidHost("android-host", library, Phone(api_level=level, calls=record)) as device:
                     options = RunOptions(provider="nnapi", flags=flags, intra_op_threads=1)
                     spec = RunSpec(id="calls", model=str(model), options=options, warmup=0, min_runs=1, min_seconds=0.0)
@@ -207,10 +207,11 @@ class LibraryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one question. `signal` is set when the library crashed; `code` is ONNX Runtime's, 0 for success.
 
     `recorded` is False where the library is older than 1.24 and cannot say what it assigned. `resident_bytes` is the
-    memory of the process with the session in it.
+    memory of the process with the session in it. `begun` is the id of a question that is only begun.
     """
 
-    id: str
+    id: str = ""
+    begun: str = ""
     code: int = 0
     message: str = ""
     signal: str = ""
@@ -225,11 +226,6 @@ class LibraryAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.code or self.message or self.signal)
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True):
-    begun: str = ""
-    id: str = ""
-
-
 def ask(
     library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session, *, limit_seconds: float = LIMIT_SECONDS
 ) -> Iterator[LibraryAnswer]:
@@ -242,8 +238,7 @@ def ask(
     processor = find_processor(library.abi, session.phone.cpu)
     limit = limit_seconds * (SLOWNESS if processor.emulated else 1)
     rest = list(questions)
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-ask-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         environment = {**os.environ, **session.phone.environment(folder, processor)}
         command = (*processor.command, str(build_host(processor) / ASK))
         while rest:
@@ -274,16 +269,15 @@ def _ask_once(
             process.wait()
             raise
     answers, begun = _read_answers((folder / "out").read_bytes())
+    stderr = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
     if begun:
-        said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
         ended = HANG if code is None else signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return [*answers, LibraryAnswer(id=begun, message=said, signal=ended)]
+        return [*answers, LibraryAnswer(id=begun, message=stderr, signal=ended)]
     if len(answers) < len(questions):
-        said = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
         raise RunnerError(
             "the library could not be asked",
             where=library.path,
-            why=said or ("it did not begin in time" if code is None else f"exit code {code}"),
+            why=stderr or ("it did not begin in time" if code is None else f"exit code {code}"),
         )
     return answers
 
@@ -311,14 +305,14 @@ def _read_answers(output: bytes) -> tuple[list[LibraryAnswer], str]:
     begun = ""
     for line in output.splitlines():
         try:
-            head = decode_json(line, _Line)
-            if head.begun:
-                begun = head.begun
-                continue
-            answers.append(decode_json(line, LibraryAnswer))
-            begun = ""
+            answer = decode_json(line, LibraryAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError):
             break
+        if not (answer.id or answer.begun):
+            break
+        begun = answer.begun
+        if not begun:
+            answers.append(answer)
     return answers, begun
 
 

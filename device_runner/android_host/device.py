@@ -20,8 +20,7 @@ from device_runner.android_host.processor import Processor, default_abi, find_pr
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
 from device_runner.errors import SpecError
 from device_runner.host_device import HostDevice
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import Library, resolve
+from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import host_facts
 from device_runner.probe.protocol import ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
@@ -325,9 +324,9 @@ class AndroidHost(HostDevice):
         return msgspec.structs.replace(
             host_facts(self.name),
             platform="android",
-            model=f"libonnxruntime {self._library.release} in a process of this computer, not a phone",
+            model=f"libonnxruntime {self.library.release} in a process of this computer, not a phone",
             soc=f"{self._processor.cpu} (emulated)" if self._processor.emulated else "",
-            abis=(self._library.abi,),
+            abis=(self.library.abi,),
             api_level=self._phone.api_level,
             nnapi=nnapi,
             nnapi_devices=tuple(map(_shown, profile.devices))

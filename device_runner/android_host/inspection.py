@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from device_runner.android_host.device import (
     NEWEST_BELOW_RUNTIME,
@@ -185,10 +185,10 @@ def _question(kind: str, operation: str, text: str) -> Question:
 
 
 def _operand(kind: str, operation: str, word: str) -> Operand:
-    found = OPERAND.fullmatch(word)
-    if found is None:
+    match = OPERAND.fullmatch(word)
+    if match is None:
         raise ValueError(f"{operation}: {word!r} is no operand")
-    letter, sizes, values = found.groups()
+    letter, sizes, values = match.groups()
     name, quantization = ROLES[kind][letter]
     shape = tuple(map(int, sizes.split(","))) if sizes else () if letter in SCALARS else IMAGE
     value = None if values is None else _packed(name, prod(shape), values)
@@ -269,58 +269,57 @@ def ask(device: Inspectable, asked: Sequence[Question]) -> NnapiAnswer:
 
     Raises UnavailableError where there is no NNAPI, RunnerError when the device gives no answers.
     """
-    told, rest = _ask_once(device, asked)
+    answer, rest = _ask_once(device, asked)
     for _ in range(CRASHES):
         if not rest:
             break
         more, rest = _ask_once(device, rest)
-        if [one.name for one in more.devices] != [one.name for one in told.devices]:
+        if [driver.name for driver in more.devices] != [driver.name for driver in answer.devices]:
             raise RunnerError(f"NNAPI of {device.name} named other devices when it was asked again")
-        told = msgspec.structs.replace(told, devices=tuple(map(_joined, told.devices, more.devices)))
-    lost = len(rest) * ERROR
-    return msgspec.structs.replace(told, devices=tuple(_with(one, one.answers + lost) for one in told.devices))
+        pairs = zip(answer.devices, more.devices, strict=True)
+        answer = replace(answer, devices=tuple(_answering(driver, again.answers) for driver, again in pairs))
+    return replace(answer, devices=tuple(_answering(driver, len(rest) * ERROR) for driver in answer.devices))
+
+
+def _answering(driver: NnapiDeviceAnswer, more: str) -> NnapiDeviceAnswer:
+    return replace(driver, answers=driver.answers + more)
 
 
 def _ask_once(device: Inspectable, asked: Sequence[Question]) -> tuple[NnapiAnswer, Sequence[Question]]:
     """Answers, and the questions behind one that ended the process."""
-    answer = device.inspect([line for one in asked for line in one.triples()], LIMIT_SECONDS)
+    answer = device.inspect([line for question in asked for line in question.triples()], LIMIT_SECONDS)
     if isinstance(answer, Failure):
         raise _silent(device.name, answer.message, answer.remedy)
     if not answer.nnapi.found and answer.status is not Status.OK:
-        raise _silent(device.name, answer.message, "")
+        raise _silent(device.name, answer.message)
     if not answer.nnapi.found:
         raise UnavailableError(
             f"{device.name} has no NNAPI", why="it has no libneuralnetworks.so", remedy="use a phone"
         )
-    whole = min((len(one.answers) for one in answer.nnapi.devices), default=len(asked))
+    drivers = answer.nnapi.devices
+    whole = min((len(driver.answers) for driver in drivers), default=len(asked))
     if answer.status is Status.OK and whole == len(asked):
         return answer.nnapi, ()
-    if answer.status is Status.OK or not answer.nnapi.devices:
-        raise _silent(device.name, answer.message or "it did not answer all questions", "")
-    ended = (_with(one, (one.answers + ERROR)[: whole + 1]) for one in answer.nnapi.devices)
-    return msgspec.structs.replace(answer.nnapi, devices=tuple(ended)), asked[whole + 1 :]
+    if answer.status is Status.OK or not drivers:
+        raise _silent(device.name, answer.message or "it did not answer all questions")
+    ended = tuple(replace(driver, answers=(driver.answers + ERROR)[: whole + 1]) for driver in drivers)
+    return replace(answer.nnapi, devices=ended), asked[whole + 1 :]
 
 
-def _silent(name: str, why: str, remedy: str) -> RunnerError:
+def _silent(name: str, why: str, remedy: str = "") -> RunnerError:
     return RunnerError(
         f"NNAPI of {name} gave no answers", why=why, remedy=remedy or "restart the phone, then try again"
     )
 
 
-def _with(device: NnapiDeviceAnswer, answers: str) -> NnapiDeviceAnswer:
-    return msgspec.structs.replace(device, answers=answers)
-
-
-def _joined(first: NnapiDeviceAnswer, second: NnapiDeviceAnswer) -> NnapiDeviceAnswer:
-    return _with(first, first.answers + second.answers)
-
-
-def make_profile(facts: DeviceFacts, told: NnapiAnswer, asked: Sequence[Question]) -> DriverProfile:
+def make_profile(facts: DeviceFacts, answer: NnapiAnswer, asked: Sequence[Question]) -> DriverProfile:
     """The profile that answers as the phone did."""
     words = (facts.manufacturer, facts.model, facts.soc, facts.os_release, facts.fingerprint)
     return DriverProfile(
-        devices=tuple(_driver(device, asked) for device in told.devices if facts.api_level >= NNAPI_DEVICES_API_LEVEL),
-        feature_level=_level(told.level) if facts.api_level > NEWEST_BELOW_RUNTIME else NEWEST_BELOW_RUNTIME + 1,
+        devices=tuple(
+            _driver(device, asked) for device in answer.devices if facts.api_level >= NNAPI_DEVICES_API_LEVEL
+        ),
+        feature_level=_level(answer.level) if facts.api_level > NEWEST_BELOW_RUNTIME else NEWEST_BELOW_RUNTIME + 1,
         api_level=facts.api_level,
         phone=", ".join(word for word in words if word),
     )
@@ -330,32 +329,38 @@ def _driver(device: NnapiDeviceAnswer, asked: Sequence[Question]) -> Driver:
     """The two lists are what occurs in supported models; what of their combinations is refused is told one by one."""
     level = _level(device.level)
     answers = zip(asked, device.answers, strict=True)
-    judged = [(one, answer == YES) for one, answer in answers if one.level <= level and answer != IMPOSSIBLE]
-    accepted = [one for one, supported in judged if supported]
-    operations = {one.operation for one in accepted}
-    types = frozenset[str]().union(*(one.types for one in accepted))
-    supported = {(one.operation, one.types) for one in accepted}
-    combined = {(one.operation, one.types) for one, _ in judged if one.operation in operations and one.types <= types}
+    judged = [
+        (question, answer == YES) for question, answer in answers if question.level <= level and answer != IMPOSSIBLE
+    ]
+    accepted = [question for question, supported in judged if supported]
+    operations = {question.operation for question in accepted}
+    types = frozenset[str]().union(*(question.types for question in accepted))
+    supported = {(question.operation, question.types) for question in accepted}
+    combined = {
+        (question.operation, question.types)
+        for question, _ in judged
+        if question.operation in operations and question.types <= types
+    }
     refused = sorted(combined - supported, key=lambda pair: (pair[0], sorted(pair[1])))
-    all_types = frozenset[str]().union(*(one.types for one, _ in judged))
+    all_types = frozenset[str]().union(*(question.types for question, _ in judged))
     return Driver(
         name=_word(device.name),
         type=TYPES.get(device.type, DriverType.OTHER),
         feature_level=level,
         version=_word(device.version),
-        operations=_listed(operations, {one.operation for one, _ in judged}, operation_codes()),
+        operations=_listed(operations, {question.operation for question, _ in judged}, operation_codes()),
         operand_types=_listed(types, all_types, operand_type_codes()) if accepted else None,
         refuses=tuple(
-            DriverRefusal(operation=operation, operand_types=_listed(found, frozenset(), operand_type_codes()) or ())
-            for operation, found in refused
+            DriverRefusal(operation=operation, operand_types=_listed(kinds, frozenset(), operand_type_codes()) or ())
+            for operation, kinds in refused
         ),
     )
 
 
-def _listed(found: Iterable[str], everything: Iterable[str], codes: dict[str, int]) -> tuple[str, ...] | None:
+def _listed(names: Iterable[str], everything: Iterable[str], codes: dict[str, int]) -> tuple[str, ...] | None:
     """Names in the order of their numbers; None, which is "all", when nothing that was asked is left out."""
-    names = set(found)
-    return None if names == set(everything) else tuple(sorted(names, key=codes.__getitem__))
+    listed = set(names)
+    return None if listed == set(everything) else tuple(sorted(listed, key=codes.__getitem__))
 
 
 def _level(level: int) -> int:

@@ -254,22 +254,24 @@ def _emulator(abi: str) -> str:
         if Path(given).name.removesuffix("-static") not in others:
             return str(Path(given).absolute())
         given = str(Path(given).parent)
-    found = next((path for one in (name, f"{name}-static") if (path := shutil.which(one, path=given or None))), None)
-    if found is None:
+    program = next(
+        (path for file in (name, f"{name}-static") if (path := shutil.which(file, path=given or None))), None
+    )
+    if program is None:
         raise _missing(abi, f"no {name}" + (f" in {given}" if given else ""), "ORT_MOBILE_QEMU")
-    return str(Path(found).absolute())
+    return str(Path(program).absolute())
 
 
 def _sysroot(abi: str) -> str:
     """The folder with the C library: ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's."""
     row = HOST_ABIS[abi]
     given = os.environ.get("ORT_MOBILE_SYSROOT", "")
-    own = [Path("/")] if abi == machine_abi() else []
-    places = [Path(given), Path(given) / "usr" / row.root] if given else [*own, Path("/usr") / row.root]
-    found = next((place for place in places if (place / row.loader).is_file()), None)
-    if found is None:
+    here = [Path("/")] if abi == machine_abi() else []
+    places = [Path(given), Path(given) / "usr" / row.root] if given else [*here, Path("/usr") / row.root]
+    root = next((place for place in places if (place / row.loader).is_file()), None)
+    if root is None:
         raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
-    return str(found.absolute())
+    return str(root.absolute())
 
 
 def _check_emulator(emulator: str, cpus: Mapping[str, CpuProfile], cpu: str) -> None:
@@ -310,8 +312,8 @@ def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, 
         except (OSError, subprocess.TimeoutExpired):
             return None, frozenset()
         texts.append(done.stdout)
-    found = re.match(r"qemu-\w+ version (\d+)\.(\d+)", texts[0])
-    return (tuple(map(int, found.groups())) if found else None), frozenset(texts[1].split())
+    match = re.match(r"qemu-\w+ version (\d+)\.(\d+)", texts[0])
+    return (tuple(map(int, match.groups())) if match else None), frozenset(texts[1].split())
 
 
 SLOWNESS = 10

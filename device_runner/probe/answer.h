@@ -104,6 +104,7 @@ struct answer {
     volatile size_t bin_count, sample_count;
     struct bin bins[BINS_MAX];
     struct sample samples[SAMPLES_MAX];
+    size_t wrong_shapes; /* outputs whose shape is not what the model declares */
     unsigned stop; /* which bound ended the loop */
     struct strings log;
     volatile size_t runs;

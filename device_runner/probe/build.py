@@ -1,33 +1,174 @@
 """Builds the probe: for this computer, for Linux on another processor, for Android with the NDK or with ziglang alone.
 
-A build lies in the cache under the digest of everything that went into it, so an unchanged one is never made twice.
+ziglang has no libc for Android, so headers (android/include), start file (android/start.c) and stub libraries of one
+allow-list are ours; the program is linked with lld itself, since the driver refuses. What lld leaves undefined is an
+error: so only functions that bionic of API level 27 has can be used, and no helper of a run-time library of a compiler.
+The result is judged by rules.
 """
 
-import hashlib
-import importlib.metadata
-import importlib.util
 import os
-import platform
-import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from device_runner.errors import RunnerError, SpecError, UnavailableError
-from device_runner.files import (
-    BUILD_PREFIX,
-    are_sound,
-    cache_folder,
-    note_digests,
-    own_folder_errors,
-    remove_abandoned,
-    scratch_folder,
-    taking_turns,
+from device_runner.build import (
+    STANDARD,
+    BuildRecipe,
+    Command,
+    built,
+    compiler_identity,
+    host_recipe,
+    zig_command,
+    zig_version,
 )
-from device_runner.probe import android
-from device_runner.probe.elf import read_elf
+from device_runner.errors import RunnerError, SpecError, UnavailableError
+from device_runner.probe.elf import (
+    PT_GNU_RELRO,
+    PT_GNU_STACK,
+    PT_LOAD,
+    PT_TLS,
+    Elf,
+    Segment,
+    read_elf,
+)
+
+LIBC = frozenset(
+    re.findall(
+        r"\w+",
+        "__libc_init __cxa_atexit __errno __stack_chk_fail _exit abort calloc clock_gettime close dup dup2 fclose"
+        " fflush fgetc fgets fopen fork fprintf fputc fread free fsync fwrite getpagesize getpid getppid kill lseek"
+        " malloc memcmp memcpy memmove memset mincore mmap munmap nanosleep open pipe poll posix_fadvise"
+        " posix_memalign prctl pread pthread_mutex_lock pthread_mutex_unlock putchar puts qsort read setenv signal"
+        " snprintf strcmp strerror strlen strncmp strstr strtoll strtoull unlink vsnprintf waitpid write",
+    )
+)
+"""Functions of libc.so, all in bionic since API level 21 or earlier."""
+
+LIBC_DATA = frozenset({"stdin", "stdout", "stderr"})
+"""Variables of libc.so, each a pointer; since API level 23."""
+
+LIBDL = frozenset({"dlopen", "dlsym", "dlerror"})
+
+STUBS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "libc.so": (LIBC, LIBC_DATA),
+    "libdl.so": (LIBDL, frozenset()),
+}
+"""SONAME to the functions and variables that a program may take from it."""
+
+PAGE = 0x4000
+"""16 KB, as devices of Android 15 and later may have; right for 4 KB ones too."""
+
+LD_EMULATION = {"arm64-v8a": "aarch64linux", "x86_64": "elf_x86_64"}
+ZIG_ARCH = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
+
+COMPILE_FLAGS = (
+    "-std=c11", "-O2", "-fPIE", "-fno-sanitize=undefined", "-fno-stack-protector", "-nostdlibinc",
+    "-Werror=implicit-function-declaration",
+)  # fmt: skip
+
+LINK_FLAGS = (
+    "-pie", "--no-undefined", "--dynamic-linker=/system/bin/linker64", "--hash-style=gnu", "--build-id=sha1",
+    "--eh-frame-hdr", "--enable-new-dtags", "--no-rosegment", "--as-needed", "--gc-sections",
+    "-z", "now", "-z", "relro", "-z", "noexecstack", "-z", "text",
+    "-z", f"max-page-size={PAGE}", "-z", f"common-page-size={PAGE}", "--strip-debug",
+)  # fmt: skip
+"""As the NDK links; --no-rosegment since unwinders before API level 29 do not know a read-only segment of its own."""
+
+ARM64_LINK_FLAGS = ("--fix-cortex-a53-843419",)
+
+
+def stub_source(soname: str) -> str:
+    """Assembler text of a library that has the names of the allow-list and nothing behind them."""
+    functions, variables = STUBS[soname]
+    code = [f".globl {name}\n.type {name},%function\n{name}:" for name in sorted(functions)]
+    data = [f".globl {name}\n.type {name},%object\n.size {name},8\n{name}: .quad 0" for name in sorted(variables)]
+    return "\n".join([".text", *code, ".data", *data, ""])
+
+
+FORBIDDEN_NAME = re.compile(
+    r"__ubsan_|__emutls_|__tls_get_addr|__aarch64_|__libc_start_main|__errno_location|__assert_fail|__stdio|GLIBC_"
+    r"|__.*(tf|ti)\d"
+)
+"""Names of compiler run-time helpers and of other C libraries."""
+
+RELOCATIONS = {"arm64-v8a": {257, 1025, 1026, 1027}, "x86_64": {1, 6, 7, 8}}
+"""ABS64, GLOB_DAT, JUMP_SLOT, RELATIVE: no copies, no thread-locals, no indirect functions."""
+
+
+ElfRule = tuple[str, Callable[[Elf], bool]]
+"""What must hold of a program, and its test."""
+
+
+def _segments(elf: Elf, kind: int) -> list[Segment]:
+    return [segment for segment in elf.segments if segment.type == kind]
+
+
+def _relro_ends_on_page(elf: Elf) -> bool:
+    ends = [segment.address + segment.memory_size for segment in _segments(elf, PT_GNU_RELRO)]
+    return bool(ends) and all(end % PAGE == 0 for end in ends)
+
+
+def _has_android_note(elf: Elf) -> bool:
+    levels = [note[:4] for name, kind, note in elf.notes if (name, kind) == ("Android", 1)]
+    return len(levels) == 1 and 21 <= int.from_bytes(levels[0], "little") <= 99
+
+
+PROGRAM_RULES: tuple[ElfRule, ...] = (
+    (
+        "64 bits, position-independent, for arm64-v8a or x86_64",
+        lambda elf: (elf.bits, elf.type) == (64, 3) and elf.abi in RELOCATIONS,
+    ),
+    (
+        "section headers are there: linker64 checks them",
+        lambda elf: 0 < elf.section_names_index < elf.section_count,
+    ),
+    ("the interpreter is /system/bin/linker64", lambda elf: elf.interpreter == "/system/bin/linker64"),
+    (
+        "segments are aligned to 16 KB",
+        lambda elf: all(s.alignment == PAGE and (s.address - s.offset) % PAGE == 0 for s in _segments(elf, PT_LOAD)),
+    ),
+    (
+        "no segment is writable and executable",
+        lambda elf: not any(segment.flags & 3 == 3 for segment in _segments(elf, PT_LOAD)),
+    ),
+    (
+        "the stack is not executable",
+        lambda elf: {segment.flags & 1 for segment in _segments(elf, PT_GNU_STACK)} == {0},
+    ),
+    ("the part that is read-only after relocation ends on a 16 KB page", _relro_ends_on_page),
+    ("no thread-local storage: it needs API level 29", lambda elf: not _segments(elf, PT_TLS)),
+    (
+        "needs libc.so, and of others libdl.so and libm.so at most",
+        lambda elf: {"libc.so"} <= set(elf.needed) <= {"libc.so", "libdl.so", "libm.so"},
+    ),
+    ("everything is bound at the start", lambda elf: elf.tag("flags") == 8 and elf.tag("flags_1") == 0x08000001),
+    ("has a gnu hash table", lambda elf: elf.tag("gnu_hash") is not None),
+    (
+        "no tag that old linkers do not know",
+        lambda elf: all(elf.tag(name) is None for name in ("textrel", "rpath", "runpath", "relr", "android_relr")),
+    ),
+    ("relocations are of the plain kinds", lambda elf: elf.relocations <= RELOCATIONS.get(elf.abi, set())),
+    (
+        "no helper of a compiler or of another C library",
+        lambda elf: not any(FORBIDDEN_NAME.match(name) for name in elf.undefined),
+    ),
+    ("exports nothing", lambda elf: all(symbol.section == 0 for symbol in elf.symbols)),
+    ("has the Android note with an API level", _has_android_note),
+    ("has a build-id", lambda elf: any((name, kind) == ("GNU", 3) for name, kind, _ in elf.notes)),
+)
+
+STUB_RULES: tuple[ElfRule, ...] = (
+    ("takes from the system what the allow-list has", lambda elf: elf.undefined <= LIBC | LIBC_DATA | LIBDL),
+    ("wants no symbol versions", lambda elf: elf.tag("verneed") is None),
+)
+"""Beside PROGRAM_RULES for programs linked against our stubs; the NDK's have versions and more helpers."""
+
+
+def broken_rules(elf: Elf, *, stubs: bool) -> list[str]:
+    """What keeps an Android program from running on every device from API level 27 on; empty when nothing does."""
+    rules = (*PROGRAM_RULES, *STUB_RULES) if stubs else PROGRAM_RULES
+    return [text for text, holds in rules if not holds(elf)]
+
 
 SOURCES = Path(__file__).parent
 HOST = "host"
@@ -52,45 +193,19 @@ registers, as Android's armeabi-v7a does."""
 
 TARGETS = (HOST, *NDK_TRIPLES, *LINUX_TARGETS)
 
-STANDARD = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wmissing-prototypes", "-Wstrict-prototypes")
-"""The language of every unit; GNU sources may name what Linux has beside POSIX."""
-
-
-Command = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeRecipe:
-    """How to build: what compiler (name and version, for the digest), which texts to write, which commands to run.
-
-    `{out}` in an argument is the folder of the build; `judge` says whether the result is checked against the rules for
-    Android, and which: "", "ndk" or "stubs".
-    """
-
-    compiler: str
-    steps: tuple[Command, ...]
-    texts: tuple[tuple[str, str], ...] = ()
-    judge: str = ""
-
 
 def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags: Sequence[str] = ()) -> Path:
     """The probe for a target (`host`, an Android ABI, one of `LINUX_TARGETS`), built unless it is in the cache.
 
     `flags` go to the compiler. Raises UnavailableError without a compiler, RunnerError when it fails.
     """
-    recipe = find_recipe(target, api_level, tuple(flags))
-    path = cache_folder() / "probe" / digest(recipe) / PROBE
-    if not are_sound(path.parent, [PROBE]):
-        with own_folder_errors(path), taking_turns(path.parent.with_name(f".lock-{path.parent.name[:16]}")):
-            if not are_sound(path.parent, [PROBE]):  # another process may have built it
-                make(recipe, path)
-    return path
+    return built(find_recipe(target, api_level, tuple(flags))) / PROBE
 
 
-def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> ProbeRecipe:
+def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
     """The first way to build for a target that this machine has; raises UnavailableError, SpecError."""
     if target == HOST:
-        return _host_recipe(flags)
+        return host_recipe(PROBE, _compile(flags), SOURCES)
     if target in LINUX_TARGETS:
         return _linux_recipe(target, flags)
     if target not in NDK_TRIPLES:
@@ -110,43 +225,30 @@ def _compile(flags: tuple[str, ...]) -> tuple[str, ...]:
     return (*STANDARD, "-O2", *flags, "-o", "{out}/probe", *map(str, units()))
 
 
-def _host_recipe(flags: tuple[str, ...]) -> ProbeRecipe:
-    compiler = next((found for name in _compiler_names() if (found := shutil.which(name))), None)
-    strip = (
-        () if platform.system() == "Darwin" or any("sanitize" in flag or flag == "-g" for flag in flags) else ("-s",)
+def _recipe(
+    compiler: str, *steps: Command, stubs: bool | None = None, texts: tuple[tuple[str, str], ...] = ()
+) -> BuildRecipe:
+    """A recipe of the probe for another system; `stubs` says by which rules a program for Android is judged."""
+
+    def judge(folder: Path) -> None:
+        if broken := broken_rules(read_elf(folder / PROBE), stubs=bool(stubs)):
+            raise RunnerError(
+                "the probe was built, but not as Android wants it",
+                why="; ".join(f"does not hold: {rule}" for rule in broken),
+                remedy="use another release of ziglang or of the NDK",
+            )
+
+    return BuildRecipe(
+        what=f"the {PROBE}",
+        place=PROBE,
+        parts=(PROBE,),
+        compiler=compiler,
+        steps=steps,
+        sources=SOURCES,
+        inputs=tuple(SOURCES.rglob("*.[ch]")),
+        texts=texts,
+        judge=None if stubs is None else judge,
     )
-    arguments = (*_compile(flags), *strip, "-ldl", "-lpthread")
-    if compiler:
-        return ProbeRecipe(_identity(compiler), ((compiler, *arguments),))
-    if (zig := zig_command()) is None:
-        raise UnavailableError(
-            "no C compiler",
-            why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
-            remedy="pip install ziglang, or install a C compiler",
-        )
-    return ProbeRecipe(zig_version(), ((*zig, "cc", "-fno-sanitize=undefined", *arguments),))
-
-
-def _compiler_names() -> list[str]:
-    own = os.environ.get("CC", "")
-    return [*([own] if own and " " not in own else []), "cc", "gcc", "clang"]
-
-
-def _identity(compiler: str) -> str:
-    """Path, size and time of a compiler: cheaper than asking for its version, and changes with it."""
-    real = Path(compiler).resolve()
-    facts = real.stat()
-    return f"{real} {facts.st_size} {facts.st_mtime_ns}"
-
-
-def zig_command() -> tuple[str, ...] | None:
-    """How to call zig: the package ziglang of this interpreter. None where it is not installed."""
-    return (sys.executable, "-m", "ziglang") if importlib.util.find_spec("ziglang") else None
-
-
-def zig_version() -> str:
-    """Name and version of the package ziglang."""
-    return f"ziglang {importlib.metadata.version('ziglang')}"
 
 
 def _zig(target: str) -> tuple[str, ...]:
@@ -159,101 +261,45 @@ def _zig(target: str) -> tuple[str, ...]:
     )
 
 
-def _linux_recipe(target: str, flags: tuple[str, ...]) -> ProbeRecipe:
+def _linux_recipe(target: str, flags: tuple[str, ...]) -> BuildRecipe:
     arguments = ("cc", *LINUX_TARGETS[target], "-fno-sanitize=undefined", *_compile(flags), "-s")
-    return ProbeRecipe(zig_version(), ((*_zig(target), *arguments, "-ldl", "-lpthread"),))
+    return _recipe(zig_version(), (*_zig(target), *arguments, "-ldl", "-lpthread"))
 
 
-def _ndk_recipe(ndk: Path, abi: str, api_level: int, flags: tuple[str, ...]) -> ProbeRecipe:
-    found = sorted(ndk.glob(f"toolchains/llvm/prebuilt/*/bin/{NDK_TRIPLES[abi]}{api_level}-clang"))
-    if not found:
+def _ndk_recipe(ndk: Path, abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
+    compilers = sorted(ndk.glob(f"toolchains/llvm/prebuilt/*/bin/{NDK_TRIPLES[abi]}{api_level}-clang"))
+    if not compilers:
         raise UnavailableError(
             f"the NDK has no compiler for {abi} at API level {api_level}",
             where=str(ndk),
             remedy="point ANDROID_NDK_HOME at an NDK of r21 or later, or unset it to build with ziglang",
         )
-    page = f"-Wl,-z,max-page-size={android.PAGE},-z,common-page-size={android.PAGE}"
+    page = f"-Wl,-z,max-page-size={PAGE},-z,common-page-size={PAGE}"
     link = ("-fPIE", "-pie", page, "-Wl,--build-id=sha1", "-Wl,-z,now", "-Wl,--strip-debug", "-ldl")
-    judge = "ndk" if abi in android.LD_EMULATION else ""
-    return ProbeRecipe(_identity(str(found[0])), ((str(found[0]), *_compile(flags), *link),), judge=judge)
+    compiler = str(compilers[0])
+    stubs = False if abi in LD_EMULATION else None  # the rules are for 64 bits
+    return _recipe(compiler_identity(compiler), (compiler, *_compile(flags), *link), stubs=stubs)
 
 
-def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> ProbeRecipe:
-    if abi not in android.LD_EMULATION:
+def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
+    if abi not in LD_EMULATION:
         raise UnavailableError(
             f"no compiler for {abi}",
             why="ziglang alone builds for arm64-v8a and x86_64; the NDK is needed for 32 bits",
             remedy="set ANDROID_NDK_HOME to an NDK",
         )
     zig = _zig(abi)
-    compiler = (*zig, "cc", "-target", f"{android.ZIG_ARCH[abi]}-linux-android")
-    include = (*STANDARD, *android.COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *flags)
+    compiler = (*zig, "cc", "-target", f"{ZIG_ARCH[abi]}-linux-android")
+    include = (*STANDARD, *COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *flags)
     sources = [*units(), SOURCES / "android/start.c"]
-    joined = ("-r", "-nostdlib", "-o", "{out}/probe.o")
+    joined = ("-r", "-nostdlib", "-o", "{work}/probe.o")
     compiled = (*compiler, *include, f"-DPROBE_API_LEVEL={api_level}", *joined, *map(str, sources))
-    stubs = tuple(command for name in android.STUBS for command in _stub_commands(zig, compiler, name))
-    extra = android.ARM64_LINK_FLAGS if abi == "arm64-v8a" else ()
-    link = ("ld.lld", "-m", android.LD_EMULATION[abi], *android.LINK_FLAGS, *extra, "-o", "{out}/probe")
-    objects = ("{out}/probe.o", *(f"{{out}}/{name}" for name in android.STUBS))
-    texts = tuple((f"{name}.s", android.stub_source(name)) for name in android.STUBS)
-    return ProbeRecipe(zig_version(), (compiled, *stubs, (*zig, *link, *objects)), texts, "stubs")
-
-
-def _stub_commands(zig: Command, compiler: Command, name: str) -> tuple[Command, Command]:
-    assembled = (*compiler, "-c", f"{{out}}/{name}.s", "-o", f"{{out}}/{name}.o")
-    return assembled, (*zig, "ld.lld", "-shared", "-soname", name, "-o", f"{{out}}/{name}", f"{{out}}/{name}.o")
-
-
-def digest(recipe: ProbeRecipe) -> str:
-    """Digest of everything that the result depends on: commands, compiler, sources. Not of where they lie."""
-    total = hashlib.sha256()
-    for text in (recipe.compiler, recipe.judge, *(t for pair in recipe.texts for t in pair)):
-        total.update(text.encode() + b"\0")
-    for argument in (argument for step in recipe.steps for argument in step):
-        total.update(argument.replace(str(SOURCES), "{sources}").replace(sys.executable, "python").encode() + b"\0")
-    for path in sorted(SOURCES.rglob("*.[ch]")):
-        total.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
-
-
-def make(recipe: ProbeRecipe, path: Path) -> None:
-    """Run a recipe in a folder of its own, judge the result, put it at `path` in one step, and note its digest."""
-    with own_folder_errors(path):
-        _make(recipe, path)
-        note_digests(path.parent, [path.name])
-
-
-def _make(recipe: ProbeRecipe, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(BUILD_PREFIX, path.parent)
-    with scratch_folder(BUILD_PREFIX, path.parent) as folder:
-        for name, text in recipe.texts:
-            (folder / name).write_text(text)
-        for step in recipe.steps:
-            _run_step([argument.replace("{out}", str(folder)) for argument in step])
-        built = folder / PROBE
-        _judge(recipe, built)
-        with built.open("rb") as file:
-            os.fsync(file.fileno())
-        built.replace(path)
-
-
-def _run_step(arguments: list[str]) -> None:
-    done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        raise RunnerError(
-            "the probe could not be built",
-            where=" ".join(arguments[:4]) + " ...",
-            why=done.stderr.strip()[-2000:] or f"the compiler ended with code {done.returncode}",
-            remedy="try another compiler (CC=...), or pip install ziglang",
-        )
-
-
-def _judge(recipe: ProbeRecipe, built: Path) -> None:
-    broken = android.broken_rules(read_elf(built), stubs=recipe.judge == "stubs") if recipe.judge else []
-    if broken:
-        raise RunnerError(
-            "the probe was built, but not as Android wants it",
-            why="; ".join(f"does not hold: {rule}" for rule in broken),
-            remedy="use another release of ziglang or of the NDK",
-        )
+    steps: list[Command] = [compiled]
+    for name in STUBS:
+        steps.append((*compiler, "-c", f"{{work}}/{name}.s", "-o", f"{{work}}/{name}.o"))
+        steps.append((*zig, "ld.lld", "-shared", "-soname", name, "-o", f"{{work}}/{name}", f"{{work}}/{name}.o"))
+    extra = ARM64_LINK_FLAGS if abi == "arm64-v8a" else ()
+    link = ("ld.lld", "-m", LD_EMULATION[abi], *LINK_FLAGS, *extra, "-o", "{out}/probe")
+    steps.append((*zig, *link, "{work}/probe.o", *(f"{{work}}/{name}" for name in STUBS)))
+    texts = tuple((f"{name}.s", stub_source(name)) for name in STUBS)
+    return _recipe(zig_version(), *steps, stubs=True, texts=texts)

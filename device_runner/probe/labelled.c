@@ -10,13 +10,16 @@
 /* One sample; false at the end of the file, too, where `*more` turns false. */
 static bool run_sample(struct probe *probe, FILE *samples, FILE *answers, size_t bytes, uint32_t *sum, bool *more) {
     struct input *input = probe->inputs;
+    struct shape shape = {0};
     void *data = NULL;
     size_t got = fread(input->data, 1, input->bytes, samples);
     *more = got > 0;
     if (!got) return true;
     if (got < input->bytes) return fail(probe->answer, "bad_input", 0, "the labelled set ends within a sample");
-    if (!ok(probe, run_once(probe))) return false;
     drop_others(probe);
+    if (!ok(probe, run_once(probe))) return false;
+    if (!output_shape(probe, 0, &shape) || !total_bytes(&shape, &got) || got != bytes)
+        return fail(probe->answer, "bad_input", 0, "the labelled outputs are not of one size");
     if (!ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[0], &data))) return false;
     *sum = checksum(*sum, data, bytes);
     return fwrite(data, 1, bytes, answers) == bytes ||
@@ -31,14 +34,6 @@ static bool run_samples(struct probe *probe, FILE *samples, FILE *answers, struc
     for (*count = -1; more; ++*count)
         if (!run_sample(probe, samples, answers, bytes, &shape->sum, &more)) return false;
     return true;
-}
-
-static bool first_output_shape(struct probe *probe, struct shape *shape) {
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    bool done = ok(probe, ORT(probe->ort, GetTensorTypeAndShape)(probe->output_values[0], &info)) &&
-                read_shape(probe, info, shape);
-    if (info) ORT(probe->ort, ReleaseTensorTypeAndShapeInfo)(info);
-    return done;
 }
 
 /* Note the answers as one more output, with the samples as its first axis; its file tells it from the others. */
@@ -64,7 +59,7 @@ bool run_labelled(struct probe *probe) {
     snprintf(path, sizeof path, "%slabelled.raw", request->outputs);
     FILE *samples = fopen(request->labelled, "rb"), *answers = fopen(path, "wb");
     bool done = samples && answers
-                    ? first_output_shape(probe, &shape) && run_samples(probe, samples, answers, &shape, &count)
+                    ? output_shape(probe, 0, &shape) && run_samples(probe, samples, answers, &shape, &count)
                     : fail(probe->answer, NULL, 0, "%s: %s", samples ? path : request->labelled, strerror(errno));
     if (samples) fclose(samples);
     if (answers && fclose(answers) && done) done = fail(probe->answer, NULL, 0, "%s: %s", path, strerror(errno));

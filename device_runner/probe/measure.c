@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "platform.h"
+#include "tensors.h"
 
 OrtStatus *run_once(struct probe *probe) {
     return ORT(probe->ort, Run)(probe->session, NULL, probe->input_names, probe->input_values, probe->input_count,
@@ -12,10 +13,27 @@ OrtStatus *run_once(struct probe *probe) {
 
 void drop_others(struct probe *probe) {
     for (size_t i = 0; i < probe->output_count; i++) {
-        if (probe->outputs[i].tensor || !probe->output_values[i]) continue;
+        if (probe->outputs[i].reused || !probe->output_values[i]) continue;
         ORT(probe->ort, ReleaseValue)(probe->output_values[i]);
         probe->output_values[i] = NULL;
     }
+}
+
+/* Whether Run takes the output to fill it again: it checks the shape of one that it is given, and only warns of a wrong
+ * shape of one that it makes. A declared rank of 0 is also that of an output without a shape. */
+static bool check_output(struct probe *probe, size_t index) {
+    struct output *output = probe->outputs + index;
+    struct shape declared = {0}, shape = {0};
+    int tensor = 0;
+    if (!ok(probe, ORT(probe->ort, IsTensor)(probe->output_values[index], &tensor))) return false;
+    output->tensor = tensor;
+    if (!tensor) return true;
+    if (!declared_shape(probe, index, &declared) || !output_shape(probe, index, &shape)) return false;
+    output->reused = !declared.rank || declared.rank == shape.rank;
+    for (size_t i = 0; i < declared.rank && output->reused; i++)
+        output->reused = declared.sizes[i] < 0 || declared.sizes[i] == shape.sizes[i];
+    probe->answer->wrong_shapes += !output->reused;
+    return true;
 }
 
 bool first_run(struct probe *probe) {
@@ -23,21 +41,16 @@ bool first_run(struct probe *probe) {
     OrtStatus *status = run_once(probe);
     probe->answer->first_run_ns = now_ns() - start;
     if (!ok(probe, status)) return false;
-    for (size_t i = 0; i < probe->output_count; i++) {
-        int tensor = 0;
-        if (!ok(probe, ORT(probe->ort, IsTensor)(probe->output_values[i], &tensor))) return false;
-        probe->outputs[i].tensor = tensor;
-        probe->outputs[i].value = probe->output_values[i];
-    }
-    drop_others(probe);
+    for (size_t i = 0; i < probe->output_count; i++)
+        if (!check_output(probe, i)) return false;
     return true;
 }
 
 static bool warm_up(struct probe *probe) {
     uint64_t end = now_ns() + (uint64_t)probe->request->max_ns;
     for (int64_t i = 0; i < probe->request->warmup && now_ns() < end; i++) {
-        if (!ok(probe, run_once(probe))) return false;
         drop_others(probe);
+        if (!ok(probe, run_once(probe))) return false;
     }
     return true;
 }
@@ -54,13 +67,13 @@ bool timed_runs(struct probe *probe) {
     if (!warm_up(probe)) return false;
     uint64_t start = now_ns(), end = start;
     while (!(answer->stop = reached(probe->request, answer->runs, end - start))) {
+        drop_others(probe);
         uint64_t begin = now_ns();
         OrtStatus *status = run_once(probe);
         end = now_ns();
         if (status) return ok(probe, status);
         answer->latencies[answer->runs] = end - begin;
         answer->runs++;
-        drop_others(probe);
     }
     answer->memory_peak = peak_bytes();
     return true;

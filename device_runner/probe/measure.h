@@ -7,10 +7,10 @@
 /* One inference, into the outputs that are there already; NULL when it went well. */
 OrtStatus *run_once(struct probe *probe);
 
-/* Outputs that Run cannot fill again (sequences, maps) are dropped before the next one. */
+/* Before each inference but the first: outputs that Run cannot fill again are dropped. */
 void drop_others(struct probe *probe);
 
-/* The first inference makes the outputs' memory; every later one gets it to fill. */
+/* The first inference makes the outputs' memory; every later one gets it to fill where it can. */
 bool first_run(struct probe *probe);
 
 /* Warm up, then fill the answer with latencies until one of the request's bounds is reached. */

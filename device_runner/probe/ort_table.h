@@ -57,6 +57,7 @@ struct ort_base {
     X(SessionGetInputCount, 30, OrtStatus *, (const OrtSession *, size_t *)) \
     X(SessionGetOutputCount, 31, OrtStatus *, (const OrtSession *, size_t *)) \
     X(SessionGetInputTypeInfo, 33, OrtStatus *, (const OrtSession *, size_t, OrtTypeInfo **)) \
+    X(SessionGetOutputTypeInfo, 34, OrtStatus *, (const OrtSession *, size_t, OrtTypeInfo **)) \
     X(SessionGetInputName, 36, OrtStatus *, (const OrtSession *, size_t, OrtAllocator *, char **)) \
     X(SessionGetOutputName, 37, OrtStatus *, (const OrtSession *, size_t, OrtAllocator *, char **)) \
     X(CreateTensorWithDataAsOrtValue, 49, OrtStatus *, \

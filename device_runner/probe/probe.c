@@ -56,6 +56,7 @@ static void print_numbers(struct sink *sink, const struct answer *answer) {
     put_count(sink, "memory_before_load_bytes", answer->memory_before_load);
     put_count(sink, "memory_after_load_bytes", answer->memory_after_load);
     put_count(sink, "memory_peak_bytes", answer->memory_peak);
+    put_count(sink, "wrong_shapes", answer->wrong_shapes);
     put_count(sink, "log_dropped", answer->log.dropped);
     put_key(sink, "latencies_ns", false);
     put_text(sink, "[");

@@ -23,6 +23,7 @@ from device_runner.result import (
     Status,
     SustainedRun,
     WarmUp,
+    find_warmup,
     implausible,
     status_of,
     without_measurement,
@@ -30,17 +31,16 @@ from device_runner.result import (
 from device_runner.spec import (
     AUTO,
     ONNX_CODES,
+    TYPES_BY_CODE,
     Bytes,
     ExecutionMode,
     LogLevel,
     NnapiFlag,
     OptimizationLevel,
-    RunOptions,
     RunSpec,
     StrictStruct,
     TensorFile,
 )
-from device_runner.warmup import find_warmup
 
 LEVEL_NUMBERS = {
     OptimizationLevel.NONE: 0,
@@ -56,7 +56,6 @@ FLAG_BITS = {NnapiFlag.USE_FP16: 1, NnapiFlag.USE_NCHW: 2, NnapiFlag.CPU_DISABLE
 
 LOG_NUMBERS = {LogLevel.VERBOSE: 0, LogLevel.INFO: 1, LogLevel.WARNING: 2, LogLevel.ERROR: 3}
 
-DTYPES = {code: kind for kind, code in ONNX_CODES.items()}
 
 LOG_CHARACTERS = 512 * 1024
 """The most that the probe keeps of a log (LOG_BYTES of answer.h); a character has a byte or more."""
@@ -93,30 +92,15 @@ class ProbePaths(StrictStruct, frozen=True, kw_only=True):
 
 def encode_request(spec: RunSpec, places: ProbePaths, *, watch_stdin: bool = False) -> bytes:
     """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within."""
-    return _join([*_settings(spec, places, watch_stdin), *_entries(spec.options), *_shapes(spec, places)])
-
-
-def encode_inspection(
-    questions: Iterable[tuple[str, str, str]] = (), *, limit_seconds: float, watch_stdin: bool = False
-) -> bytes:
-    """The request that asks a system's NNAPI for its devices, and which of them supports what (probe/inspect.h)."""
-    settings = {"mode": "inspect", "timeout_ms": str(round(limit_seconds * 1e3)), "watch_stdin": str(int(watch_stdin))}
-    return _join([*(("set", name, value) for name, value in settings.items()), *questions])
-
-
-def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
-    strings = [text for triple in triples for text in triple]
-    for text in strings:
-        if "\0" in text:
-            raise SpecError("a value has a NUL in it", where=repr(text[:80]), remedy="remove it; no name needs one")
-    body = b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in strings)
-    return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
-
-
-def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[tuple[str, str, str]]:
     options = spec.options
     found_later = spec.warmup == AUTO and bool(spec.min_runs or spec.min_seconds)
-    numbers = {
+    settings: dict[str, str | int | None] = {
+        "library": places.library,
+        "model": places.model,
+        "provider": provider_named(options.provider).append_name,
+        "labelled": places.labelled,
+        "outputs": places.outputs,
+        "profile": places.profile,
         "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
         "intra_threads": options.intra_op_threads,
         "inter_threads": options.inter_op_threads,
@@ -135,28 +119,31 @@ def _settings(spec: RunSpec, places: ProbePaths, watch_stdin: bool) -> Iterator[
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
     }
-    texts = {
-        "library": places.library,
-        "model": places.model,
-        "provider": provider_named(options.provider).append_name,
-        "labelled": places.labelled,
-        "outputs": places.outputs,
-        "profile": places.profile,
-    }
-    yield from (("set", name, text) for name, text in texts.items() if text is not None)
-    yield from (("set", name, str(number)) for name, number in numbers.items())
-
-
-def _entries(options: RunOptions) -> Iterator[tuple[str, str, str]]:
-    yield from (("option", key, value) for key, value in options.provider_options.items())
-    yield from (("config", key, value) for key, value in options.session_config.items())
-
-
-def _shapes(spec: RunSpec, places: ProbePaths) -> Iterator[tuple[str, str, str]]:
-    yield from (("dimension", name, str(size)) for name, size in spec.dimensions.items())
+    triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
+    triples += [("option", key, value) for key, value in options.provider_options.items()]
+    triples += [("config", key, value) for key, value in options.session_config.items()]
+    triples += [("dimension", name, str(size)) for name, size in spec.dimensions.items()]
     for tensor, file in zip(spec.inputs, places.inputs, strict=True):
-        yield "input", tensor.name, file
-        yield "shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))
+        triples.append(("input", tensor.name, file))
+        triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
+    return _join(triples)
+
+
+def encode_inspection(
+    questions: Iterable[tuple[str, str, str]] = (), *, limit_seconds: float, watch_stdin: bool = False
+) -> bytes:
+    """The request that asks a system's NNAPI for its devices, and which of them supports what (probe/inspect.h)."""
+    settings = {"mode": "inspect", "timeout_ms": str(round(limit_seconds * 1e3)), "watch_stdin": str(int(watch_stdin))}
+    return _join([*(("set", name, value) for name, value in settings.items()), *questions])
+
+
+def _join(triples: Sequence[tuple[str, str, str]]) -> bytes:
+    strings = [text for triple in triples for text in triple]
+    for text in strings:
+        if "\0" in text:
+            raise SpecError("a value has a NUL in it", where=repr(text[:80]), remedy="remove it; no name needs one")
+    body = b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in strings)
+    return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
 
 
 Word = Annotated[str, msgspec.Meta(max_length=64)]
@@ -247,6 +234,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     library_pages: DroppedFile | None = None
     bins: Annotated[list[Bin], msgspec.Meta(max_length=BINS_KEPT)] = []
     samples: Annotated[list[Sample], msgspec.Meta(max_length=SAMPLES_KEPT)] = []
+    wrong_shapes: Count = 0
 
 
 def answer_limit(spec: RunSpec) -> int:
@@ -277,7 +265,7 @@ def _doubt(answer: ProbeAnswer) -> Failure | None:
     """What a document that parses may still not say."""
     if answer.status is not Status.OK and answer.kind not in set(FailureKind):
         return Failure(kind=FailureKind.GARBAGE, message=f"a failure of unknown kind {answer.kind!r}")
-    strange = [output.type for output in answer.outputs if output.type not in DTYPES and output.file]
+    strange = [output.type for output in answer.outputs if output.type not in TYPES_BY_CODE and output.file]
     if strange:
         return Failure(kind=FailureKind.GARBAGE, message=f"an output of unknown type {strange[0]}")
     if sum(map(len, answer.log)) > LOG_CHARACTERS:
@@ -296,7 +284,18 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
 
 
 def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
-    failure = None if answer.status is Status.OK else _failure(answer)
+    failure = None
+    if answer.status is not Status.OK:
+        failure = explain(
+            Failure(
+                kind=FailureKind(answer.kind),
+                message=answer.message,
+                signal=answer.signal or None,
+                ort_code=answer.ort_code or None,
+                stage=answer.stage,
+            )
+        )
+    dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
     warmup = None
     if answer.latencies_ns and isinstance(spec.warmup, int):
         warmup = WarmUp(inferences=spec.warmup, why="as many as were asked for, not timed")
@@ -324,7 +323,7 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         outputs=tuple(_tensor(output) for output in answer.outputs if output.file and not _is_labelled(output)),
         labelled_outputs=next((_tensor(output) for output in answer.outputs if _is_labelled(output)), None),
         profile_file=answer.profile or None,
-        log=_log(answer),
+        log=(*answer.log, *dropped),
         marks=tuple(_marks(spec, answer, warmup)),
     )
 
@@ -363,29 +362,13 @@ def _sustained(answer: ProbeAnswer) -> SustainedRun | None:
     )
 
 
-def _failure(answer: ProbeAnswer) -> Failure:
-    failure = Failure(
-        kind=FailureKind(answer.kind),
-        message=answer.message,
-        signal=answer.signal or None,
-        ort_code=answer.ort_code or None,
-        stage=answer.stage,
-    )
-    return explain(failure)
-
-
 def _tensor(output: ProbeOutput) -> TensorFile:
-    kind, shape = DTYPES[output.type], tuple(output.shape)
+    kind, shape = TYPES_BY_CODE[output.type], tuple(output.shape)
     return TensorFile(name=output.name, dtype=kind, shape=shape, file=output.file, crc32=output.crc32)
 
 
 def _is_labelled(output: ProbeOutput) -> bool:
     return output.file.endswith("labelled.raw")
-
-
-def _log(answer: ProbeAnswer) -> tuple[str, ...]:
-    dropped = (f"({answer.log_dropped} more lines did not fit)",) if answer.log_dropped else ()
-    return (*answer.log, *dropped)
 
 
 def _marks(spec: RunSpec, answer: ProbeAnswer, warmup: WarmUp | None) -> Iterator[Mark]:
@@ -395,5 +378,7 @@ def _marks(spec: RunSpec, answer: ProbeAnswer, warmup: WarmUp | None) -> Iterato
         yield Mark.UNSETTLED
     if spec.options.provider != "cpu" and fell_back(answer.log):
         yield Mark.CPU_FALLBACK
+    if answer.wrong_shapes:
+        yield Mark.WRONG_SHAPE
     if answer.status is Status.OK and answer.signal:
         yield Mark.CRASHED_AT_END

@@ -18,8 +18,8 @@ struct input {
 
 struct output {
     char *name;
-    OrtValue *value;
-    bool tensor; /* others cannot be given to Run again */
+    bool tensor;
+    bool reused; /* Run fills it again; it can neither with other values nor where the model declares another shape */
 };
 
 /* Everything that one run holds. */

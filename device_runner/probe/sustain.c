@@ -53,12 +53,12 @@ bool sustained_runs(struct probe *probe) {
     uint64_t start = answer->sustained_from = now_ns();
     OrtStatus *status = NULL;
     while (!status && end < length) {
+        drop_others(probe);
         uint64_t begin = now_ns();
         status = run_once(probe);
         uint64_t done = now_ns();
         end = done - start;
         if (!status) add_to_bins(answer, filling, width, begin - start, done - begin);
-        drop_others(probe);
     }
     close_bin(answer, filling);
     answer->stop = STOP_ENOUGH;

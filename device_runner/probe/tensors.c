@@ -155,6 +155,24 @@ static bool make_input(struct probe *probe, size_t index) {
     return done;
 }
 
+bool declared_shape(struct probe *probe, size_t index, struct shape *shape) {
+    OrtTypeInfo *type = NULL;
+    const OrtTensorTypeAndShapeInfo *info = NULL;
+    if (!ok(probe, ORT(probe->ort, SessionGetOutputTypeInfo)(probe->session, index, &type))) return false;
+    bool done = ok(probe, ORT(probe->ort, CastTypeInfoToTensorInfo)(type, &info)) &&
+                (!info || read_shape(probe, info, shape));
+    ORT(probe->ort, ReleaseTypeInfo)(type);
+    return done;
+}
+
+bool output_shape(struct probe *probe, size_t index, struct shape *shape) {
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    bool done = ok(probe, ORT(probe->ort, GetTensorTypeAndShape)(probe->output_values[index], &info)) &&
+                read_shape(probe, info, shape);
+    if (info) ORT(probe->ort, ReleaseTensorTypeAndShapeInfo)(info);
+    return done;
+}
+
 static bool make_output(struct probe *probe, size_t index) {
     struct output *output = probe->outputs + index;
     bool done =
@@ -224,7 +242,6 @@ void note_output(struct sink *sink, const char *name, const struct shape *shape,
 /* One output into its file; what has no raw form (strings, sequences) is noted without a file. */
 static bool write_output(struct probe *probe, size_t index, struct sink *sink) {
     const struct output *output = probe->outputs + index;
-    OrtTensorTypeAndShapeInfo *info = NULL;
     struct shape shape = {0};
     char path[4096] = "";
     void *data = NULL;
@@ -233,12 +250,10 @@ static bool write_output(struct probe *probe, size_t index, struct sink *sink) {
         note_output(sink, output->name, &shape, "");
         return true;
     }
-    bool done = ok(probe, ORT(probe->ort, GetTensorTypeAndShape)(output->value, &info)) &&
-                read_shape(probe, info, &shape);
-    if (info) ORT(probe->ort, ReleaseTensorTypeAndShapeInfo)(info);
+    bool done = output_shape(probe, index, &shape);
     if (done && total_bytes(&shape, &bytes) && element_bytes(shape.type)) {
         snprintf(path, sizeof path, "%s%zu.raw", probe->request->outputs, index);
-        done = ok(probe, ORT(probe->ort, GetTensorMutableData)(output->value, &data)) &&
+        done = ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[index], &data)) &&
                write_file(probe, path, data, bytes);
         shape.sum = done ? checksum(0, data, bytes) : 0;
     }

@@ -20,6 +20,12 @@ bool total_bytes(const struct shape *shape, size_t *bytes);
 /* What ONNX Runtime says of a tensor. */
 bool read_shape(struct probe *probe, const OrtTensorTypeAndShapeInfo *info, struct shape *shape);
 
+/* What the model declares of an output; of rank 0 where it is no tensor or declares no shape. */
+bool declared_shape(struct probe *probe, size_t index, struct shape *shape);
+
+/* What the last inference gave as an output, a tensor. */
+bool output_shape(struct probe *probe, size_t index, struct shape *shape);
+
 /* The values of all inputs, and room for the outputs. */
 bool make_inputs(struct probe *probe);
 

@@ -14,6 +14,12 @@ static const struct operation_kind OPERATIONS[] = {
 #undef OPERATION
 };
 
+/* Operations that take 8 bits at a later level than floats; source as of operations.def. */
+static const struct {
+    int32_t code;
+    int32_t level;
+} BYTES_LATER[] = {{23 /* RESIZE_BILINEAR */, 29}, {28 /* TANH */, 29}, {36 /* SUB */, 29}};
+
 static const struct type_kind TYPES[] = {
 #define TYPE(code, name, bytes, tensor, level) {code, #name, bytes, tensor, level},
 #include "types.def"
@@ -206,6 +212,10 @@ static enum result add_operation(struct model *model, int32_t code, uint32_t inp
     if (kind->level > profile()->level) return refuse("%s needs level %d", kind->name, kind->level);
     if (!indices_known(model, input_count, inputs) || !indices_known(model, output_count, outputs))
         return refuse("%s names an operand that is not there", kind->name);
+    for (size_t i = 0; i < sizeof BYTES_LATER / sizeof *BYTES_LATER && input_count; i++)
+        if (BYTES_LATER[i].code == code && BYTES_LATER[i].level > profile()->level &&
+            operand_at(model, inputs[0])->kind->bytes == 1)
+            return refuse("%s of 8 bits needs level %d", kind->name, BYTES_LATER[i].level);
     struct operation *operations =
         grow(model->operations, model->operation_count, &model->operation_room, sizeof *model->operations);
     if (operations) model->operations = operations;

@@ -1,12 +1,21 @@
-"""What a device and its NNAPI say of themselves, and how that is read. Whatever they say is text until it parses."""
+"""A phone behind adb: what it and its NNAPI say of themselves, its settings changed for runs, and its lease.
+
+Whatever a phone says is text until it parses. What is changed is noted on the device before it is changed, and the note
+goes when it is restored: so the next one who opens the device restores what a killed process could not.
+"""
 
 import contextlib
+import fcntl
+import hashlib
+import logging
+import os
 import re
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import msgspec
 
-from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, script
+from device_runner.adb.link import Link, LinkError, LinkLost, LinkTimeout, Server, script
 from device_runner.device import (
     SOC_MAKER,
     SOC_PROPERTIES,
@@ -15,8 +24,12 @@ from device_runner.device import (
     DriverType,
     NnapiDevice,
     Readiness,
+    Waiting,
+    no_waiting,
     zones_celsius,
 )
+from device_runner.errors import UnavailableError
+from device_runner.files import own_folder_errors, state_folder
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.reading import decode_json
@@ -49,37 +62,29 @@ printf %s "$2" > "$1/.nnapi-$$" && mv -f "$1/.nnapi-$$" "$1/nnapi-$boot"
 """Root and answer. An answer of an earlier boot is of other drivers, perhaps."""
 
 
-def add_nnapi(link: Link, facts: DeviceFacts, said: dict[str, str], root: str, probe: str = "") -> DeviceFacts:
+def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str, probe: str = "") -> DeviceFacts:
     """Facts with NNAPI in them: as noted since the device started, else as a probe on it says; unknown without one."""
     if facts.platform != "android" or facts.api_level < NNAPI_API_LEVEL:
         return msgspec.structs.replace(facts, nnapi=False)
-    told = _noted(said.get("nnapi", ""))
-    probe = probe or next(iter(said.get("probe", "").splitlines()), "")
-    if told is None and probe.startswith(f"{root}/store/"):
-        told = _ask(link, root, probe)
-    if told is None:
+    nnapi: NnapiAnswer | None = None
+    with contextlib.suppress(msgspec.DecodeError):
+        nnapi = decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), NnapiAnswer)
+    probe = probe or next(iter(answers.get("probe", "").splitlines()), "")
+    if nnapi is None and probe.startswith(f"{root}/store/"):
+        nnapi = _ask(link, root, probe)
+    if nnapi is None:
         return facts
-    devices = _shown(told) if facts.api_level >= NNAPI_DEVICES_API_LEVEL else ()
-    return msgspec.structs.replace(facts, nnapi=told.found, nnapi_devices=devices)
-
-
-def _shown(told: NnapiAnswer) -> tuple[NnapiDevice, ...]:
-    """The devices as facts; kinds that are not known count as other."""
-    return tuple(
+    devices = tuple(
         NnapiDevice(
             name=_line(device.name),
             type=TYPES.get(device.type, DriverType.OTHER),
             feature_level=device.level,
             version=_line(device.version),
         )
-        for device in told.devices
+        for device in nnapi.devices
+        if facts.api_level >= NNAPI_DEVICES_API_LEVEL
     )
-
-
-def _noted(text: str) -> NnapiAnswer | None:
-    with contextlib.suppress(msgspec.DecodeError):
-        return decode_json(text.encode("utf-8", "replace"), NnapiAnswer)
-    return None
+    return msgspec.structs.replace(facts, nnapi=nnapi.found, nnapi_devices=devices)
 
 
 def _ask(link: Link, root: str, probe: str) -> NnapiAnswer | None:
@@ -94,9 +99,9 @@ def _ask(link: Link, root: str, probe: str) -> NnapiAnswer | None:
         answer = decode_answer(output.stdout)
         if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.found):
             named = answer.nnapi.devices if answer.status is Status.OK else ()
-            told = msgspec.structs.replace(answer.nnapi, devices=named)
-            link.shell(script(NOTE, root, msgspec.json.encode(told).decode()))
-            return told
+            nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
+            link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
+            return nnapi
     return None
 
 
@@ -147,11 +152,11 @@ def ask(link: Link, sections: dict[str, str], properties: Sequence[str] = (), ro
 
 def read_facts(link: Link, name: str, root: str, probe: str = "") -> DeviceFacts:
     """What the device is; NNAPI is asked by this probe on it, or by one that lies there. Raises LinkError."""
-    said = ask(link, SECTIONS, PROPERTIES, root)
-    facts = parse_facts(name, said)
+    answers = ask(link, SECTIONS, PROPERTIES, root)
+    facts = parse_facts(name, answers)
     if not facts.abis:
         raise LinkError("the device does not say which processor it has")
-    return add_nnapi(link, facts, said, root, probe)
+    return add_nnapi(link, facts, answers, root, probe)
 
 
 def read_conditions(link: Link) -> Conditions:
@@ -159,65 +164,56 @@ def read_conditions(link: Link) -> Conditions:
     return parse_conditions(ask(link, CONDITIONS))
 
 
-def parse_facts(name: str, said: dict[str, str]) -> DeviceFacts:
+def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
     """Facts from what a device said; what makes no sense counts as not said."""
-    api_level = _number(said.get("ro.build.version.sdk", ""))
-    listed = [abi for abi in said.get("ro.product.cpu.abilist", "").split(",")[:16] if ABI_NAME.fullmatch(abi)]
-    machine = ABI_OF_MACHINE.get(said.get("machine", ""), said.get("machine", ""))
-    conditions = parse_conditions(said)
+    api_level = _number(answers.get("ro.build.version.sdk", ""))
+    listed = [abi for abi in answers.get("ro.product.cpu.abilist", "").split(",")[:16] if ABI_NAME.fullmatch(abi)]
+    machine = ABI_OF_MACHINE.get(answers.get("machine", ""), answers.get("machine", ""))
+    conditions = parse_conditions(answers)
     return DeviceFacts(
         name=name,
         platform="android" if api_level else "linux",
-        manufacturer=_line(said.get("ro.product.manufacturer", "")),
-        model=_line(said.get("ro.product.model", "")),
-        soc=_soc(said),
+        manufacturer=_line(answers.get("ro.product.manufacturer", "")),
+        model=_line(answers.get("ro.product.model", "")),
+        soc=_line(f"{answers.get(SOC_MAKER, '')} {next(filter(None, map(answers.get, SOC_PROPERTIES)), '')}"),
         abis=tuple(listed or filter(ABI_NAME.fullmatch, [machine])),
         api_level=api_level,
-        os_release=_line(said.get("ro.build.version.release", "") or said.get("kernel", "")),
-        fingerprint=_line(said.get("ro.build.fingerprint", "")),
-        serial="".join(SERIAL.findall(said.get("ro.serialno", ""))[:1]),
-        core_max_mhz=_mhz(said.get("max_khz", "")),
-        memory_bytes=_match(r"MemTotal:\s*(\d+) kB", said.get("meminfo", "")) * 1024,
-        page_bytes=_number(said.get("page", "")),
-        free_bytes=free_bytes(said.get("free", "")),
+        os_release=_line(answers.get("ro.build.version.release", "") or answers.get("kernel", "")),
+        fingerprint=_line(answers.get("ro.build.fingerprint", "")),
+        serial="".join(SERIAL.findall(answers.get("ro.serialno", ""))[:1]),
+        core_max_mhz=_mhz(answers.get("max_khz", "")),
+        memory_bytes=_match(r"MemTotal:\s*(\d+) kB", answers.get("meminfo", "")) * 1024,
+        page_bytes=_number(answers.get("page", "")),
+        free_bytes=free_bytes(answers.get("free", "")),
         battery_percent=conditions.battery_percent,
         charging=conditions.charging,
         thermal_status=conditions.thermal_status,
     )
 
 
-def parse_conditions(said: dict[str, str]) -> Conditions:
+def parse_conditions(answers: dict[str, str]) -> Conditions:
     """Conditions from `dumpsys battery`, `thermalservice` and `power`, and Linux's files; None for what is not said."""
-    battery = said.get("battery", "")
-    level, scale = _found(r"^[ \t]*level: ([0-9]+)", battery), _match(r"^[ \t]*scale: ([0-9]+)", battery) or 100
-    tenths = _found(r"^[ \t]*temperature: (-?[0-9]+)", battery)
-    awake = re.search(r"mWakefulness=(\w+)", said.get("power", ""))
+    battery = answers.get("battery", "")
+    level, scale = _number_in(r"^[ \t]*level: ([0-9]+)", battery), _match(r"^[ \t]*scale: ([0-9]+)", battery) or 100
+    tenths = _number_in(r"^[ \t]*temperature: (-?[0-9]+)", battery)
+    plugs = r"^[ \t]*(?:AC|USB|Wireless|Dock) powered: (true|false)"
+    powered: list[str] = re.findall(plugs, battery, re.MULTILINE)
+    awake = re.search(r"mWakefulness=(\w+)", answers.get("power", ""))
     return Conditions(
-        thermal_status=_found(r"^Thermal Status: ([0-9])", said.get("thermal", "")),
+        thermal_status=_number_in(r"^Thermal Status: ([0-9])", answers.get("thermal", "")),
         battery_percent=None if level is None else min(100, level * 100 // scale),
         battery_celsius=None if tenths is None else tenths / 10,
-        charging=_charging(battery),
+        charging="true" in powered if powered else None,
         screen_on=awake and awake.group(1) == "Awake",
-        cpu_mhz=_mhz(said.get("now_khz", "")),
-        zones_celsius=zones_celsius(ZONE_FILE.findall(said.get("zones", "")[:100_000])),
+        cpu_mhz=_mhz(answers.get("now_khz", "")),
+        zones_celsius=zones_celsius(ZONE_FILE.findall(answers.get("zones", "")[:100_000])),
     )
-
-
-def _charging(battery: str) -> bool | None:
-    lines = r"^[ \t]*(?:AC|USB|Wireless|Dock) powered: (true|false)"
-    powered: list[str] = re.findall(lines, battery, re.MULTILINE)
-    return "true" in powered if powered else None
 
 
 def free_bytes(df: str) -> int:
     """Free bytes by the last line of `df -k`; 0 when it does not tell. A long name may stand on a line of its own."""
     numbers = re.findall(r"([0-9]{1,15})\s+([0-9]{1,15})\s+([0-9]{1,15})\s+[0-9]{1,3}%", df[:100_000])
     return int(numbers[-1][2]) * 1024 if numbers else 0
-
-
-def _soc(said: dict[str, str]) -> str:
-    name = next((said[key] for key in SOC_PROPERTIES if said.get(key)), "")
-    return _line(f"{said.get(SOC_MAKER, '')} {name}")
 
 
 def _line(text: str) -> str:
@@ -233,13 +229,13 @@ def _number(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,9}", text) else 0
 
 
-def _found(pattern: str, text: str) -> int | None:
+def _number_in(pattern: str, text: str) -> int | None:
     match = re.search(pattern, text[:100_000], re.MULTILINE)
     return int(match.group(1)[:10]) if match else None
 
 
 def _match(pattern: str, text: str) -> int:
-    return _found(pattern, text) or 0
+    return _number_in(pattern, text) or 0
 
 
 SERIAL = re.compile(r"^(?!unknown$|0+$)[A-Za-z0-9._-]{4,64}$")
@@ -277,3 +273,106 @@ def facts_or_reason(link: Link, name: str, state: str, root: str) -> DeviceFacts
         return not_ready(name, "offline")
     except LinkError as error:
         return not_ready(name, str(error))
+
+
+log = logging.getLogger(__name__)
+
+FIXED_PERFORMANCE = """
+mkdir -p "$1" && : > "$1/changed-fixed-performance" || exit 1
+cmd power set-fixed-performance-mode-enabled true && exit 0
+rm -f "$1/changed-fixed-performance"; exit 1
+"""
+"""API 30 and later: clocks bounded from both sides at what can be sustained. Few phones but Pixels have it."""
+
+SCREEN_ON = """
+mkdir -p "$1" || exit 1
+old=$(settings get global stay_on_while_plugged_in) || exit 1
+case "$old" in *[!0-9]*|"") old=0 ;; esac
+[ -s "$1/changed-stay-on" ] || echo "$old" > "$1/changed-stay-on" || exit 1
+svc power stayon true && input keyevent KEYCODE_WAKEUP
+"""
+"""Awake while there is power, whatever kind; the setting is a set of bits, one for each kind."""
+
+RESTORE = """
+cd "$1" 2>/dev/null || exit 0
+left=0
+if [ -e changed-fixed-performance ]; then
+  cmd power set-fixed-performance-mode-enabled false && rm -f changed-fixed-performance || left=1
+fi
+if [ -e changed-stay-on ]; then
+  settings put global stay_on_while_plugged_in "$(cat changed-stay-on)" && rm -f changed-stay-on || left=1
+fi
+exit $left
+"""
+
+FIRST_FIXED_PERFORMANCE_API = 30
+
+
+def hold(link: Link, root: str, text: str) -> str:
+    """Change a setting by one of the scripts above; "" or what the device says against it. Raises LinkError."""
+    output = link.shell(script(text, root))
+    words = (output.stderr or output.stdout)[:300].decode("utf-8", "replace").strip()
+    return "" if output.code == 0 else words or f"exit code {output.code}"
+
+
+def restore(link: Link, root: str) -> None:
+    """Make every noted setting what it was before; a warning for what will not. Raises LinkError."""
+    output = link.shell(script(RESTORE, root))
+    if output.code:
+        words = output.stderr[:300].decode("utf-8", "replace").strip()
+        log.warning("%s: settings could not be restored, and will be tried again: %s", link.serial, words)
+
+
+def restore_quietly(link: Link, root: str) -> None:
+    """As `restore`, where nobody can be told any more that the device is gone: the note stays for the next time."""
+    try:
+        restore(link, root)
+    except LinkError as error:
+        log.warning("%s: settings could not be restored, and will be at the next start: %s", link.serial, error)
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]?):\d+")
+"""Serials that mean something else for a server behind a tunnel."""
+
+
+def lease_key(server: Server, serial: str) -> str:
+    """What tells devices apart: one on the network or on USB is the same by whichever server of this computer."""
+    here = server.host in LOOPBACK
+    if here and not OF_ONE_SERVER.fullmatch(serial):
+        return serial
+    return f"{'127.0.0.1' if here else server.host}:{server.port} {serial}"
+
+
+def _locked(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:
+    """The lock of a device, held until it is closed or the process ends; raises UnavailableError when another has it.
+
+    `key` is what tells devices apart (`lease_key`), `name` how messages call it. While another has it, `waiting` is
+    asked again and again; the device itself is left in peace.
+    """
+    folder = state_folder() / "leases"
+    path = folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    with own_folder_errors(folder, "ORT_MOBILE_STATE"):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    with contextlib.ExitStack() as opened:
+        opened.callback(file.close)
+        while not _locked(file):
+            why = f"process {path.read_text(errors='replace')[:20] or 'unknown'} of this computer runs on it"
+            if not waiting(why):
+                remedy = "wait for it (--wait SECONDS), or end that process"
+                raise UnavailableError(f"{name} is in use", why=why, remedy=remedy)
+        opened.pop_all()
+    file.truncate(0)
+    file.write(str(os.getpid()).encode())
+    file.flush()
+    return file

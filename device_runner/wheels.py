@@ -1,0 +1,222 @@
+"""Libonnxruntime out of onnxruntime's wheels for Linux, fetched by pip, which compares each file with a digest.
+
+The digest is the known one of the release (`known_digests`), else the one that the package index states: that shows
+that a file came whole, not that it is what was released, and whoever uses it is warned.
+"""
+
+import ast
+import base64
+import html
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import urllib.request
+import zipfile
+from collections.abc import Iterable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from device_runner.errors import UnavailableError
+from device_runner.files import ZIP_ERRORS, are_sound, note_digests, own_folder_errors, scratch_folder
+from device_runner.library import LIBRARY, MACHINES, MAX_BYTES, known_digests, wheel_folder
+from device_runner.reading import check_unpacked, public_address
+
+log = logging.getLogger(__name__)
+
+PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux2014")
+"""glibc levels that onnxruntime's wheels were built for (1.19 to 1.31), newest first."""
+
+WHEEL_LIBRARY = re.compile(r"onnxruntime/capi/libonnxruntime\.so\.\d[\d.]*")
+SECONDS = 600.0
+ANSWER_SECONDS = 30
+PAGE_BYTES = 64 << 20
+"""Most that is read of an index's page; that of onnxruntime has one megabyte."""
+
+INDEX = "https://pypi.org/simple"
+"""What pip asks where nothing else is configured."""
+PAGE_TYPES = "application/vnd.pypi.simple.v1+html, text/html;q=0.5"
+STATED = re.compile(r"""href=["'][^"'#]*?(onnxruntime-[^/"'#]+\.whl)#sha256=([0-9a-f]{64})["'&]""")
+"""A file of an index's page with its digest (PEP 503)."""
+
+SOURCE = "source.txt"
+"""Beside a library: which indexes were asked for it."""
+
+
+class PipSettings(NamedTuple):
+    """Where pip looks (folders and indexes), and the certificates that it trusts, "" for the system's."""
+
+    folders: tuple[str, ...]
+    indexes: tuple[str, ...]
+    certificates: str
+
+    @property
+    def asked(self) -> str:
+        """All places by name, without passwords."""
+        return ", ".join(public_address(place) for place in (*self.folders, *self.indexes))
+
+
+def foreign_library(abi: str, version: str = "") -> Path:
+    """Libonnxruntime of the wheel for that ABI and release (the installed one's by default), from the cache or by pip.
+
+    Raises UnavailableError where there is no such wheel, or it cannot be fetched.
+    """
+    release = version or importlib.metadata.version("onnxruntime")
+    machine = MACHINES.get(abi)
+    if machine is None:
+        raise UnavailableError(
+            f"there is no onnxruntime wheel for {abi}", remedy="name a library for it with --library"
+        )
+    target = wheel_folder() / f"{release}-{machine}" / LIBRARY
+    if not are_sound(target.parent, [target.name]):
+        with own_folder_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(parent=target.parent) as folder:
+            wheel, asked = _download(release, machine, folder)
+            _unpack(wheel, folder / "library").replace(target)
+        with own_folder_errors(target):
+            (target.parent / SOURCE).write_text(asked, encoding="utf-8")
+            note_digests(target.parent, [target.name])
+    return target
+
+
+def source_of(library: Path) -> str:
+    """The indexes that were asked for a library of `foreign_library`."""
+    try:
+        return (library.parent / SOURCE).read_text(encoding="utf-8")
+    except OSError:
+        return "an index that was not noted"
+
+
+def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
+    """The wheel in `folder`, and the places that were asked."""
+    pip = _pip()
+    settings = _settings(pip)
+    digests = _digests(release, machine, settings)
+    requirement = folder / "requirement.txt"
+    requirement.write_text(" ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)]))
+    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
+    command = [
+        *pip, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder), *platforms,
+        "--require-hashes", "--requirement", str(requirement),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise _unfetched(release, machine, settings, f"pip took longer than {SECONDS:.0f} s") from error
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
+        raise _unfetched(release, machine, settings, "; ".join(last) or "no wheel")
+    return wheels[0], settings.asked
+
+
+def _digests(release: str, machine: str, settings: PipSettings) -> list[str]:
+    """What pip is to accept: the known digests of a release, else those that the indexes state, with a warning."""
+    known = list(_of_release(known_digests().items(), release, machine))
+    if known:
+        return known
+    stated: list[str] = []
+    for index in settings.indexes:
+        try:
+            page = _page(f"{index.rstrip('/')}/onnxruntime/", settings.certificates)
+        except (OSError, HTTPException, ValueError) as error:
+            raise _unfetched(release, machine, settings, f"{public_address(index)}: {error}") from error
+        stated += _of_release(STATED.findall(html.unescape(page)), release, machine)
+    if not stated:
+        why = "the index has none of this release, or does not state the sha256 of its files: nothing can be checked"
+        raise _unfetched(release, machine, settings, why)
+    log.warning(
+        "onnxruntime %s is newer than the releases whose sha256 ort-mobile knows: its wheel was compared with what %s "
+        "states, and with nothing else",
+        release,
+        settings.asked,
+    )
+    return stated
+
+
+def _of_release(files: Iterable[tuple[str, str]], release: str, machine: str) -> Iterator[str]:
+    for name, digest in files:
+        if name.startswith(f"onnxruntime-{release}-") and name.endswith(f"_{machine}.whl"):
+            yield digest
+
+
+def _page(address: str, certificates: str) -> str:
+    """An index's page; raises OSError, HTTPException and ValueError, also for an address that is no HTTP."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("https", "http"):
+        raise ValueError("it is no address of an index")
+    request = urllib.request.Request(public_address(address), headers={"Accept": PAGE_TYPES})  # noqa: S310 - https or http
+    if parts.username:  # urllib does not read it out of an address
+        login = f"{parts.username}:{parts.password or ''}".encode()
+        request.add_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
+    context = ssl.create_default_context(cafile=certificates or None)
+    with urllib.request.urlopen(request, timeout=ANSWER_SECONDS, context=context) as answer:  # noqa: S310
+        content: bytes = answer.read(PAGE_BYTES)
+    return content.decode("utf-8", "replace")
+
+
+def _pip() -> tuple[str, ...]:
+    """The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none."""
+    program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
+    return (program,) if program else (sys.executable, "-m", "pip")
+
+
+def _settings(pip: tuple[str, ...]) -> PipSettings:
+    """Where `pip download` looks: the environment's settings come before the command's, and these before pip's."""
+    done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, timeout=60, check=False)
+    listed: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition("=")
+        if value:
+            listed[name] = str(ast.literal_eval(value))
+
+    def value_of(key: str) -> list[str]:
+        values = (listed[name] for part in (":env:", "download", "global") if (name := f"{part}.{key}") in listed)
+        return next(values, "").split()
+
+    no_index = value_of("no-index") not in ([], ["0"], ["false"], ["no"], ["off"])
+    indexes = [] if no_index else [*(value_of("index-url") or [INDEX]), *value_of("extra-index-url")]
+    return PipSettings(tuple(value_of("find-links")), tuple(indexes), "".join(value_of("cert")))
+
+
+def _unpack(wheel: Path, target: Path) -> Path:
+    """The one library of a wheel as `target`; nothing else is unpacked, and no name in it counts."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if WHEEL_LIBRARY.fullmatch(name)]
+            for name in names[:1]:
+                check_unpacked(archive.getinfo(name), MAX_BYTES)
+            content = archive.read(names[0]) if names else b""
+    except ZIP_ERRORS as error:
+        raise UnavailableError(
+            "this wheel cannot be unpacked", where=wheel.name, why=str(error), remedy="fetch it again"
+        ) from error
+    if not names:
+        raise UnavailableError(
+            "this wheel has no libonnxruntime",
+            where=wheel.name,
+            why="wheels have a C library of their own from 1.19 on",
+            remedy="name a library with --library",
+        )
+    with target.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return target
+
+
+def _unfetched(release: str, machine: str, settings: PipSettings, why: str) -> UnavailableError:
+    return UnavailableError(
+        f"the wheel of onnxruntime {release} for {machine} cannot be fetched",
+        where=settings.asked,
+        why=why,
+        remedy="check the network, or name a library for the device with --library",
+    )
