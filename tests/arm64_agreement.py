@@ -16,8 +16,7 @@ from pathlib import Path
 
 import onnx
 
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import resolve
+from device_runner.library import LibraryFacts, resolve
 from pipeline.core.abis import ARM32, ARM64, X86_64
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
@@ -25,7 +24,7 @@ from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.input import name_nodes
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_named
-from pipeline.partition.reference.diff import same_claims
+from pipeline.partition.reference.compare import same_claims
 from tests.ground_truth import ORACLE
 
 SETTINGS = (("nnapi", 27), ("nnapi", 31), ("xnnpack", 31))

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A busy machine is no failure: no test is judged by the clock. Nothing is kept in the current folder.
 settings.register_profile("untimed", deadline=None, database=None)
+settings.register_profile("nightly", settings.get_profile("untimed"), max_examples=2000)
 settings.load_profile("untimed")
 
 FETCHING = ("android_host", "browser", "consumer", "device", "lab", "network")

@@ -20,23 +20,23 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "trixie"
 
 
-def unpacked(*names: str, with_dependencies: bool = True) -> Path:
+def unpacked(*names: str, with_dependencies: bool = True, suite: str = SUITE) -> Path:
     """A folder with the files of these packages (and all that they depend on); made once, then taken from the cache."""
-    key = hashlib.sha256(f"{SUITE} {' '.join(names)} {with_dependencies}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{suite} {' '.join(names)} {with_dependencies}".encode()).hexdigest()[:16]
     folder = cache_folder() / "debian" / key
     if not folder.is_dir():
-        _make(folder, names, with_dependencies)
+        _make(folder, names, with_dependencies, suite)
     return folder
 
 
-def _make(folder: Path, names: tuple[str, ...], with_dependencies: bool) -> None:
+def _make(folder: Path, names: tuple[str, ...], with_dependencies: bool, suite: str) -> None:
     missing = [tool for tool in ("apt-get", "dpkg-deb") if not shutil.which(tool)]
     if missing or not KEYRING.is_file():
         pytest.skip(f"packages of Debian {SUITE} cannot be fetched: {', '.join(missing) or KEYRING} is missing")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".apt-") as name:
         root = Path(name)
-        _apt_root(root)
+        _apt_root(root, suite)
         _apt(root, "update")
         fetch = (
             ["install", "--yes", "--download-only", "--no-install-recommends"] if with_dependencies else ["download"]
@@ -50,11 +50,11 @@ def _make(folder: Path, names: tuple[str, ...], with_dependencies: bool) -> None
             tree.rename(folder)
 
 
-def _apt_root(root: Path) -> None:
+def _apt_root(root: Path, suite: str = SUITE) -> None:
     for part in ("lists/partial", "cache/archives/partial", "etc"):
         (root / part).mkdir(parents=True)
     (root / "status").touch()
-    (root / "etc/sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {SUITE} main\n")
+    (root / "etc/sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
     (root / "apt.conf").write_text(
         f'Dir::State "{root}"; Dir::State::lists "{root}/lists"; Dir::State::status "{root}/status";\n'
         f'Dir::Cache "{root}/cache"; Dir::Etc::sourcelist "{root}/etc/sources.list";\n'

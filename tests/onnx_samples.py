@@ -87,6 +87,29 @@ def quiet_map(bias: float = -12.0, *, gain: float = 3000.0) -> onnx.ModelProto:
     return make(nodes, [value("x", [1, 3, 32, 32])], [value("y", [1, 1, 32, 32])], weights)
 
 
+def loud_spectrum(gain: float = 300.0) -> onnx.ModelProto:
+    """The logarithm of powers of what a filter bank hears: small numbers made of some that half precision lacks.
+
+    ONNX Runtime computes half precision in float on x86-64 and rounds where several nodes on end have
+    kernels of halves: here to move values.
+    """
+    bank = numpy_helper.to_array(weight("bank", 16, 16)) * np.float32(gain)
+    nodes = [
+        helper.make_node("MatMul", ["x", "bank"], ["heard"], name="Filter"),
+        helper.make_node("Pow", ["heard", "two"], ["powers"], name="Power"),
+        helper.make_node("Transpose", ["powers"], ["turned"], name="Turn"),
+        helper.make_node("Flatten", ["turned"], ["flat"], name="Flat"),
+        helper.make_node("Add", ["flat", "one"], ["floored"], name="Floor"),
+        helper.make_node("Log", ["floored"], ["y"], name="Loudness"),
+    ]
+    weights = [
+        numpy_helper.from_array(bank, "bank"),
+        numpy_helper.from_array(np.array(2, np.float32), "two"),
+        numpy_helper.from_array(np.array(1, np.float32), "one"),
+    ]
+    return make(nodes, [value("x", [1, 16])], [value("y", [16, 1])], weights)
+
+
 def quantized(channels: int = 64) -> onnx.ModelProto:
     """A convolution in QDQ form whose quantized weight is large: runtime style records its fusion."""
     zero = numpy_helper.from_array(np.array(0, np.uint8), "zero")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.build import find_compiler
+from device_runner.build import host_compiler
 
 VARIABLE = "ORT_MOBILE_PERF_TEST"
 
@@ -23,6 +23,6 @@ def stand_in(folder: Path, behaviour: int) -> Path:
     """The program of stand_in_perf_test.c, compiled to behave so."""
     program = folder / f"onnxruntime_perf_test_{behaviour}"
     source = Path(__file__).with_name("stand_in_perf_test.c")
-    command = [*find_compiler().command, f"-DBEHAVIOUR={behaviour}", "-O1", "-o", str(program), str(source)]
+    command = [*host_compiler().command, f"-DBEHAVIOUR={behaviour}", "-O1", "-o", str(program), str(source)]
     subprocess.run(command, check=True, timeout=60, capture_output=True)
     return program

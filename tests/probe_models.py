@@ -35,6 +35,21 @@ def save_models(folder: Path) -> Path:
         {"x": (FLOAT, [1, 4])},
         {"y": (FLOAT, [1, 4])},
     )
+    # How many sizes Compress leaves is known when it runs: shape inference cannot see that the declared shape is wrong.
+    shapes: dict[str, list[int | str]] = {"rank": [1, "N"], "size": [1, 1, 5]}
+    for name, declared in shapes.items():
+        save_model(
+            folder / f"wrong_{name}.onnx",
+            [
+                helper.make_node("GreaterOrEqual", ["x", "least"], ["all"]),
+                helper.make_node("Compress", ["sizes", "all"], ["shape"]),
+                helper.make_node("Reshape", ["x", "shape"], ["y"]),
+                helper.make_node("Identity", ["x"], ["z"]),
+            ],
+            {"x": (FLOAT, [3])},
+            {"y": (FLOAT, declared), "z": (FLOAT, [3])},
+            {"least": np.array(-1, np.float32), "sizes": np.array([1, 1, 3], np.int64)},
+        )
     save_model(
         folder / "sum.onnx",
         [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["y"])],

@@ -11,6 +11,7 @@ from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResu
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
 from pipeline.check.compare import OutputCheck
+from pipeline.core.errors import warning
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.report.model import CampaignReport, ChoiceRow
 from pipeline.report.rows import MeasuredRow, make_rows
@@ -162,5 +163,5 @@ def make_report(
             ChoiceRow(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",
                    reason="fastest of those whose outputs are right: 0.62 of the baseline", device=device),
         ),
-        warnings=(f"the first device was left in round 5{text}",),
+        warnings=(warning(f"the first device was left in round 5{text}"),),
     )  # fmt: skip

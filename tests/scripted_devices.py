@@ -4,12 +4,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from device_runner.device import DeviceFacts
+from device_runner.device import Device, DeviceFacts
 from device_runner.errors import UnavailableError
-from device_runner.library_source import Library
+from device_runner.library import Library
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now, without_measurement
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan
@@ -33,7 +31,7 @@ def latencies_of(device: str, spec_id: str) -> tuple[int, ...]:
     return tuple(digest[:8])
 
 
-class ScriptedDevice:
+class ScriptedDevice(Device):
     """Runs take so many seconds and fail as `script` says (None: they succeed); each start is a line of the journal."""
 
     def __init__(
@@ -44,7 +42,7 @@ class ScriptedDevice:
         seconds: float = 0.0,
         journal: Path | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self._script = script
         self._seconds = seconds
         self._journal = journal
@@ -67,17 +65,6 @@ class ScriptedDevice:
         return RunResult(
             spec_id=spec.id, device=self.name, status=Status.OK, latencies_ns=latencies_ns, started_at=utc_now()
         )
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
 
 def lanes_of(devices: Iterable[str], count: int) -> list[PlannedRun]:

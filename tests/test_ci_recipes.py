@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import __version__
 from tests.onnx_samples import linear, save
 
 RECIPES = Path(__file__).resolve().parents[1] / "build_configs" / "ci"
@@ -36,11 +37,14 @@ LINTS = {
 ELSEWHERE = re.compile(r"ort-mobile prove|ort-mobile library|ort-mobile devices")
 """What needs an Android library from a registry, or an adb server."""
 
+WHEEL = f"ort_mobile_pipeline-{__version__}-py3-none-any.whl"
+"""What `pip wheel` makes in a clone."""
+
 PYTHON = """#!/bin/sh
 # stands for a Python that installs: everything else is the real one
 case "$1 $2" in
   "-m venv") mkdir -p venv/bin && cp "{shims}/python" "{shims}/ort-mobile" venv/bin ;;
-  "-m pip") test "$3 $4" = "install ort-mobile-pipeline[android]" ;;
+  "-m pip") test "$3" = install -a -f "${{4%%\\[android]}}" ;;
   *) exec "{python}" "$@" ;;
 esac
 """
@@ -101,6 +105,8 @@ def test_the_shell_steps_of_a_recipe_do_what_they_should(name: str, shims: Path,
     work.mkdir()
     save(linear(8), work / "my.onnx")
     (work / "my.toml").write_text(CONFIG)
+    (work / "tools").mkdir()
+    (work / "tools" / WHEEL).touch()
     given = {"GITHUB_OUTPUT": str(tmp_path / "outputs"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
              "CI_PROJECT_DIR": str(work), "DATABASE": "sqlite:///lab.sqlite"}  # fmt: skip
     run = 0

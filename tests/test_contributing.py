@@ -97,7 +97,7 @@ def test_the_example_of_a_pass_works(copy: Path) -> None:
 
 def test_the_example_of_a_check_works(copy: Path) -> None:
     function, row = blocks("Add a check to the doctor")
-    checks = copy / "pipeline/campaign/doctor/checks.py"
+    checks = copy / "pipeline/features/doctor/checks.py"
     edit(checks, "\n\nCHECKS = (", f"\n\n{function}")
     edit(checks, ')  # fmt: skip\n"""Every check,', row)
     assert "fast-math" in python(copy, "-m", "pipeline", "doctor", "--list")

@@ -12,7 +12,7 @@ import pytest
 
 from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder
-from device_runner.library_source import find_archive
+from device_runner.library import find_archive
 from tests import own_home
 from tests.skips import ALLOWED
 

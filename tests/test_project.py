@@ -3,21 +3,16 @@
 import ast
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Container
-from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("pipeline", "device_runner")
+from tests import shape
 
-ONE_USE_HELPERS = 176
-"""Short private functions that one place calls: this number may only fall."""
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_readme_and_ci_run_the_same_test_command() -> None:
@@ -57,105 +52,37 @@ def test_few_dependencies_each_with_a_lower_bound() -> None:
     assert all(">=" in requirement for requirement in project["dependencies"])
 
 
-@cache
-def sources() -> dict[str, ast.Module]:
-    """Every module of the packages by its path, parsed."""
-    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-
-
-def functions() -> list[tuple[str, int]]:
-    """Every function of the packages with its length in lines."""
-    return [
-        (f"{path}:{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
-        for path, module in sources().items()
-        for node in ast.walk(module)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-
-
-def test_functions_are_short() -> None:
-    lengths = functions()
-    assert [item for item in lengths if item[1] > 80] == []
-    assert statistics.median(length for _, length in lengths) <= 10
-    assert statistics.quantiles([length for _, length in lengths], n=10)[-1] <= 35
-
-
-def test_modules_can_be_held_in_the_head() -> None:
-    sizes = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
+def test_functions_and_modules_fit_a_readers_memory() -> None:
+    long = {
+        f"{path}:{node.name}": length
+        for path, module in shape.sources().items()
+        for node in shape.functions(module)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > 100
     }
-    assert {name: size for name, size in sizes.items() if size > 600} == {}
-    assert sum(size > 400 for size in sizes.values()) <= len(sizes) // 10
+    assert long == {}
+    assert {path: shape.lines(path) for path in shape.sources() if shape.lines(path) > 800} == {}
 
 
-def one_use_helpers(module: ast.Module) -> list[str]:
-    """Private functions of at most three lines (docstring apart) that one place calls; rows of tables do not call."""
-    used = Counter(
-        node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
-    used.update(node.attr for node in ast.walk(module) if isinstance(node, ast.Attribute))
-    callees = [node.func for node in ast.walk(module) if isinstance(node, ast.Call)]
-    called = {getattr(callee, "id", getattr(callee, "attr", "")) for callee in callees}
-    found = []
-    for node in ast.walk(module):
-        if isinstance(node, ast.FunctionDef) and re.match("_[^_]", node.name) and not node.decorator_list:
-            body = node.body[1:] if ast.get_docstring(node) else node.body
-            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-            if lines <= 3 and used[node.name] == 1 and node.name in called:
-                found.append(node.name)
-    return found
-
-
-def test_a_helper_of_one_use_is_counted_unless_a_table_names_it() -> None:
-    text = """
-def _once(x):
-    '''Twice x.'''
-    return 2 * x
-def _twice(x): return x
-def _row(x): return x
-def _long(x):
-    a = x
-    b = a
-    c = b
-    return c
-TABLE = (_row,)
-def f(x): return _once(_twice(x)) + _twice(_long(x))
-"""
-    assert one_use_helpers(ast.parse(text)) == ["_once"]
-
-
-def test_short_helpers_of_one_use_become_fewer() -> None:
-    """A reader should not jump where reading down would do. Who inlines some lowers the bound with it."""
-    found = {path: names for path, module in sources().items() if (names := one_use_helpers(module))}
-    assert sum(map(len, found.values())) <= ONE_USE_HELPERS, found
+def test_there_are_few_concepts() -> None:
+    """Who lowers a number lowers its bound with it."""
+    total = shape.totals()["total"]
+    assert total.modules <= 400
+    assert total.data_classes <= 8.2 * total.lines / 1000
+    assert total.fillers <= 1200
 
 
 def test_the_packages_can_be_drawn_on_one_page() -> None:
     """Units: what stands directly in pipeline/, and device_runner as one."""
     units = [path for path in (ROOT / "pipeline").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     names = {path.stem for path in units} - {"__init__", "__main__"} | {"device_runner"}
-    assert len(names) <= 20, sorted(names)
+    assert len(names) <= 21, sorted(names)
     modules = sorted(path.stem for path in units if path.suffix == ".py")
     assert modules == ["__init__", "__main__"], "packages only at the top"
 
 
-def project_imports(module: ast.Module) -> set[str]:
-    """The project's modules that a module imports anywhere in its text."""
-    imports = [node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom) and node.module]
-    return {name for name in imports if name.split(".")[0] in PACKAGES}
-
-
-def test_few_modules_import_many() -> None:
-    many = {path: len(found) for path, module in sources().items() if len(found := project_imports(module)) > 15}
-    assert many == {}
-
-
 def test_a_public_class_name_has_one_meaning() -> None:
     places: dict[str, list[str]] = {}
-    for path, module in sources().items():
+    for path, module in shape.sources().items():
         for node in ast.walk(module):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(path)
@@ -172,7 +99,9 @@ def run_time_imports(name: str, module: ast.Module, modules: Container[str]) -> 
 
 
 def test_no_import_leads_back_to_where_it_began() -> None:
-    modules = {path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): m for path, m in sources().items()}
+    modules = {
+        path.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): m for path, m in shape.sources().items()
+    }
     graph = {name: run_time_imports(name, module, modules) for name, module in modules.items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(modules)  # raises CycleError with the modules
 

@@ -13,13 +13,15 @@ from device_runner.spec import ElementType, TensorFile
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.interval import DropInterval, DropVerdict, bootstrap_interval
 from pipeline.accuracy.score import AccuracyResult, Answer, OutputsRequest, measure_outputs, score
+from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
 from pipeline.dataset import Dataset, Part
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
-from pipeline.report.accuracy import show_accuracy, verdict_text
+from pipeline.report.accuracy import accuracy_parts, verdict_text
+from pipeline.report.show import show
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
@@ -217,13 +219,38 @@ def test_a_model_is_not_as_good_as_an_original_that_gives_nothing() -> None:
     assert score(one_sound, "m", AccuracyConfig(max_drop=0.1), "d").verdict is DropVerdict.WITHIN
 
 
+def embeddings(count: int, *broken: int) -> list[Answer]:
+    """Answers without labels that agree but for those by number, which are infinite."""
+    made = []
+    for number in range(count):
+        right = np.random.default_rng(number).standard_normal((2, 3)).astype(np.float32)
+        given = np.full((2, 3), np.inf, np.float32) if number in broken else right
+        made.append(Answer(sample=str(number), outputs={"y": given}, expected={"y": right}))
+    return made
+
+
+def test_a_metric_that_cannot_be_computed_keeps_no_budget() -> None:
+    found = score(embeddings(12, *range(12)), "m", AccuracyConfig(max_drop=0.5), "d")
+    assert (found.value, found.not_finite, found.verdict) == (None, 12, DropVerdict.CANNOT_TELL)
+    assert found.refused
+    assert verdict_text(found) == "cannot tell: cosine could not be computed, see the warnings"
+
+
+def test_numbers_that_are_lost_are_refused_without_a_budget() -> None:
+    found = score(embeddings(12, 7), "m", AccuracyConfig(), "d")
+    assert (found.not_finite, found.refused) == (1, True)
+    assert not score(embeddings(12), "m", AccuracyConfig(), "d").refused
+    accuracy = ArtifactAccuracy(model="m", variant="v", result=found)
+    assert accuracy.refused(None) == "gives NaN or infinity where the float original gives numbers, on 1 of 12 samples"
+
+
 def test_what_has_no_measure_is_not_shown_as_equal(capsys: pytest.CaptureFixture[str]) -> None:
     broken = np.array([[np.nan, 1]], np.float32)
-    show_accuracy([score(answers(1, n0=broken), "m", AccuracyConfig(), "d")])
+    show(accuracy_parts([score(answers(1, n0=broken), "m", AccuracyConfig(), "d")]))
     shown = capsys.readouterr().out
     assert "equal" not in shown
     assert "\nwarning: " in shown
-    show_accuracy([score(answers(2), "m", AccuracyConfig(), "d")])
+    show(accuracy_parts([score(answers(2), "m", AccuracyConfig(), "d")]))
     assert "equal" in capsys.readouterr().out
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.accuracy.detection import overlap_of
 from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric
+from pipeline.accuracy.score import Answer, score
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError
 
@@ -49,6 +50,15 @@ def test_equal_scores_and_nan_are_no_luck() -> None:
         assert value(METRICS[MetricName.TOP_1], [(broken, label)]) == 0
         assert value(METRICS[MetricName.TOP_5], [(broken, label)]) == 0
     assert value(METRICS[MetricName.AGREEMENT], [(broken, broken)]) == 0
+
+
+def test_infinite_scores_are_no_luck_and_classes_that_are_ruled_out_are() -> None:
+    """An overflow makes the first class the largest; a mask of minus infinity is what the model means."""
+    for broken in ([[math.inf] * 3], [[0.0, 1.0, math.inf]], [[-math.inf] * 3]):
+        for label in range(3):
+            assert value(METRICS[MetricName.TOP_1], [(broken, label)]) == 0
+        assert value(METRICS[MetricName.AGREEMENT], [(broken, [[1.0, 0.0, 0.0]])]) == 0
+    assert value(METRICS[MetricName.TOP_1], [([[-math.inf, 1.0, 0.0]], 1)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,12 +187,12 @@ def test_texts_of_class_scores_by_a_vocabulary(tmp_path: Path) -> None:
         find_metric(AccuracyConfig(metric="wer", vocabulary=str(tmp_path / "none.txt")), labelled=True)
 
 
-def test_without_jiwer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jiwer_the_remedy_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jiwer", None)
     metric = find_metric(AccuracyConfig(metric="wer"), labelled=True)
     with pytest.raises(MissingError, match="jiwer") as caught:
         value(metric, [(np.array(["a"]), "a")])
-    assert "[metrics]" in caught.value.remedy
+    assert "pip install 'jiwer" in caught.value.remedy
 
 
 # --- detections -------------------------------------------------------------------------------------------------------
@@ -270,6 +280,29 @@ def test_the_metric_follows_the_labels() -> None:
     assert find_metric(AccuracyConfig(), labelled=True).name == "top-1"
     assert find_metric(AccuracyConfig(), labelled=False).name == "agreement"
     assert find_metric(AccuracyConfig(metric="cosine"), labelled=True).needs is Needs.REFERENCE
+
+
+SOFTMAX = np.exp(np.arange(5.0)) / np.exp(np.arange(5.0)).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "metric"),
+    [
+        ("y", SOFTMAX.reshape(1, 5), "agreement"),
+        ("y", SOFTMAX.astype(np.float16).reshape(1, 5, 1, 1), "agreement"),
+        ("y", np.log(SOFTMAX).reshape(1, 5), "agreement"),
+        ("Logits", np.linspace(-9, 4, 5).reshape(1, 5), "agreement"),
+        ("class_scores", np.ones((1, 5)), "agreement"),
+        ("embedding", np.linspace(-1, 1, 96).reshape(1, 1, 1, 96), "cosine"),
+        ("y", np.linspace(0, 1, 96).reshape(1, 96), "cosine"),
+        ("y", -np.ones((1, 96)), "cosine"),
+        ("logits", np.ones((1, 5, 7)), "cosine"),
+    ],
+)
+def test_without_labels_only_classes_have_a_top_1(name: str, values: Any, metric: str) -> None:
+    values = values if values.dtype == np.float16 else values.astype(np.float32)
+    answer = Answer(sample="s", outputs={name: values}, expected={name: values})
+    assert score([answer], "m", AccuracyConfig(), "d").metric == metric
 
 
 @pytest.mark.parametrize(

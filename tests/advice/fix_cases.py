@@ -9,8 +9,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.advice.fixes import fixes_for
-from pipeline.advice.trial import State, TrialContext, attempt, judged
+from pipeline.advice.trial import State, TrialContext, attempt, fixes_for, judged
 from pipeline.advice.verdict import FixResult
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.model.onnx_model import load_model
@@ -112,10 +111,11 @@ def windows() -> Model:
     return model(nodes, [value("x", (1, 6, 6, 6))], ["y"], shapes)
 
 
-def concat() -> Model:
-    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Concat", ["a", "x", "a"], ["b"], axis=1),
+def concat(*sizes: int) -> Model:
+    """Along the last axis: of rank 4 the Transpose behind it takes the place of the output itself."""
+    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Concat", ["a", "x", "a"], ["b"], axis=-1),
              helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
-    return model(nodes, [value("x", (2, 3))], ["y"])
+    return model(nodes, [value("x", sizes or (2, 3))], ["y"])
 
 
 def many(op_type: str) -> Model:
@@ -179,6 +179,8 @@ CASES: tuple[tuple[str, str, Make], ...] = (
     ("reshape", MLP, lambda: one("Flatten")),
     ("reshape", NN, lambda: one("Unsqueeze", (2, 3), opset=11, axes=[1])),
     ("concat-on-channels", NN, concat),
+    ("concat-on-channels", NN, lambda: concat(2, 3, 4)),
+    ("concat-on-channels", NN, lambda: concat(1, 4, 6, 8)),
     ("fewer-axes", NNAPI, windows),
     ("gather-i32", NNAPI, gather),
     ("layer-norm", NNAPI, lambda: one("LayerNormalization", inputs=("scale", "bias"), constants=LAYER_NORM)),

@@ -9,19 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from pipeline.advice.fixes import MODEL_FIXES, fixes_for
+from pipeline.advice.trial import MODEL_FIXES, fixes_for
 from pipeline.advice.verdict import FixOutcome
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import Settings
 from pipeline.partition.onnx_view import view
-from pipeline.passes.rewrites.einsum import einsum_as_matmul
+from pipeline.passes.rewrites.arithmetic import erf_by_exp
 from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
-from pipeline.passes.rewrites.linear import cropped_conv_transpose, flat_matmul, plain_gemm
-from pipeline.passes.rewrites.pad import pad_as_concat
-from pipeline.passes.rewrites.pieces import erf_by_exp
-from pipeline.passes.rewrites.pools import explicit_pads
-from pipeline.passes.rewrites.ranks import fewer_axes
-from pipeline.passes.rewrites.resize import equal_resize
+from pipeline.passes.rewrites.linear import (
+    cropped_conv_transpose,
+    einsum_as_matmul,
+    explicit_pads,
+    flat_matmul,
+    plain_gemm,
+)
+from pipeline.passes.rewrites.moves import equal_resize, fewer_axes, pad_as_concat
 from tests.advice.fix_cases import (
     CASES,
     MLP,

@@ -100,12 +100,22 @@ def test_partitions_count_nothing_for_xnnpack() -> None:
     assert [verdict.kept for verdict in choose_precision("nnapi", None, trials)] == [False, True]
 
 
+def test_a_form_of_which_nothing_is_claimed_for_an_open_dimension_is_dropped_for_that() -> None:
+    found = answer("mnist.qdq_s8s8", XNNPACK)
+    lost = [msgspec.structs.replace(one, claimed=False, code="shape") for one in found.decisions]
+    nothing = msgspec.structs.replace(found, claimed=0, partitions=(), decisions=tuple(lost), dynamic=("batch",))
+    (verdict,) = choose_precision("nnapi", nothing, [PrecisionTrial(precision="u8s8nnapi", answer=nothing)])
+    assert not verdict.kept
+    assert "no size: batch" in verdict.reason
+    assert "--dimension batch=N" in verdict.reason
+
+
 def test_what_could_not_be_made_is_dropped_with_its_reason() -> None:
     trials = [PrecisionTrial(precision="s8s8pc", refusal="needs calibration data"), PrecisionTrial(precision="dyn8")]
-    found = choose_precision("cpu", None, trials)
+    found = choose_precision("cpu-arm64", None, trials)
     assert [one.text for one in found] == [
-        "cpu: s8s8pc dropped: needs calibration data",
-        "cpu: dyn8 kept: the CPU has kernels for every node",
+        "cpu-arm64: s8s8pc dropped: needs calibration data",
+        "cpu-arm64: dyn8 kept: the CPU of ARM devices has int8 kernels for every node",
     ]
     assert kept_precisions(found) == ("", "dyn8")
 

@@ -2,7 +2,17 @@
 
 import pytest
 
-from pipeline.advice.verdict import FixChoice, ProviderSupport, gain_of, improves, perfect, verdict
+from pipeline.advice.verdict import (
+    FixChoice,
+    ProviderSupport,
+    gain_of,
+    helps_of,
+    improves,
+    perfect,
+    verdict,
+    worsens,
+)
+from pipeline.partition.answer import ModelAnswer, OperatorGain
 
 NNAPI, XNNPACK = "nnapi", "xnnpack"
 
@@ -64,6 +74,11 @@ def test_a_gain_that_coverage_rounds_away_is_named() -> None:
     assert gain == "partitions 1 → 1, coverage 99 → 99 %, nodes on the CPU 10 → 9"
 
 
+def test_a_hundred_per_cent_is_all_nodes() -> None:
+    assert "with 99 % of the nodes" in verdict(stand(286, 1, nodes=287), NNAPI).reason
+    assert "with 100 % of the nodes" in verdict(stand(287, 1, nodes=287), NNAPI).reason
+
+
 def test_perfect_and_gain_in_words() -> None:
     assert perfect(stand(100, 1))
     assert not perfect(stand(100, 2))
@@ -71,3 +86,67 @@ def test_perfect_and_gain_in_words() -> None:
     assert gain_of(stand(80, 6), stand(100, 1), NNAPI) == "partitions 6 → 1, coverage 80 → 100 %"
     assert gain_of(stand(80, 6), stand(100, 1), XNNPACK) == "coverage 80 → 100 %"
     assert gain_of(stand(80, 6, load_error="no"), stand(80, 6), NNAPI).endswith("loads on the phone")
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "provider", "worse"),
+    [
+        (stand(143, 44, nodes=252), stand(85, 22, nodes=269), NNAPI, True),
+        (stand(4, 1, nodes=16), stand(8, 2, nodes=24), NNAPI, True),
+        (stand(60, 6), stand(80, 6), XNNPACK, True),
+        (stand(80, 9), stand(80, 6), XNNPACK, False),
+        (stand(30, 7), stand(0, 0), NNAPI, False),
+        (stand(100, 1, load_error="no"), stand(10, 3), NNAPI, True),
+        (stand(10, 3), stand(100, 1, load_error="no"), NNAPI, False),
+        (stand(90, 1, nodes=110), stand(90, 2), NNAPI, False),
+        (stand(70, 2), stand(90, 2), NNAPI, True),
+        (stand(80, 6), stand(80, 6), NNAPI, False),
+    ],
+)
+def test_what_is_worse(after: ProviderSupport, before: ProviderSupport, provider: str, worse: bool) -> None:
+    assert worsens(after, before, provider) is worse
+
+
+def answered(ep: str, standing: ProviderSupport, *operators: OperatorGain) -> ModelAnswer:
+    partitions = tuple((str(number),) for number in range(standing.partitions))
+    return ModelAnswer(
+        path="m", ep=ep, ort_release="1.29", nodes=standing.nodes, claimed=standing.claimed, partitions=partitions,
+        operators=operators,
+    )  # fmt: skip
+
+
+def test_a_change_that_costs_another_provider_says_so_and_comes_later() -> None:
+    erf = OperatorGain(op_type="Erf", nodes=1, partitions=40, claimed=144)
+    before = [answered(NNAPI, stand(85, 22, nodes=269)), answered("coreml-nn", stand(101, 45, nodes=269))]
+    fixed = [answered(NNAPI, stand(143, 44, nodes=252), erf), answered("coreml-nn", stand(99, 43, nodes=252))]
+    rewrite, sized = helps_of(before, fixed, {"N": 1})
+    assert (rewrite.what, rewrite.losses) == ("rewrite Erf (1 node)", {})
+    assert sized.what == "fix the dynamic dimensions (N=1)"
+    assert sized.gains == {"coreml-nn": "101 of 269 → 99 of 252 nodes, 45 → 43 partitions"}
+    assert sized.losses == {NNAPI: "85 of 269 → 143 of 252 nodes, 22 → 44 partitions"}
+
+
+def test_an_operator_that_costs_another_provider_says_so() -> None:
+    gains = OperatorGain(op_type="Erf", nodes=2, partitions=1, claimed=100)
+    borders = OperatorGain(op_type="Erf", nodes=2, partitions=5, claimed=62)
+    (rewrite,) = helps_of(
+        [answered(NNAPI, stand(98, 3), gains), answered("coreml-nn", stand(60, 4), borders)], None, {}
+    )
+    assert rewrite.gains == {NNAPI: "98 → 100 of 100 nodes, 3 → 1 partitions"}
+    assert rewrite.losses == {"coreml-nn": "60 → 62 of 100 nodes, 4 → 5 partitions"}
+
+
+def test_a_change_that_is_worse_for_all_is_no_help() -> None:
+    before, fixed = [answered(NNAPI, stand(8, 2, nodes=24))], [answered(NNAPI, stand(4, 1, nodes=16))]
+    assert helps_of(before, fixed, {"N": 1}) == ()
+
+
+def test_the_advice_for_a_form_of_the_cpu_is_the_float_model() -> None:
+    cast = OperatorGain(op_type="Cast", nodes=1, partitions=1, claimed=100)
+    lower, higher = answered(NNAPI, stand(59, 5), cast), answered(NNAPI, stand(90, 1), cast)
+    (only,) = helps_of([lower], None, {}, "only the CPU has kernels of this form")
+    assert only.what == "start from the float model: no change of this file helps"
+    assert only.gains == {}
+    assert only.reason == "only the CPU has kernels of this form"
+    start, sized = helps_of([lower], [higher], {"N": 1}, "only the CPU")
+    assert (start.what, sized.what) == ("start from the float model", "fix the dynamic dimensions (N=1)")

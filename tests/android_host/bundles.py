@@ -8,7 +8,7 @@ import onnx
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import CheckConfig, ModelConfig
-from pipeline.convert.operator_configs import config_texts
+from pipeline.convert.many import config_texts
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
 from pipeline.model.sources import SourceModel
@@ -66,8 +66,6 @@ def bundle_of(
         variant=Variant(level=level),
         file="models/model.ort",
         semantic_digest="0" * 64,
-        provider=runs[0].provider,
-        flags=tuple(runs[0].flags),
         runs=tuple(runs),
         ort_release=ort_release,
         min_api_level=min_api_level,

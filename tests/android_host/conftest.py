@@ -10,8 +10,7 @@ import pytest
 
 from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import resolve
+from device_runner.library import LibraryFacts, resolve
 from pipeline.core.errors import PipelineError
 from pipeline.library.fetch import PACKAGES, get_library
 

@@ -6,28 +6,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask, read_calls
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
 from device_runner.android_host.processor import CPUS, cpu_files
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
-from device_runner.library_facts import LibraryFacts
+from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.check import saturation
 from pipeline.check.library_proof import FindingKind, LibraryProof
-from pipeline.cli.convert import convert
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
+from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.partition.reference.ask import ClaimQuery, reference_aware
-from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.report.proof import summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.android_host.test_partition_reference import call
+from tests.command import ort_mobile
 
 pytestmark = pytest.mark.android_host
 
@@ -166,8 +165,8 @@ def test_a_group_that_arm_alone_makes_is_found(
     assert "--safe --abi arm64-v8a" in finding.remedy
     assert not prove(bundle, f"android:{release}", abis=("x86_64",)).failed
     command = ["--ep", "nnapi", "--level", "all", "--no-config", "--output", str(tmp_path / "safe")]
-    remedied = CliRunner().invoke(convert, [str(model), *command, "--safe", "--abi", ARM64])
-    assert remedied.exit_code == 0
+    remedied = ort_mobile("convert", model, *command, "--safe", "--abi", ARM64)
+    assert remedied.code == 0
     (file,) = (tmp_path / "safe").glob("*.ort")
     with AndroidHost("arm64", arm64) as device:
         assert run(device, file, provider="nnapi").failure is None
@@ -235,4 +234,4 @@ def test_claims_are_compared_with_the_library_of_the_abi(
     reference = document["reference"]
     assert (reference["abi"], reference["sha256"], reference["different"]) == (ARM64, arm64.sha256, 0)
     assert [one["same"] for one in reference["models"]] == [True, None, True]
-    assert f"for {ARM64} (sha256 {arm64.sha256[:12]}): 0 different" in result.output
+    assert f"for {ARM64} (sha256 {arm64.sha256[:12]}): 0 different" in result.text

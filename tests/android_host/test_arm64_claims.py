@@ -4,11 +4,11 @@ import importlib.metadata
 
 import pytest
 
-from device_runner.library_facts import LibraryFacts
+from device_runner.library import LibraryFacts
 from pipeline.core.variant import Level
 from tests.android_host.conftest import fetch
 from tests.arm64_agreement import SETTINGS, compare, members
-from tests.arm64_splicing import LEVELS, compare_files
+from tests.arm64_aware import LEVELS, compare_files
 
 pytestmark = pytest.mark.android_host
 
@@ -57,7 +57,7 @@ def test_our_rules_for_xnnpack_are_androids_on_x86_too(library: LibraryFacts, ar
     assert compare(arm64, models[:2], "xnnpack", 31)[0] == {"same": 2}
 
 
-SPLICED = {
+FILES = {
     "mnist.qdq_s8s8": LEVELS,
     "mnist.fp16": (Level.ALL,),
     "blazeface.qdq_u8u8": (Level.EXTENDED,),
@@ -66,8 +66,8 @@ SPLICED = {
 """Real models with levels: a sample of what `nox -s arm64_claims` compares at every level."""
 
 
-@pytest.mark.parametrize("part", SPLICED)
-def test_spliced_files_are_those_that_the_arm64_library_saves(arm64: LibraryFacts, part: str) -> None:
-    counts, different = compare_files(arm64, members("real", part=part), SPLICED[part])
+@pytest.mark.parametrize("part", FILES)
+def test_files_with_our_claims_are_those_that_the_arm64_library_saves(arm64: LibraryFacts, part: str) -> None:
+    counts, different = compare_files(arm64, members("real", part=part), FILES[part])
     assert different == []
-    assert counts == {"same": len(SPLICED[part])}
+    assert counts == {"same": len(FILES[part])}

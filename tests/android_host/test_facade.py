@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from device_runner.android_host.build import build_host
-from device_runner.library_source import find_archive
+from device_runner.library import find_archive
 from pipeline.cli.main import cli
 from pipeline.core.errors import CheckFailed
 from tests.android_host.bundles import bundle_of, nnapi
 from tests.android_host.conftest import fetch
-from tests.release.android.jvm import check_reference
-from tests.release.android.samples import needs_java
+from tests.features.android.jvm import check_reference
+from tests.features.android.samples import needs_java
 
 pytestmark = pytest.mark.android_host
 

@@ -23,7 +23,7 @@ from device_runner.android_host.device import (
     ResultCode,
 )
 from device_runner.device import open_device
-from device_runner.library_facts import LibraryFacts
+from device_runner.library import LibraryFacts
 from device_runner.local import wheel_library
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import OptimizationLevel
@@ -59,10 +59,10 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(
     library: LibraryFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "ort-mobile-android-left").mkdir()
+    (tmp_path / "ort-mobile-android-killed_1").mkdir()
     with AndroidHost("android-host", library):
         assert len(list(tmp_path.iterdir())) == 1
-        assert not (tmp_path / "ort-mobile-android-left").exists()
+        assert not (tmp_path / "ort-mobile-android-killed_1").exists()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,7 @@ from device_runner.android_host.calls import Call, Session, ask, read_calls
 from device_runner.android_host.calls import ModelQuestion as Model
 from device_runner.android_host.device import Phone, operand_type_codes
 from device_runner.android_host.inspection import questions
-from device_runner.library_facts import LibraryFacts
+from device_runner.library import LibraryFacts
 from device_runner.spec import OptimizationLevel
 
 pytestmark = pytest.mark.android_host

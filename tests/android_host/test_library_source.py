@@ -8,8 +8,7 @@ import pytest
 
 from device_runner.android_host.device import open_android_host
 from device_runner.errors import SpecError, UnavailableError
-from device_runner.library_facts import archive_abis
-from device_runner.library_source import Name, entries, find_archive, keep, release_of, resolve
+from device_runner.library import Name, archive_abis, entries, find_archive, keep, release_of, resolve
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.core.errors import MissingError as PipelineMissing

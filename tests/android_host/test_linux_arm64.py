@@ -11,14 +11,14 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.android_host.processor import check_host
 from device_runner.device import open_device
 from device_runner.errors import SpecError, UnavailableError
-from device_runner.library_source import resolve
+from device_runner.library import resolve
 from device_runner.result import FailureKind, Mark
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import PipelineError
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
+from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.library.fetch import get_library
-from pipeline.release.prove import ProofOrder, prove_bundle
 from pipeline.report.proof import rows, summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch

@@ -1,6 +1,7 @@
 """`ort-mobile partition --reference` as a user calls it, with genuine libraries."""
 
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -9,24 +10,20 @@ from typing import Any
 import msgspec
 import onnx
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
 from device_runner.android_host.device import Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
-from device_runner.library_facts import LibraryFacts
-from pipeline.cli.partition import partition
-from pipeline.core.errors import ConfigError
+from device_runner.library import LibraryFacts
 from pipeline.partition import answer
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
+from tests.command import Done, ort_mobile
 
 pytestmark = pytest.mark.android_host
 
 
-def call(tmp_path: Path, *arguments: str) -> tuple[Result, dict[str, Any]]:
-    result = CliRunner().invoke(
-        partition, [*arguments, "--json", str(tmp_path / "answer.json")], catch_exceptions=False
-    )
+def call(tmp_path: Path, *arguments: str) -> tuple[Done, dict[str, Any]]:
+    result = ort_mobile("partition", *arguments, "--json", tmp_path / "answer.json")
     return result, json.loads((tmp_path / "answer.json").read_bytes())
 
 
@@ -48,8 +45,8 @@ def test_claims_beside_the_librarys_do_not_differ(mnist: Path, tmp_path: Path, r
         result, document = call(
             tmp_path, str(mnist), "--ep", "nnapi", "--reference", release, "--api-level", level, "--optimize", optimize
         )
-        assert result.exit_code == 0, result.output
-        assert f"(sha256 {library.sha256[:12]}): 0 different" in result.output
+        assert result.code == 0, result.text
+        assert f"(sha256 {library.sha256[:12]}): 0 different" in result.text
         assert (document["reference"]["rules"], document["reference"]["different"]) == (True, 0)
         (one,) = document["reference"]["models"]
         assert one["same"]
@@ -70,7 +67,7 @@ def test_real_models_after_level_basic_do_not_differ(
     reference = document["reference"]
     assert (reference["different"], len(reference["models"])) == (0, len(real_models))
     assert [one["path"] for one in reference["models"] if one["error"] or not one["same"]] == []
-    assert result.exit_code == 0
+    assert result.code == 0
 
 
 def test_half_precision_is_refused_as_androids_x86_library_does(tmp_path: Path) -> None:
@@ -80,7 +77,7 @@ def test_half_precision_is_refused_as_androids_x86_library_does(tmp_path: Path) 
     (node,) = one["nodes"]
     assert (one["same"], node["ours"]["claimed"], node["library"]["claimed"]) == (True, False, False)
     assert "XNNPACK without half precision" in node["ours"]["reason"]
-    assert result.exit_code == 0
+    assert result.code == 0
 
 
 def test_a_difference_is_shown_and_ends_with_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +90,13 @@ def test_a_difference_is_shown_and_ends_with_4(tmp_path: Path, monkeypatch: pyte
     made = answer.make_settings
     monkeypatch.setattr(answer, "make_settings", of_a_desktop)
     result, document = call(tmp_path, str(f16(tmp_path / "f16.onnx")), "--ep", "xnnpack", "--reference", NEWEST)
-    assert result.exit_code == 4
-    assert "1 node differs" in result.output
+    assert result.code == 4
+    assert "1 node differs" in result.text
     (one,) = document["reference"]["models"]
     (node,) = one["nodes"]
     assert (node["different"], node["ours"]["claimed"], node["library"]["claimed"]) == (True, True, False)
     assert any("arm64" in note for note in one["notes"])
-    assert "1 different" in result.output
+    assert "1 different" in result.text
 
 
 def test_a_crash_costs_one_model(op_models: Path, mnist: Path, tmp_path: Path) -> None:
@@ -110,12 +107,12 @@ def test_a_crash_costs_one_model(op_models: Path, mnist: Path, tmp_path: Path) -
     shutil.copy(op_models / "qlinearadd" / "no_y_zp.onnx", folder / "b.onnx")
     shutil.copy(mnist, folder / "c.onnx")
     result, document = call(tmp_path, str(folder), "--ep", "nnapi", "--reference", NEWEST)
-    assert result.exit_code == 1
+    assert result.code == 1
     found = document["reference"]["models"]
     assert [one["same"] for one in found] == [True, None, True]
     assert (found[1]["crashed"], found[1]["error"]) == (True, "the library ended by SIGSEGV")
     assert document["models"][1]["error"] is None, "our answer stands"
-    assert "2 models checked against" in result.output
+    assert "2 models checked against" in result.text
 
 
 def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) -> None:
@@ -125,7 +122,7 @@ def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) 
         names = [name for name in archive.namelist() if name.endswith((".onnx", ".ort"))]
     reference = document["reference"]
     assert len(reference["models"]) == len(names)
-    assert (reference["different"], result.exit_code) == (0, 1)
+    assert (reference["different"], result.code) == (0, 1)
     for ours, one in zip(document["models"], reference["models"], strict=True):
         assert one["asked"] == (ours["error"] is None), ours["path"]
         assert not one["asked"] or one["same"] or one["error"], ours["path"]
@@ -134,16 +131,16 @@ def test_hostile_models_get_an_answer_or_an_error(oracle: Path, tmp_path: Path) 
 def test_a_release_before_our_rules_is_answered_by_its_library(mnist: Path, tmp_path: Path) -> None:
     fetch(OLDEST)
     result, document = call(tmp_path, str(mnist), "--ep", "nnapi", "--reference", OLDEST, "--api-level", "27")
-    assert result.exit_code == 0
-    assert "no rules for this release, the claims are those of libonnxruntime 1.17.1" in result.output
-    assert "the library claims 6 of 12 nodes, 3 partitions" in result.output
+    assert result.code == 0
+    assert "no rules for this release, the claims are those of libonnxruntime 1.17.1" in result.text
+    assert "the library claims 6 of 12 nodes, 3 partitions" in result.text
     (answer,) = document["models"]
     assert (answer["ort_release"], answer["claimed"]) == (OLDEST, 6)
     assert answer["warnings"] == [f"no rules for {OLDEST}: these are the claims of its own library"]
     conv = next(decision for decision in answer["decisions"] if decision["op_type"] == "Conv")
     assert "only supported on API >28" in conv["reason"]
     basic, _ = call(tmp_path, str(mnist), "--ep", "nnapi", "--reference", OLDEST, "--optimize", "basic")
-    assert "the library claims 8 of 8 nodes, 1 partition" in basic.output
+    assert "the library claims 8 of 8 nodes, 1 partition" in basic.text
 
 
 def test_what_cannot_be_asked_is_said_first(mnist: Path, tmp_path: Path) -> None:
@@ -155,10 +152,10 @@ def test_what_cannot_be_asked_is_said_first(mnist: Path, tmp_path: Path) -> None
         ("nnapi", OLDEST, ("--advise",), "no rules for 1.17.1"),
     )
     for provider, library, more, why in wrong:
-        with pytest.raises(ConfigError) as caught:
-            call(tmp_path, str(mnist), "--ep", provider, "--reference", library, *more)
-        assert why in caught.value.why
-        assert caught.value.remedy
+        done = ort_mobile("partition", mnist, "--ep", provider, "--reference", library, *more)
+        assert done.code == 2
+        assert re.search(rf"^why: .*{re.escape(why)}", done.err, re.MULTILINE)
+        assert "\nremedy: " in done.err
 
 
 def test_a_hang_ends_at_the_time_limit(library: LibraryFacts, mnist: Path) -> None:

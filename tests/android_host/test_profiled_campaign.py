@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.library_facts import LibraryFacts
-from tests.job.test_job import ort_mobile
+from device_runner.library import LibraryFacts
+from tests.command import ort_mobile
 
 pytestmark = pytest.mark.android_host
 
@@ -34,7 +34,7 @@ def test_measured_is_predicted(library: LibraryFacts, mnist: Path, tmp_path: Pat
     config = tmp_path / "claims.toml"
     config.write_text(CONFIG.format(library=library.path, model=mnist))
     ended = ort_mobile("run", config, "--output", tmp_path / "out")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.code == 0, ended.out + ended.err
     report = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [skip["reason"][:20] for skip in report["skipped"]] == ["CPU_DISABLED and CPU"] * 2
     assert len(report["profiles"]) == 4
@@ -44,7 +44,7 @@ def test_measured_is_predicted(library: LibraryFacts, mnist: Path, tmp_path: Pat
         assert measured["partitions"] == predicted["partitions"] > 0
         assert measured["claimed_nodes"] == predicted["claimed"] > 0
         assert sum(one["profile"]["partitions"].values()) == measured["partitions"]
-    assert not [warning for warning in report["warnings"] if "predicted" in warning]
+    assert not [one for one in report["warnings"] if "predicted" in one["what"]]
     (placement,) = report["placements"]
     best = next(one for one in report["profiles"] if one["variant"] == placement["variant"])
     claimed = [node["partition"] for node in placement["nodes"] if "partition" in node]

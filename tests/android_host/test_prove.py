@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import zipfile
 from dataclasses import replace
@@ -17,21 +16,19 @@ from device_runner.android_host.build import NNAPI, build_host
 from device_runner.android_host.device import Driver, DriverProfile, DriverStage, Fault, FaultKind
 from device_runner.device import DriverType
 from device_runner.files import cache_folder
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import resolve
+from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofRow
 from pipeline.core.files import sha256_of
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
+from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.model.ort_format import read_ort
 from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, content_digest, encode_manifest, read_manifest
-from pipeline.release.prove import ProofOrder, prove_bundle
-from pipeline.release.sbom import SBOM_FILE
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
-from tests.android_host.conftest import OLDEST, ROOT, fetch
+from tests.android_host.conftest import OLDEST, fetch
+from tests.command import ort_mobile
 from tests.privacy.tracing import compile_tracer, own_folders, trace
-from tests.release.older import BUNDLES, bundle_of_version
 
 pytestmark = pytest.mark.android_host
 
@@ -188,8 +185,8 @@ def test_a_newer_format_is_refused_and_told(library: LibraryFacts, tmp_path: Pat
 
 
 def test_a_crash_of_the_library_is_a_row_and_costs_no_other(library: LibraryFacts, tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path, parsed(SPLIT, 18), (CPU, nnapi()), level=Level.NONE)
-    cpu, crashed = prove(bundle, library, api_levels=(30,)).rows
+    bundle = bundle_of(tmp_path, parsed(SPLIT, 18), (nnapi(), CPU), level=Level.NONE)
+    crashed, cpu = prove(bundle, library, api_levels=(30,)).rows
     assert not cpu.failed
     assert crashed.failed
     assert crashed.findings[0].what == "the library crashed (SIGFPE)"
@@ -235,27 +232,6 @@ def test_outputs_that_differ_fail(library: LibraryFacts, tmp_path: Path) -> None
     assert "relative error 0.0099 is over 0.001" in proof.rows[0].findings[0].why
 
 
-def _older(manifest: dict[str, object]) -> bytes:
-    """The manifest as version 1 wrote it."""
-    content = dict(manifest["content"])  # type: ignore[call-overload]
-    content["ships"] = [{k: v for k, v in one.items() if k != "runs"} for one in content["ships"]]
-    return msgspec.json.encode(
-        {"version": 1, "content": content, "content_sha256": content_digest(content), "evidence": {}}, order="sorted"
-    )
-
-
-def test_a_bundle_of_version_1_is_held_against_its_own_artifact(library: LibraryFacts, tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path, conv_relu(), (nnapi(), CPU), reference=False)
-    _seal(bundle, _older(json.loads((bundle / MANIFEST_FILE).read_text())))
-    (bundle / SBOM_FILE).unlink()
-    (bundle / SBOM_FILE).parent.rmdir()
-    proof = prove(bundle, library, api_levels=(30,))
-    row = only(proof)
-    assert (row.run, row.failed, row.partitions) == ("nnapi", False, (3,))
-    assert row.checks[0].passed
-    assert "the artifact itself on onnxruntime" in proof.notes[-1]
-
-
 def test_without_a_reference_and_with_open_dimensions_it_says_that_nothing_can_be_known(
     library: LibraryFacts, tmp_path: Path
 ) -> None:
@@ -278,36 +254,29 @@ def test_a_lost_part_of_the_shims_is_built_again(
     assert not prove(bundle, library, api_levels=(27,)).failed
 
 
-def _command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL, cwd=ROOT,
-    )  # fmt: skip
-
-
 def test_the_command_tells_in_a_table_in_json_and_by_its_exit_code(library: LibraryFacts, tmp_path: Path) -> None:
-    bundle = bundle_of(tmp_path, conv_relu(), (CPU, nnapi(NnapiFlag.CPU_ONLY)))
+    bundle = bundle_of(tmp_path, conv_relu(), (nnapi(NnapiFlag.CPU_ONLY), CPU))
     whole = ("prove", bundle, "--library", library.path, "--api-level", "28,30")
-    good = _command(*whole, "--json", tmp_path / "proof.json")
-    assert good.returncode == 0, good.stderr
-    assert "4 of 4 runs pass" in good.stdout
-    assert "CPU_ONLY has no effect at API level 28" in " ".join(good.stdout.split())
+    good = ort_mobile(*whole, "--json", tmp_path / "proof.json")
+    assert good.code == 0, good.err
+    assert "4 of 4 runs pass" in good.out
+    assert "CPU_ONLY has no effect at API level 28" in " ".join(good.out.split())
     document = json.loads((tmp_path / "proof.json").read_text())
     assert msgspec.convert(document, LibraryProof).library.release == library.release
 
     profile = {"devices": [{"name": "npu", "feature_level": 30}], "faults": [{"stage": "compile"}]}
     (tmp_path / "npu.json").write_text(json.dumps(profile))
-    bad = _command(*whole, "--driver", tmp_path / "npu.json", "--json", "-")
-    assert bad.returncode == 4
-    assert [row["failed"] for row in json.loads(bad.stdout)["rows"]] == [False, True, False, True]
+    bad = ort_mobile(*whole, "--driver", tmp_path / "npu.json", "--json", "-")
+    assert bad.code == 4
+    assert [row["failed"] for row in json.loads(bad.out)["rows"]] == [True, False, True, False]
 
 
 def test_a_changed_bundle_is_not_run(library: LibraryFacts, tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path, conv_relu())
     (bundle / "models" / "model.ort").write_bytes(b"x")
-    ended = _command("prove", bundle, "--library", library.path)
-    assert ended.returncode == 4
-    assert "changed: models/model.ort" in ended.stderr
+    ended = ort_mobile("prove", bundle, "--library", library.path)
+    assert ended.code == 4
+    assert "changed: models/model.ort" in ended.err
 
 
 JOB = """
@@ -332,27 +301,30 @@ flags = ["CPU_DISABLED"]
 def test_a_job_proves_its_bundle_by_itself(release: str, library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
     config = tmp_path / "demo.toml"
     config.write_text(JOB.format(model=mnist, library=f"android:{release}", abi="x86_64"))
-    ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 0, ended.stderr
-    assert "4 of 4 runs pass" in " ".join(ended.stdout.split())
+    ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only")
+    assert ended.code == 0, ended.err
+    assert "4 of 4 runs pass" in " ".join(ended.out.split())
     (proof,) = json.loads((tmp_path / "out" / "results.json").read_text())["proofs"]
     assert [row["run"] for row in proof["rows"]] == ["cpu", "nnapi+CPU_DISABLED"] * 2
     assert proof == read_manifest(tmp_path / "out" / "bundle").evidence["library_proofs"][0]
     assert "Proof in the library that ships" in (tmp_path / "out" / "report.md").read_text()
     assert "Proof in the library that ships" in (tmp_path / "out" / "report.html").read_text()
-    assert _command("verify", tmp_path / "out" / "bundle").returncode == 0
+    assert ort_mobile("verify", tmp_path / "out" / "bundle").code == 0
     before = (tmp_path / "out" / "results.json").read_bytes()
-    assert _command("report", tmp_path / "out").returncode == 0
+    assert ort_mobile("report", tmp_path / "out").code == 0
     assert (tmp_path / "out" / "results.json").read_bytes() == before
 
 
-def test_a_job_whose_bundle_fails_says_so(release: str, library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
+def test_a_job_says_that_a_way_to_run_fails_that_does_not_ship(
+    release: str, library: LibraryFacts, mnist: Path, tmp_path: Path
+) -> None:
     config = tmp_path / "demo.toml"
     text = JOB.format(model=mnist, library=f"android:{release}", abi="x86_64")
     config.write_text(text.replace('"nnapi"\nflags = ["CPU_DISABLED"]', '"xnnpack"'))
-    ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 4, ended.stderr
-    assert "2 of 4 runs pass" in " ".join(ended.stdout.split())
+    ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only")
+    assert ended.code == 0, ended.err
+    assert "2 of 4 runs pass" in " ".join(ended.out.split())
+    assert "warns: provider refused" in (tmp_path / "out" / "report.md").read_text()
     assert (tmp_path / "out" / "bundle" / MANIFEST_FILE).is_file()
 
 
@@ -365,16 +337,16 @@ def test_a_job_goes_on_without_a_proof_where_nothing_runs_the_librarys_abi(
         archive.write(arm.path, "jni/arm64-v8a/libonnxruntime.so")
     config = tmp_path / "demo.toml"
     config.write_text(JOB.format(model=mnist, library="arm.aar", abi="arm64-v8a"))
-    ended = _command("run", config, "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 0, ended.stderr
-    assert "not proven in arm.aar" in " ".join(ended.stdout.split())
+    ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only")
+    assert ended.code == 0, ended.err
+    assert "not proven in arm.aar" in " ".join(ended.out.split())
     (proof,) = json.loads((tmp_path / "out" / "results.json").read_text())["proofs"]
     assert "no qemu-aarch64" in proof["not_run"]
-    assert "apt-get install qemu-user" in proof["not_run"]
-    assert _command("prove", tmp_path / "out" / "bundle", "--library", tmp_path / "arm.aar").returncode == 3
-    instead = _command("prove", tmp_path / "out" / "bundle", "--library", f"android:{release}")
-    assert instead.returncode == 0
-    assert "phone: x86_64 was run instead of its ABIs" in " ".join(instead.stdout.split())
+    assert "apt-get install qemu-user" in proof["remedy"]
+    assert ort_mobile("prove", tmp_path / "out" / "bundle", "--library", tmp_path / "arm.aar").code == 3
+    instead = ort_mobile("prove", tmp_path / "out" / "bundle", "--library", f"android:{release}")
+    assert instead.code == 0
+    assert "phone: x86_64 was run instead of its ABIs" in " ".join(instead.out.split())
 
 
 def test_proving_contacts_nobody_and_writes_to_its_folders_only(library: LibraryFacts, tmp_path: Path) -> None:
@@ -396,12 +368,3 @@ def test_proving_contacts_nobody_and_writes_to_its_folders_only(library: Library
     assert traced.code == 0, traced.output
     assert traced.contacted == ()
     assert traced.outside(*own_folders(tmp_path)) == []
-
-
-@pytest.mark.parametrize("version", BUNDLES)
-def test_a_bundle_of_an_earlier_version_is_proven(library: LibraryFacts, tmp_path: Path, version: int) -> None:
-    proof = prove(bundle_of_version(version, tmp_path), library, api_levels=(30,))
-    assert not proof.failed
-    chosen = next(row for row in proof.rows if row.chosen)
-    assert chosen.run == "cpu"
-    assert chosen.checks[0].passed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.library_facts import LibraryFacts
+from device_runner.library import LibraryFacts
 from pipeline.partition.input import write_model
 from pipeline.passes.base import NotApplicable
 from pipeline.passes.precisions import PRECISIONS
@@ -47,7 +47,7 @@ def test_no_node_of_a_quantized_model_differs(
     asked = ["--reference", library.release, "--api-level", level, "--optimize", "basic"]
     result, document = call(tmp_path, str(folder), "--ep", "nnapi", *asked)
     reference = document["reference"]
-    assert (reference["different"], len(reference["models"])) == (0, len(in_every_precision)), result.output
+    assert (reference["different"], len(reference["models"])) == (0, len(in_every_precision)), result.text
     assert [one["path"] for one in reference["models"] if not one["same"]] == []
     claimed = {Path(one["path"]).name.split(".")[1] for one in document["models"] if one["claimed"]}
     assert "u8u8nnapi" in claimed

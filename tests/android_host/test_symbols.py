@@ -102,10 +102,11 @@ def test_shims_load_together_and_pass_calls_on() -> None:
 
 BUILDER = """
 import sys
-from device_runner.android_host import build
-made = build._make
-build._make = lambda *given: (print("made", flush=True), made(*given))
-build.build_host()
+from device_runner import build
+from device_runner.android_host.build import build_host
+made = build.make
+build.make = lambda *given: (print("made", flush=True), made(*given))
+build_host()
 """
 
 

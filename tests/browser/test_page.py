@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 from PIL import Image, ImageChops, ImageStat
 
 from device_runner.result import Conditions
-from pipeline.cli.partition import partition
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
@@ -22,6 +20,7 @@ from pipeline.report.profile_view import profile_views
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.trace import FILE_NAME, encode
 from tests.browser.conftest import Browser, Open, Opened
+from tests.command import ort_mobile
 from tests.conftest import ROOT
 from tests.npm_packages import packed
 from tests.report.test_graph import placement
@@ -298,8 +297,8 @@ def test_a_box_of_a_partition_leads_to_its_nodes_which_nothing_covers(
         archive.extract("vit_tiny.base.onnx", tmp_path)
     file = tmp_path / "page.html"
     model = str(tmp_path / "vit_tiny.base.onnx")
-    done = CliRunner().invoke(partition, [model, "--ep", "nnapi,coreml", "--html", str(file)])
-    assert done.exit_code == 0, done.output
+    done = ort_mobile("partition", model, "--ep", "nnapi,coreml", "--html", file)
+    assert done.code == 0, done.text
     opened = open_page(file.read_text(encoding="utf-8"))
     page = opened.page
     box = page.locator(".graph a.cpu", has_text="Gather").first

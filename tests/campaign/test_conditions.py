@@ -13,6 +13,7 @@ from pipeline.campaign.measure import measure, unfit, wait_until_fit
 from pipeline.campaign.store import open_store
 from pipeline.config import ConditionsConfig
 from pipeline.report.model import decode
+from tests.command import ort_mobile
 from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, plan_of
 
 DEFAULT = ConditionsConfig()
@@ -110,10 +111,8 @@ def open_warm(_: str, _waiting: object) -> Warm:
 
 
 def test_perf_waits_and_arranges_where_it_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from click.testing import CliRunner
 
     from device_runner.device import OPENERS
-    from pipeline.cli.perf import perf
 
     monkeypatch.setitem(OPENERS, "warm", f"{__name__}:open_warm")
     model = tmp_path / "m.onnx"
@@ -121,8 +120,8 @@ def test_perf_waits_and_arranges_where_it_is_asked(monkeypatch: pytest.MonkeyPat
 
     def said(*more: str) -> tuple[int, str]:
         arguments = [str(model), "--device", "warm:x", "--rounds", "1", *more]
-        ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
-        return ended.exit_code, " ".join(ended.output.split())
+        ended = ort_mobile("perf", *arguments)
+        return ended.code, " ".join(ended.text.split())
 
     assert said("--stable", "--wait-seconds", "0.05")[0] == 0
     assert asked_of[-1].asked == {"stable": True, "screen": False}
@@ -137,9 +136,6 @@ def test_perf_waits_and_arranges_where_it_is_asked(monkeypatch: pytest.MonkeyPat
 def test_perf_tries_a_run_again_that_the_way_to_the_device_spoiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from click.testing import CliRunner
-
-    from pipeline.cli.perf import perf
 
     failures = iter([FailureKind.LOST_DEVICE])
     device = ScriptedDevice("told:y", lambda _: next(failures, None))
@@ -147,6 +143,6 @@ def test_perf_tries_a_run_again_that_the_way_to_the_device_spoiled(
     model, told = tmp_path / "m.onnx", tmp_path / "told.json"
     model.write_bytes(b"x")
     arguments = [str(model), "--device", "told:y", "--rounds", "2", "--json", str(told)]
-    ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
+    ended = ort_mobile("perf", *arguments)
     report = decode(told.read_bytes())
-    assert (ended.exit_code, report.failures, [row.rounds for row in report.rows]) == (0, (), [2])
+    assert (ended.code, report.failures, [row.rounds for row in report.rows]) == (0, (), [2])

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from device_runner.device import OPENERS, DeviceFacts, Waiting
-from device_runner.minimize import Denied
+from device_runner.options import Denied
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.plan import plan_runs
 from pipeline.config import RunConfig
+from tests.command import ort_mobile
 from tests.scripted_devices import ARTIFACT, ScriptedDevice
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -51,12 +51,10 @@ def bad_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def perf(*more: str) -> tuple[int, str]:
-    from pipeline.cli.perf import perf as command
-
     settings = [word for key in "abc" for word in ("--session-config", f"session.{key}=1")]
     arguments = [str(EXAMPLE), "--device", "told:x", "--threads", "2", "--rounds", "1", *settings, *more]
-    ended = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    return ended.exit_code, ended.output
+    ended = ort_mobile("perf", *arguments)
+    return ended.code, ended.text
 
 
 def test_the_smallest_part_is_denied_and_not_tried_again(tmp_path: Path) -> None:
@@ -116,12 +114,10 @@ rounds = 2
 
 
 def campaign(folder: Path, *more: str) -> tuple[int, str]:
-    from pipeline.cli.run import run as command
-
     (folder / "blamed.toml").write_text(CONFIG)
     arguments = [str(folder / "blamed.toml"), "--output", str(folder / "out"), *more]
-    ended = CliRunner().invoke(command, arguments, catch_exceptions=False)
-    return ended.exit_code, ended.output
+    ended = ort_mobile("run", *arguments)
+    return ended.code, ended.text
 
 
 def crash_on_b(spec: RunSpec) -> FailureKind | None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.simulate.noise import MODELS, NoiseModel, campaigns, medians
-from benchmarks.simulate.verdicts import Found, Trials, fixed, markdown, percentiles, simulated
+from benchmarks.noise import MODELS, NoiseModel, campaigns, medians
+from benchmarks.verdicts import Found, Trials, fixed, markdown, percentiles, simulated
 
 SMALL = Trials(equal=400, slower=100, looks=60, many=30, percentiles=150, plans=40)
 BY_NAME = {model.name: model for model in MODELS}

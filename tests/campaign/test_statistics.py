@@ -162,6 +162,28 @@ def test_below_four_rounds_there_is_a_ratio_and_nothing_that_says_how_sure_it_is
     assert (found.verdict, found.p_value) == (Verdict.NOT_SHOWN, 1.0)
 
 
+@pytest.mark.parametrize("rule", [DEFAULT_RULE, DecisionRule(looks=(5, 8, 12))])
+@pytest.mark.parametrize("rounds", [5, 12])
+def test_the_interval_beside_a_verdict_is_the_one_that_decides(rule: DecisionRule, rounds: int) -> None:
+    """At 95 % alone, intervals without 1 stood beside "no difference shown"."""
+    random = np.random.default_rng(3)
+    said = Counter[Verdict]()
+    for _ in range(40):
+        heat = np.ones(rounds)
+        others = [simulated(random, factor, heat, 0.03, str(factor)) for factor in (0.9, 0.95, 0.98, 1.0, 1.06, 1.2)]
+        for found in compare_all(others, simulated(random, 1.0, heat, 0.03, "baseline"), rule):
+            assert found is not None
+            assert found.low is not None
+            assert found.high is not None
+            said[found.verdict] += 1
+            shown = not found.low <= 1 <= found.high
+            if found.verdict is Verdict.SAME:
+                assert 1 - rule.margin <= found.low <= found.high <= 1 + rule.margin
+            else:
+                assert shown is (found.verdict in (Verdict.FASTER, Verdict.SLOWER)) or abs(found.ratio - 1) < rule.least
+    assert set(said) == set(Verdict)
+
+
 def compared(logs: list[float], rule: DecisionRule = DEFAULT_RULE) -> Comparison:
     """Of rounds with these logarithms of ratios."""
     found = compare(group(*[[round(1e9 * math.exp(x))] for x in logs]), group(*[[10**9]] * len(logs), key="b"), rule)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cli.commands import ort_mobile
+from tests.command import ort_mobile
 from tests.onnx_samples import conv_bn, save
 
 

@@ -61,9 +61,6 @@ COMMAND_LINE = (
         remedy=("1.",),
         never=("internal error",),
     ),
-    Mistake(line="convert my.onnx --output o --ort-release 1.99", code=2, cause=("1.99",), remedy=("1.",)),
-    Mistake(line="partition my.onnx --ep nnapi --ort-release 2.0", code=2, cause=("2.0",), remedy=("1.",)),
-    Mistake(line="partition my.onnx --ep nnapi --ort-release 1.99", code=2, cause=("1.99",), remedy=("1.",)),
     Mistake(line="partition nope.onnx --ep nnapi", code=2, cause=("no such", "nope.onnx"), remedy=("check the path",)),
     Mistake(line="partition my.onnx --ep nnapi --reference nope.aar", code=2, cause=("nope.aar",), remedy=("library",)),
     Mistake(
@@ -256,7 +253,7 @@ CONFIGS = tuple(
         ("x = ", ("not valid toml",), ("fix the line",)),
         (f"{TARGET}ort_release = 1.29", ("ort_release",), ('"1.29"',)),
         (f"{TARGET}ort_release = 'v1.29'", ("v1.29",), ("1.29",)),
-        (f"{TARGET}ort_release = '1.99'", ("1.99",), ("1.",)),
+        (f"{TARGET}ort_release = '0.9'", ("0.9",), ("your app",)),
         (f"{TARGET}abis = ['arm64']", ("arm64",), ("arm64-v8a",)),
         (f"{TARGET}library = 'nope.aar'", ("nope.aar",), ("check the path",)),
         (f"{TARGET}min_os_version = '15'", ("min_os_version",), ("min_api_level",)),

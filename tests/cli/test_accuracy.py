@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from tests.cli.commands import ort_mobile
+from tests.command import ort_mobile
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"

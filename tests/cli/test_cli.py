@@ -9,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import ModelConfig
+from tests import command
+from tests.command import Done
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def ort_mobile(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *arguments],
-        capture_output=True, text=True, timeout=120, cwd=folder or ROOT, check=False, stdin=subprocess.DEVNULL,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder or ROOT), "LC_ALL": "C.UTF-8"},
-    )  # fmt: skip
+def ort_mobile(*words: str, folder: Path = ROOT) -> Done:
+    """In a process with an empty environment."""
+    return command.ort_mobile(*words, cwd=folder, process=True, HOME=str(folder), LC_ALL="C.UTF-8")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -36,7 +35,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_a_history_is_read_without_what_converts_measures_or_draws() -> None:
     code = (
-        "import sys; import pipeline.job.regression, pipeline.report.regression\n"
+        "import sys; import pipeline.features.pairs.history, pipeline.features.pairs.report\n"
         "wrong = {'onnx', 'onnxruntime', 'jinja2', 'pipeline.convert', 'pipeline.job.assemble'}\n"
         "sys.exit(', '.join(wrong & set(sys.modules)) or 0)"
     )
@@ -46,15 +45,15 @@ def test_a_history_is_read_without_what_converts_measures_or_draws() -> None:
 
 def test_a_misspelt_command_is_a_usage_error_with_a_suggestion() -> None:
     done = ort_mobile("cnvert")
-    assert done.returncode == 2
-    assert "Did you mean 'convert'?" in done.stderr
+    assert done.code == 2
+    assert "Did you mean 'convert'?" in done.err
 
 
 def test_errors_show_their_four_parts_and_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('name = "a"\n[[models]]\npaht = "m.onnx"\n')
     done = ort_mobile("run", "c.toml", folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    assert done.code == 2
+    assert done.err.splitlines() == [
         "error: unknown key `paht`",
         "where: c.toml:3",
         f"why: this table takes: {', '.join(ModelConfig.__struct_fields__)}",
@@ -67,11 +66,11 @@ HOSTILE_NAME = "\x1b[2J\x1b[H9 files are as they were made\nremedy: none\x9b31m\
 
 def test_control_characters_in_an_error_are_written_out_and_newlines_forge_no_line(tmp_path: Path) -> None:
     done = ort_mobile("verify", str(tmp_path / HOSTILE_NAME))
-    assert done.returncode == 2
-    assert r"\x1b[2J\x1b[H9 files" in done.stderr
-    assert "  | remedy: none" in done.stderr
-    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.stderr)
-    assert [line for line in done.stderr.splitlines() if line.startswith("remedy: none")] == []
+    assert done.code == 2
+    assert r"\x1b[2J\x1b[H9 files" in done.err
+    assert "  | remedy: none" in done.err
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.err)
+    assert [line for line in done.err.splitlines() if line.startswith("remedy: none")] == []
 
 
 def test_control_characters_in_the_log_are_written_out() -> None:
@@ -88,15 +87,15 @@ def test_control_characters_in_the_log_are_written_out() -> None:
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = ort_mobile("--debug", "verify", str(tmp_path))
-    assert "Traceback" in done.stderr
-    assert "ConfigError" in done.stderr
+    assert "Traceback" in done.err
+    assert "ConfigError" in done.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"), [(["verify", "nowhere"], 2), (["--version"], 0), (["run", "--nope"], 2)]
 )
 def test_exit_codes(arguments: list[str], code: int) -> None:
-    assert ort_mobile(*arguments).returncode == code
+    assert ort_mobile(*arguments).code == code
 
 
 @pytest.mark.parametrize("command", ["schema", "long"])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.cli.commands import ort_mobile
+from tests.command import ort_mobile
 from tests.onnx_samples import conv_bn, linear, save
 
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice, Readiness
-from pipeline.cli.devices import build_probe, devices
-from pipeline.report.terminal import show_devices
+from pipeline.report.show import show
+from pipeline.report.terminal import device_listing
+from tests.command import ort_mobile
 
 
 @pytest.fixture
@@ -20,27 +20,27 @@ def no_adb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_adb")
 def test_devices_without_adb_are_this_computer() -> None:
-    done = CliRunner().invoke(devices, [])
-    assert done.exit_code == 0
-    assert "local" in done.output
-    assert "no adb server" in done.output
+    done = ort_mobile("devices")
+    assert done.code == 0
+    assert "local" in done.text
+    assert "no adb server" in done.text
 
 
 @pytest.mark.usefixtures("no_adb")
 def test_devices_as_json() -> None:
-    done = CliRunner().invoke(devices, ["--json", "-"])
-    listed = json.loads(done.stdout)["devices"]
+    done = ort_mobile("devices", "--json", "-")
+    listed = json.loads(done.out)["devices"]
     assert [facts["name"] for facts in listed] == ["local"]
     assert listed[0]["readiness"] == "ready"
 
 
 @pytest.mark.usefixtures("no_adb")
 def test_a_selector_that_finds_nothing_exits_with_3_and_says_how_to_connect_a_phone() -> None:
-    done = CliRunner().invoke(devices, ["api=29-"])
-    assert done.exit_code == 3
-    assert done.stdout == ""
-    assert "no adb server" in done.stderr
-    assert "turn on USB debugging" in done.stderr
+    done = ort_mobile("devices", "api=29-")
+    assert done.code == 3
+    assert done.out == ""
+    assert "no adb server" in done.err
+    assert "turn on USB debugging" in done.err
 
 
 def test_a_selector_that_matches_none_names_those_that_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,23 +52,23 @@ def test_a_selector_that_matches_none_names_those_that_are_connected(monkeypatch
         return [pixel]
 
     monkeypatch.setattr("device_runner.adb.device.list_devices", listed)
-    done = CliRunner().invoke(devices, ["foo@lab:5037"])
-    assert (done.exit_code, done.stdout, asked) == (3, "", ["*@lab:5037"])
-    assert "no device matches 'foo@lab:5037'" in done.stderr
-    assert r"connected: adb:28121FDH\x1b[2J Pixel 7" in done.stderr
+    done = ort_mobile("devices", "foo@lab:5037")
+    assert (done.code, done.out, asked) == (3, "", ["*@lab:5037"])
+    assert "no device matches 'foo@lab:5037'" in done.err
+    assert r"connected: adb:28121FDH\x1b[2J Pixel 7" in done.err
 
 
 def test_without_a_phone_it_says_how_to_connect_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("device_runner.adb.device.list_devices", lambda _: [])
-    done = CliRunner().invoke(devices, [])
-    assert done.exit_code == 0
-    assert "no phone is connected" in done.stderr
-    assert "turn on USB debugging" in done.stderr
+    done = ort_mobile("devices")
+    assert done.code == 0
+    assert "no phone is connected" in done.err
+    assert "turn on USB debugging" in done.err
 
 
 def test_names_of_devices_cannot_act_on_the_terminal() -> None:
     console = Console(record=True, width=200, force_terminal=True, color_system=None)
-    show_devices([DeviceFacts(name="adb:\x1b[2J\x1b[Hforged\nready", platform="android")], console)
+    show([device_listing([DeviceFacts(name="adb:\x1b[2J\x1b[Hforged\nready", platform="android")])], console)
     assert r"adb:\x1b[2J\x1b[Hforged\nready" in console.export_text()
 
 
@@ -76,7 +76,7 @@ def test_the_table_says_what_is_the_matter() -> None:
     console = Console(record=True, width=200)
     phone = DeviceFacts(name="adb:1", platform="android", model="One [bold]", api_level=26, thermal_status=3)
     shut = DeviceFacts(name="adb:2", platform="android", readiness=Readiness.UNAUTHORIZED, advice="accept the dialog")
-    show_devices([phone, shut], console)
+    show([device_listing([phone, shut])], console)
     text = console.export_text()
     assert "One [bold]" in text
     assert "API 26: NNAPI needs 27; hot" in text
@@ -93,14 +93,14 @@ def test_the_table_names_the_devices_of_nnapi() -> None:
         DeviceFacts(name=f"adb:{name}", platform="android", api_level=30, nnapi=nnapi, nnapi_devices=found)
         for name, (nnapi, found) in said.items()
     ]
-    show_devices([*phones, DeviceFacts(name="local", platform="linux", nnapi=False)], console)
+    show([device_listing([*phones, DeviceFacts(name="local", platform="linux", nnapi=False)])], console)
     head, *lines = console.export_text().splitlines()
     column = slice(head.index("NNAPI"), head.index("state"))
     assert [line[column].strip() for line in lines] == ["npu (accelerator, level 30)", "yes", "none", "", ""]
 
 
 def test_the_probe_is_built_and_copied(tmp_path: Path) -> None:
-    done = CliRunner().invoke(build_probe, ["host", "--output", str(tmp_path / "out")], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert str(tmp_path / "out/probe-host") in done.output
+    done = ort_mobile("build-probe", "host", "--output", tmp_path / "out")
+    assert done.code == 0
+    assert str(tmp_path / "out/probe-host") in done.text
     assert (tmp_path / "out/probe-host").stat().st_mode & 0o100

@@ -1,5 +1,12 @@
-"""Every command of README and docs runs as it stands, or is in a table with the reason why not here."""
+"""Every command of README and docs runs as it stands, or is in a table with the reason why not here.
 
+Whatever else the project writes of its commands and config keys (remedies, texts of the program, CI recipes, consoles
+and prose of the docs, the README of a bundle) is read by the parser of the command line, or by the config's reader.
+"""
+
+import ast
+import functools
+import itertools
 import os
 import re
 import shlex
@@ -7,13 +14,16 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from pipeline.cli.main import COMMANDS as NAMES
-from tests.cli.commands import ort_mobile
+from pipeline.config import read_config
+from pipeline.core.errors import ConfigError
 from tests.cli.test_help import parse
+from tests.command import leaves, ort_mobile
 from tests.onnx_samples import conv_bn, linear, make, save, value
 from tests.passes.quantized_models import write_digits
 
@@ -32,9 +42,10 @@ ELSEWHERE = {
         "needs an Android library: tests/android_host",
     r"library get|library show": "needs the network or a package: tests/library",
     r"#previous|--run-a": "compares campaigns that measured: tests/job/test_sides.py",
-    r"ort-mobile doctor my": "measures for minutes: tests/job/test_doctor.py",
+    r"ort-mobile run my\.toml$": "runs a whole job: tests/job/test_job.py",
+    r"ort-mobile doctor my": "measures for minutes: tests/features/doctor/test_doctor.py",
     r"ort-mobile gate base/bundle": "measures two versions in turn: tests/job/test_regression.py",
-    r"ort-mobile tune ": "searches for minutes: tests/job/test_tune.py",
+    r"ort-mobile tune ": "searches for minutes: tests/features/tune/test_command.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
     r"^apt-get install": "changes the computer: nox -s android_host_tests installs the same packages",
     r"completion fish >": "redirects into the user's own folder",
@@ -154,3 +165,168 @@ def test_the_command_runs(command: str, documented: Path, tmp_path: Path) -> Non
         save(speech(), folder / "my.onnx")
     done = ort_mobile(*words[1:], cwd=folder)
     assert done.code == expected, done.err
+
+
+CODE = tuple(path for folder in ("pipeline", "device_runner") for path in sorted((ROOT / folder).rglob("*.py")))
+RECIPES = tuple(
+    path for path in sorted((ROOT / "build_configs").rglob("*"))
+    if path.is_file() and path.suffix in ("", ".yml", ".toml", ".sql", ".service")
+)  # fmt: skip
+TEMPLATES = tuple(path for path in sorted((ROOT / "pipeline").rglob("templates/*")) if path.suffix in (".html", ".js"))
+OTHER_PAGES = (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "build_configs").rglob("*.md")))
+HOLE = "HOLE"
+"""Stands for what a text gets when it is used."""
+WRITTEN = re.compile(rf"(?<![\w=-])ort-mobile\s+((?:{'|'.join(sorted(NAMES))})\b[^`\n;<]*)")
+ENDS = re.compile(r" [>|#]| && |, (?:or|and|which|in) |\)[ ,.\"]| \(|: |[.,:)]$|\"")
+"""What follows a command where a text does not mark its end."""
+FREE = re.compile(r"[A-Z][A-Z_]*\d?$|=[A-Z]+$|…|\.\.\.|//|\[OPTIONS\]|app\.aar")
+"""Words that stand for a value, and files that are not here."""
+
+
+@functools.cache
+def texts(path: Path) -> tuple[tuple[str, bool], ...]:
+    """The strings of a Python file with holes for what is computed, and whether each tells what to do."""
+    source = path.read_text(encoding="utf-8")
+    return tuple(_texts(ast.parse(source))) if "remedy" in source or "ort-mobile" in source else ()
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    remedies = {
+        id(part) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "remedy"
+        for part in ast.walk(node)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            values = (part.value if isinstance(part, ast.Constant) else HOLE for part in node.values)
+            yield "".join(map(str, values)), id(node) in remedies
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value, id(node) in remedies
+
+
+def written_commands() -> Iterator[tuple[str, str]]:
+    """Where a command is written, and its line without `ort-mobile`."""
+    for path in (*CODE, *RECIPES, *TEMPLATES, *PAGES, *OTHER_PAGES):
+        found = [text for text, _ in texts(path)] if path in CODE else [path.read_text(encoding="utf-8")]
+        for text in found:
+            text = re.sub(r" *\\\n", " ", text)
+            for match in WRITTEN.finditer(text):
+                marked = text[match.end() :].startswith("`")
+                yield str(path.relative_to(ROOT)), match[1] if marked else ENDS.split(match[1])[0].strip()
+
+
+def objection(line: str) -> str:
+    """Why the command line would not take a line; "" where it does, whatever the free words in it stand for."""
+    try:
+        words = shlex.split(re.sub(r"[{][\w.]*[}]|[$][{]?\w+[}]?", HOLE, line.replace("\\`", "")))
+    except ValueError:
+        return ""  # an apostrophe of prose behind a command that has no end
+    words = [word for word in words if word not in ("…", "...", "\\")]
+    try:
+        parse(words)
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
+        return ""  # a text names the command and does not spell it out
+    except click.NoSuchOption as error:
+        return error.format_message()
+    except click.BadOptionUsage as error:
+        return "" if words[-1].startswith("-") else error.format_message()
+    except click.UsageError as error:
+        prose = not words[-1].startswith("-") and "Got unexpected extra argument" in error.format_message()
+        return "" if any(map(FREE.search, words)) or prose else error.format_message()
+    return ""
+
+
+@pytest.mark.long
+def test_every_command_that_is_written_anywhere_parses() -> None:
+    lines = list(dict.fromkeys(written_commands()))
+    assert len(lines) > 300
+    assert not [(where, line, why) for where, line in lines if (why := objection(line))]
+
+
+def options_of(line: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", line))
+
+
+@pytest.mark.long
+def test_every_option_that_a_remedy_names_exists() -> None:
+    known = {
+        name for _, command in leaves() for param in command.params for name in (*param.opts, *param.secondary_opts)
+    }
+    foreign = {"--recursive", "--branch"}  # of git, and of a script of ONNX Runtime
+    found = {(str(path), name) for path in CODE for text, remedy in texts(path) if remedy for name in options_of(text)}
+    assert not [(path, name) for path, name in found if name not in known | foreign | {"--debug"}]
+
+
+@pytest.mark.long
+def test_no_text_installs_a_name_that_is_on_no_index() -> None:
+    """Whoever registered it there would be installed, in CI beside the signing key."""
+    files = (*CODE, *RECIPES, *PAGES, *OTHER_PAGES)
+    assert not [
+        (str(path.relative_to(ROOT)), line)
+        for path in files for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"ort-mobile-pipeline\[\w+\](?! @ git)", line)
+    ]  # fmt: skip
+
+
+LINES = re.compile(r"(?<![\w.])([a-z_]+) = (\"[^\"]*\"|\[[^\]]*\]|\{[^}]*\}+|\d[\d.]*|true|false)")
+TABLES = ("", "[[targets]]", "[[models]]", "[[runs]]", "[variants]", "[measure]", "[accuracy]", "[tune]", "[build]",
+          "[release]", "[release.apple]", "[bundle]", "[output]", "[store]", "[models.preprocess]")  # fmt: skip
+CONFIG = """\
+{top}
+name = "m"
+[[models]]
+path = "m.onnx"
+{models}
+[[targets]]
+name = "t"
+{targets}
+{other}
+"""
+
+
+def takes(folder: Path, line: str) -> bool:
+    """Whether a config takes a line in some table."""
+    for table, platform in itertools.product(TABLES, ("android", "ios")):
+        place = table.strip("[]") or "top"
+        places = {"top": "", "models": "", "targets": f'platform = "{platform}"', "other": ""}
+        if place not in places:
+            places["other"] = f"{table}\n{line}"
+        elif line.startswith("platform"):
+            places[place] = line
+        else:
+            places[place] += f"\n{line}"
+        (folder / "c.toml").write_text(CONFIG.format(**places))
+        try:
+            read_config(folder / "c.toml")
+        except ConfigError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.long
+def test_every_config_line_of_a_remedy_is_taken_by_a_config(tmp_path: Path) -> None:
+    lines = {
+        (str(path.relative_to(ROOT)), match[0])
+        for path in CODE for text, remedy in texts(path) if remedy for match in LINES.finditer(text)
+    }  # fmt: skip
+    assert len(lines) > 10
+    filled = ("1", "1.24", "android", "batch = 1")
+    assert not [
+        (path, line)
+        for path, line in sorted(lines)
+        if not any(takes(tmp_path, line.replace(HOLE, one)) for one in filled)
+    ]
+
+
+@pytest.mark.long
+def test_options_that_remedies_about_inputs_name_are_those_of_every_command_with_inputs() -> None:
+    """Whatever takes --test-data can meet any of these errors."""
+    named = {
+        name for path in CODE if path.is_relative_to(ROOT / "pipeline/dataset")
+        for text, remedy in texts(path) if remedy for name in options_of(text)
+    }  # fmt: skip
+    assert {"--dimension", "--test-data", "--input"} <= named
+    for command, options in ((name, {opt for param in one.params for opt in param.opts}) for name, one in leaves()):
+        if "--test-data" in options and command != "transform":  # its step fixed-dimensions gives sizes
+            assert named <= options, command

@@ -1,4 +1,4 @@
-"""Every mistake of the table gets an answer with its cause and a remedy, and its exit code."""
+"""Every mistake of the table gets an answer with its cause and a remedy, on stderr and with -q, and its exit code."""
 
 import os
 import shlex
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ort_mobile
 from tests.cli.mistakes import MISTAKES, Mistake
+from tests.command import ort_mobile
 from tests.onnx_samples import linear, save, save_external
 
 HEAD = 'name = "a"\n[[models]]\npath = "my.onnx"\n'
@@ -40,8 +40,8 @@ def test_the_answer_names_cause_and_remedy(mistake: Mistake, folder: Path) -> No
     for name, content in mistake.files.items():
         text = content if isinstance(content, bytes) else (HEAD * (name == "c.toml") + content).encode()
         (folder / name).write_bytes(text)
-    done = ort_mobile(*shlex.split(mistake.line), cwd=folder)
-    answer = (done.out + done.err).lower()
+    done = ort_mobile(*shlex.split(mistake.line), "-q", cwd=folder)
+    answer = done.err.lower()
     assert done.code == mistake.code, answer
     for words in (mistake.cause, mistake.remedy):
         assert all(word in answer for word in words), (words, answer)

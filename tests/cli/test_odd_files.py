@@ -1,8 +1,6 @@
 """Pipes, devices and files without end in the place of every kind of file: one clear error each, and no waiting."""
 
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from pipeline.core.errors import ModelError
 from pipeline.model.guards import MAX_BODY_DEPTH
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel, find_models
+from tests.command import ort_mobile
 from tests.onnx_samples import linear, save
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,16 +65,12 @@ def test_an_odd_file_is_refused_at_once(tmp_path: Path, place: str, odd: str) ->
     for name, key, value in (("data", "test_data", "data"), ("labels", "labels", path.name)):
         (tmp_path / f"{name}.toml").write_text(f'name = "a"\n[[models]]\npath = "{MODEL}"\n{key} = "{value}"\n')
     arguments = [argument.replace("ODD", path.name) for argument in COMMANDS[place]]
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", *arguments],
-        capture_output=True, text=True, timeout=100, cwd=tmp_path, check=False, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "ORT_MOBILE_CACHE": str(tmp_path / "cache")},
-    )  # fmt: skip
-    assert done.returncode in (1, 2, 3, 4), done.stdout
-    assert "Traceback" not in done.stderr
-    assert "nternal error" not in done.stderr + done.stdout
-    assert "no answer in time" not in done.stderr + done.stdout
-    assert "check the path" not in done.stdout, "the file is there"
+    done = ort_mobile(*arguments, cwd=tmp_path, process=True, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    assert done.code in (1, 2, 3, 4), done.out
+    assert "Traceback" not in done.err
+    assert "nternal error" not in done.text
+    assert "no answer in time" not in done.text
+    assert "check the path" not in done.out, "the file is there"
 
 
 def _make(path: Path, odd: str) -> None:
@@ -130,12 +125,9 @@ def test_a_name_that_is_twice_in_an_archive_is_reported(tmp_path: Path, caplog: 
 @pytest.mark.parametrize(("deep", "code"), [(MAX_BODY_DEPTH, 0), (MAX_BODY_DEPTH + 1, 1)])
 def test_bodies_are_converted_as_deep_as_onnxruntime_loads_them(tmp_path: Path, deep: int, code: int) -> None:
     path = save(nested(deep), tmp_path / "m.onnx")
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", "convert", path, "--output", tmp_path / "out", "--check"],
-        capture_output=True, text=True, cwd=ROOT, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    assert ("nested too deep" in done.stderr + done.stdout) == bool(code)
+    done = ort_mobile("convert", path, "--output", tmp_path / "out", "--check", process=True)
+    assert done.code == code, done.out + done.err
+    assert ("nested too deep" in done.text) == bool(code)
 
 
 def nested(deep: int) -> onnx.ModelProto:

@@ -8,13 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 from onnx import helper
-from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
-from pipeline.report.console import PlainConsole, open_console, plain_lines
-from tests.cli.commands import ort_mobile
+from pipeline.campaign.store import open_store
+from pipeline.report.parts import Line, Listing, ListingNote, Section
+from pipeline.report.show import plain_lines, show
+from tests.command import ort_mobile
 from tests.onnx_samples import make, save, value
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,17 +32,14 @@ def cut_in_two() -> onnx.ModelProto:
     return make(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [])
 
 
-def table() -> Table:
-    made = Table(title="a title that is longer than the table")
-    made.add_column("name")
-    made.add_column("count", justify="right")
-    made.add_row(Text("x"), Text("1"))
-    made.add_row("[red]long one[/]", "1000")
-    return made
+TABLE = Listing(
+    title="a title that is longer than the table", head=("name", "count"), rows=(("x", "1"), ("long one", "1000")),
+    right=("count",),
+)  # fmt: skip
 
 
 def test_tables_are_aligned_without_borders_or_trailing_blanks() -> None:
-    assert list(plain_lines(table())) == [
+    assert list(plain_lines(TABLE)) == [
         "a title that is longer than the table",
         "name      count",
         "x             1",
@@ -54,26 +49,30 @@ def test_tables_are_aligned_without_borders_or_trailing_blanks() -> None:
 
 
 def test_values_are_whole_however_long() -> None:
-    made = Table(LONG, "b")
-    made.add_row(LONG, LONG)
-    assert list(plain_lines(made)) == [f"{LONG}  b", f"{LONG}  {LONG}"]
+    table = Listing(title="", head=(LONG, "b"), rows=((LONG, LONG),))
+    assert list(plain_lines(table)) == [f"{LONG}  b", f"{LONG}  {LONG}"]
 
 
-def test_groups_paddings_and_markup() -> None:
-    item = Group(Padding(Text("[not markup]\nsecond"), (1, 0, 1, 2)), "[bold]markup[/]")
-    assert list(plain_lines(item)) == ["", "  [not markup]", "  second", "", "markup"]
-
-
-def test_a_pipe_gets_the_plain_console(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
-    console = open_console()
-    assert isinstance(console, PlainConsole)
-    console.print(Text(LONG), "b")
-    console.print()
-    assert pipe.getvalue() == f"{LONG}\nb\n\n"
+    note = ListingNote(title="t", text="x", remedy="r", places=("1", "2", "3", "4"))
+    show([Line((LONG, "bold"), "[not markup]"), Line(), Line("\x1b", indent=2), Section(title="S", notes=(note,))])
+    assert pipe.getvalue().splitlines() == [
+        f"{LONG}[not markup]",
+        "",
+        "  \\x1b",
+        "S",
+        "- t: x",
+        "    1",
+        "    2",
+        "    3",
+        "    and 1 more (--json has them all)",
+        "  remedy: r",
+        "",
+    ]
 
 
 def test_long_paths_stay_on_one_line(workplace: Path) -> None:
@@ -105,3 +104,24 @@ def test_what_has_no_ascii_form_is_escaped(tmp_path: Path) -> None:
     done = ort_mobile("verify", "日本", cwd=tmp_path, encoding="cp1252")
     assert done.code == 2
     assert "\\u65e5\\u672c" in done.err
+
+
+STOPPED = """
+import sqlalchemy as sa
+from pipeline.cli.main import main
+
+@sa.event.listens_for(sa.pool.Pool, "reset")
+def stop(*_):
+    raise KeyboardInterrupt
+
+main(["report", ".", "--list"])
+"""
+
+
+def test_a_stop_while_the_database_is_closed_shows_no_traceback(tmp_path: Path) -> None:
+    open_store(f"sqlite:///{tmp_path / 'results.sqlite'}").close()
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED], capture_output=True, timeout=120, cwd=tmp_path, check=False, text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")

@@ -222,6 +222,8 @@ def half(op: str, version: int) -> OrtModel:
         ("MaxPool", 12, ("arm64-v8a",), ["half precision without Casts"]),
         ("Relu", 6, (), []),
         ("Reshape", 5, ("arm64-v8a",), []),
+        ("Clip", 13, ("arm64-v8a",), []),
+        ("Clip", 13, ("x86_64",), []),
     ],
 )
 def test_half_precision_needs_a_processor_that_computes_it(

@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.compat.int8_sums import INT8, overflowing, weight_reader
-from pipeline.compat.preflight import judged, read_artifacts
-from pipeline.compat.rules import Runtime, Use
+from pipeline.compat.defects import overflowing, weight_reader
+from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
 from pipeline.core.errors import Severity
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
+from pipeline.model.types import INT8
 from tests.ort_models import convert
 
 S8, U8 = TensorProto.INT8, TensorProto.UINT8

@@ -3,14 +3,14 @@
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from device_runner.library_source import Name, keep
+from device_runner.library import Name, keep
 from device_runner.local import LocalDevice, wheel_library
-from pipeline.compat.preflight import first_error, judged, read_artifacts
-from pipeline.compat.rules import Runtime, Use
-from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
-from pipeline.config.tables import BuildConfig, BuildKind
+from pipeline.compat.rules import ArtifactFacts, Runtime, Use, first_error, judged, read_artifacts
+from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig, read_config
+from pipeline.config.tables import AppleRelease, BuildConfig, BuildKind, ReleaseConfig
 from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import Release
 from pipeline.core.variant import Style
@@ -22,6 +22,7 @@ from tests.onnx_samples import linear
 from tests.ort_models import convert
 from tests.scripted_devices import lanes_of
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "mnist.toml"
 INSTALLED = "1.31.1"
 
 
@@ -142,11 +143,46 @@ def test_the_budget_holds_the_largest_library_of_an_abi(tmp_path: Path) -> None:
 
 
 def test_a_budget_without_a_library_is_told() -> None:
-    target = phone()
+    target = phone(release="1.29")
     limited = config(target, build=BuildConfig(max_library_bytes={"arm64-v8a": 10}))
     (finding,) = shipped_library(target, limited, INSTALLED).findings
     assert finding.severity is Severity.WARNING
     assert "ort-mobile build run" in finding.remedy
+
+
+def apple(release: str) -> Target:
+    return Target(name="pad", platform=Platform.IOS, ort_release=release)
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        (phone(release="1.30"), "no Android package (AAR) of ONNX Runtime 1.30 is known"),
+        (phone(release="1.29"), ""),
+        (phone(release="1.24"), ""),
+        (apple("1.29"), "no Swift package of ONNX Runtime 1.29 is known"),
+        (apple("1.24.1"), ""),
+        (Target(name="box", platform=Platform.LINUX, ort_release="1.30"), ""),
+    ],
+)
+def test_releases_without_a_known_package_are_warnings(target: Target, what: str) -> None:
+    assert [said for _, said in findings_of(target)] == ([what] if what else [])
+
+
+def test_the_example_names_releases_with_packages() -> None:
+    example = read_config(EXAMPLE)
+    assert [shipped_library(target, example, INSTALLED).findings for target in example.targets] == [(), (), ()]
+
+
+def test_a_package_in_a_cache_and_builds_of_ones_own_need_no_published_one(tmp_path: Path) -> None:
+    archive = official_aar(tmp_path / "a.aar", "1.30.1")
+    keep(archive.read_bytes(), file="a.aar", name=Name("android", "1.30.1"), source="", licence="MIT")
+    assert findings_of(phone(release="1.30")) == []
+    own = config(apple("1.29"), build=BuildConfig(lto=False))
+    assert shipped_library(own.targets[0], own, INSTALLED).findings == ()
+    named = ReleaseConfig(apple=AppleRelease(onnxruntime="1.29.0"))
+    given = msgspec.structs.replace(config(apple("1.29")), release=named)
+    assert shipped_library(given.targets[0], given, INSTALLED).findings == ()
 
 
 def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
@@ -157,8 +193,9 @@ def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
     same.hardlink_to(good)
     paths = {"good": good, "bad": bad, "gone": tmp_path / "gone.ort", "same": same, "other": tmp_path / "m.onnx"}
     read = read_artifacts(paths)
-    assert set(read.facts) == {"good", "same"}
-    assert read.facts["same"].name == "same"
+    facts = {name: found for name, found in read.items() if isinstance(found, ArtifactFacts)}
+    assert set(facts) == {"good", "same"}
+    assert facts["same"].name == "same"
     newest = Runtime(release=Release(1, 31))
     for name in ("bad", "gone"):
         (finding,) = judged(read, name, newest, Use())

@@ -1,15 +1,13 @@
 """The preflight as users of convert, perf and build meet it: what is said, and what it costs the other models."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from pipeline.ort_build.run import BuildRecord, BuiltFile
+from tests.command import ort_mobile
 from tests.job.test_shipping import young_model
 from tests.library.library_files import MINIMAL, library, official_aar
 from tests.onnx_samples import conv_bn, linear, save
@@ -18,30 +16,22 @@ from tests.ort_models import convert
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def ort_mobile(*arguments: object, cache: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", "ORT_MOBILE_CACHE": str(cache)},
-    )  # fmt: skip
-
-
 @pytest.mark.long
 def test_convert_tells_what_a_release_cannot_load_and_does_the_others(tmp_path: Path) -> None:
     young, plain = young_model(tmp_path / "young.onnx"), save(linear(8), tmp_path / "plain.onnx")
     out = tmp_path / "out"
     ended = ort_mobile(
         "convert", young, plain, "--output", out, "--level", "basic", "--style", "fixed", "--ort-release", "1.18",
-        "--json", tmp_path / "out.json", cache=tmp_path,
+        "--json", tmp_path / "out.json", ORT_MOBILE_CACHE=str(tmp_path),
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
     ended = ort_mobile(
         "convert", young, plain, "--output", out, "--level", "basic", "--style", "fixed", "--ort-release", "1.16",
-        "--json", tmp_path / "out.json", cache=tmp_path,
+        "--json", tmp_path / "out.json", ORT_MOBILE_CACHE=str(tmp_path),
     )  # fmt: skip
-    assert ended.returncode == 4
-    assert "ONNX Runtime 1.16 has no Gelu of opset 20 (basic-fixed)" in ended.stderr
-    assert "ship ONNX Runtime 1.17 or later" in ended.stderr
+    assert ended.code == 4
+    assert "ONNX Runtime 1.16 has no Gelu of opset 20 (basic-fixed)" in ended.err
+    assert "ship ONNX Runtime 1.17 or later" in ended.err
     rows = {
         row["model"].rpartition("/")[2]: row for row in json.loads((tmp_path / "out.json").read_text())["artifacts"]
     }
@@ -53,10 +43,10 @@ def test_convert_tells_what_a_release_cannot_load_and_does_the_others(tmp_path: 
 def test_convert_warns_of_runtime_style_in_minimal_builds(tmp_path: Path) -> None:
     model = save(conv_bn(8), tmp_path / "m.onnx")
     arguments = ("convert", model, "--output", tmp_path / "out", "--level", "extended", "--style", "runtime")
-    minimal = ort_mobile(*arguments, "--build-kind", "minimal", cache=tmp_path)
-    assert minimal.returncode == 0
-    assert "a minimal build ignores saved runtime optimizations" in minimal.stderr
-    assert "ignores" not in ort_mobile(*arguments, "--build-kind", "extended", cache=tmp_path).stderr
+    minimal = ort_mobile(*arguments, "--build-kind", "minimal", ORT_MOBILE_CACHE=str(tmp_path))
+    assert minimal.code == 0
+    assert "a minimal build ignores saved runtime optimizations" in minimal.err
+    assert "ignores" not in ort_mobile(*arguments, "--build-kind", "extended", ORT_MOBILE_CACHE=str(tmp_path)).err
 
 
 @pytest.mark.long
@@ -67,14 +57,15 @@ def test_perf_leaves_out_what_the_library_has_not_and_measures_the_rest(tmp_path
     ended = ort_mobile(
         "perf", good, bad, "--provider", "cpu,coreml", "--dimension", "batch=1", "--session-config",
         "session.disable_prepackin=1", "--rounds", "1", "--min-runs", "2", "--min-seconds", "0.001",
-        "--json", tmp_path / "perf.json", cache=tmp_path,
+        "--json", tmp_path / "perf.json", ORT_MOBILE_CACHE=str(tmp_path),
     )  # fmt: skip
     report = json.loads((tmp_path / "perf.json").read_text())
-    assert [row["variant"] for row in report["rows"]] == ["good.ort"], ended.stderr
+    assert [row["variant"] for row in report["rows"]] == ["good.ort"], ended.err
     reasons = {(skip["variant"], skip["run"].split("+")[0]): skip["reason"] for skip in report["skipped"]}
     assert set(reasons) >= {("good.ort", "coreml"), ("bad.ort", "cpu")}
-    assert any("did you mean session.disable_prepacking?" in text for text in report["warnings"])
-    assert "Traceback" not in ended.stderr
+    said = {(one["where"], one["rule"]): one["why"] + one["remedy"] for one in report["warnings"]}
+    assert any("did you mean session.disable_prepacking?" in text for text in said.values())
+    assert "Traceback" not in ended.err
 
 
 def built(cache: Path, name: str, operators: str, size: int) -> Path:
@@ -93,22 +84,22 @@ def built(cache: Path, name: str, operators: str, size: int) -> Path:
 def test_build_size_compares_two_builds_by_name_or_folder(tmp_path: Path) -> None:
     built(tmp_path, "aaa1", 'ai.onnx;13;Add{"inputs": {"0": ["float"]}}\n', 1_000)
     second = built(tmp_path, "bbb2", 'ai.onnx;13;Add{"inputs": {"0": ["double", "float"]}}\nai.onnx;11;Conv\n', 3_500)
-    ended = ort_mobile("build", "size", "aaa", second, cache=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == [
+    ended = ort_mobile("build", "size", "aaa", second, ORT_MOBILE_CACHE=str(tmp_path))
+    assert ended.code == 0, ended.err
+    assert ended.out.split() == [
         "x86_64", "1,000", "->", "3,500", "+2,500", "adds", "ai.onnx:Add", "double", "adds", "ai.onnx:Conv",
     ]  # fmt: skip
-    ranked = ort_mobile("build", "size", cache=tmp_path)
-    assert "+2,500  x86_64: ai.onnx:Add double, ai.onnx:Conv" in ranked.stdout
+    ranked = ort_mobile("build", "size", ORT_MOBILE_CACHE=str(tmp_path))
+    assert "+2,500  x86_64: ai.onnx:Add double, ai.onnx:Conv" in ranked.out
 
 
 def test_build_size_compares_packages(tmp_path: Path) -> None:
     before = official_aar(tmp_path / "before.aar", abis=("arm64-v8a", "x86_64"))
     after = tmp_path / "libonnxruntime.so"
     after.write_bytes(library("arm64-v8a", extra=MINIMAL))
-    ended = ort_mobile("build", "size", before, after, cache=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    arm, x86 = ended.stdout.splitlines()
+    ended = ort_mobile("build", "size", before, after, ORT_MOBILE_CACHE=str(tmp_path))
+    assert ended.code == 0, ended.err
+    arm, x86 = ended.out.splitlines()
     assert arm.split()[0] == "arm64-v8a"
     assert x86.split()[-1] == "none"
 
@@ -130,7 +121,7 @@ def test_build_size_says_what_it_cannot_compare(
     built(tmp_path, "aab1", "ai.onnx;13;Add\n", 1)
     built(tmp_path, "aab2", "ai.onnx;13;Add\n", 2)
     given = ("aab", "aab") if what.startswith("2 builds") else arguments
-    ended = ort_mobile("build", "size", *given, cache=tmp_path)
-    assert ended.returncode == code
-    assert what in ended.stderr
-    assert "Traceback" not in ended.stderr
+    ended = ort_mobile("build", "size", *given, ORT_MOBILE_CACHE=str(tmp_path))
+    assert ended.code == code
+    assert what in ended.err
+    assert "Traceback" not in ended.err

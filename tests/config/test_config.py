@@ -38,6 +38,21 @@ def test_minimal_config_gets_the_documented_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        (MINIMAL + PAD, "1.24"),
+        (MINIMAL + PAD.replace("ios", "macos"), "1.24"),
+        (MINIMAL + PAD + 'ort_release = "1.29"', "1.29"),
+        (MINIMAL + PAD + "[build]\nlto = false", None),
+        (MINIMAL + PAD + '[release.apple]\nruntime = "a.xcframework"', None),
+        (PHONE, None),
+    ],
+)
+def test_apps_with_a_swift_package_get_the_newest_known_release(tmp_path: Path, text: str, release: str | None) -> None:
+    assert read_config(write(tmp_path, text)).targets[0].ort_release == release
+
+
+@pytest.mark.parametrize(
     ("text", "line", "parts"),
     [
         (MINIMAL + 'paht = "x"', 4, ["unknown key `paht`", "did you mean `path`?"]),
@@ -54,6 +69,7 @@ def test_minimal_config_gets_the_documented_defaults(tmp_path: Path) -> None:
         (PHONE + 'abis = ["x86"]\n' + PAD + 'abis = ["x86"]', 11, ["'x86' is not an ABI of ios", "arm64"]),
         (MINIMAL + '[[runs]]\nprovider = "nnpai"', 5, ["unknown execution provider 'nnpai'", "mean `nnapi`?"]),
         (MINIMAL + '[[runs]]\n[[runs]]\nprovider = ["cpu", "CoreML"]', 6, ["'CoreML'", "mean `coreml`?"]),
+        (MINIMAL + 'guessed = ["w"]', 4, ["'w' is no guess", "name what is in `dimensions`"]),
         ("name = \n", None, ["not valid TOML", "line 1"]),
         ('name = "a"\nmodels = []', 2, ["models", "length >= 1"]),
         ('[[models]]\npath = "m.onnx"\n', None, ["missing required field `name`"]),

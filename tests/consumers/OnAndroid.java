@@ -1,6 +1,7 @@
 import android.content.Context;
 import android.content.res.AssetFileDescriptor;
 import com.example.mnist_models.Mnist;
+import java.io.File;
 import java.io.FileNotFoundException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -17,6 +18,24 @@ import org.robolectric.annotation.Config;
 @RunWith(RobolectricTestRunner.class)
 @Config(sdk = 35)
 public class OnAndroid {
+    /** The names of the model's copies. */
+    private static String[] copies(Context context) {
+        String[] names = new File(context.getNoBackupFilesDir(), Mnist.class.getName()).list();
+        return names == null ? new String[0] : names;
+    }
+
+    /** Changes a byte of each copy, and adds that of an earlier version of the model. */
+    private static void damage(Context context) throws Exception {
+        File folder = new File(context.getNoBackupFilesDir(), Mnist.class.getName());
+        for (String name : copies(context)) {
+            Path copy = folder.toPath().resolve(name);
+            byte[] content = Files.readAllBytes(copy);
+            content[content.length / 2] ^= 1;
+            Files.write(copy, content);
+            Files.write(folder.toPath().resolve(name.replace("0", "1").replace("a", "b")), content);
+        }
+    }
+
     @Test
     public void runs() throws Exception {
         Context context = RuntimeEnvironment.getApplication();
@@ -36,8 +55,10 @@ public class OnAndroid {
                     said.append(logits.get()).append(' ');
                 }
             }
-            said.append('\n').append(String.join(" ", context.getNoBackupFilesDir().list())).append('\n');
+            said.append('\n').append(String.join(" ", copies(context))).append('\n');
+            damage(context);
         }
+        Mnist.verify(context);
         Files.writeString(Path.of(System.getProperty("said")), said);
     }
 }

@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.release.manifest import read_manifest
 from tests.consumers.jars import jars
 from tests.consumers.releases import RELEASE, ROOT, bundle, made_once, repository
-from tests.release.android.jvm import fetched
+from tests.features.android.jvm import fetched
 
 FRAMEWORK = "org.robolectric:android-all-instrumented:15-robolectric-13954326-i7"
 """Android 15's framework with its resources, as Robolectric runs it."""
@@ -62,7 +62,7 @@ def reference() -> Reference:
 def guide_code(language: str) -> str:
     """The example of the guide's section on Gradle in Java or Kotlin."""
     guide = (ROOT / "docs/guide.md").read_text("utf-8")
-    section = guide.split("\n## In your app: Gradle\n")[1].split("\n## ")[0]
+    section = guide.split("\n### In your app: Gradle\n")[1].split("\n### ")[0]
     found = re.search(rf"```{language}\n(.*?)```", section, re.DOTALL)
     assert found
     return found[1]
@@ -74,5 +74,5 @@ def check_logits(said: str) -> None:
     assert way == "cpu"
     expected = np.fromfile(reference().logits, np.float32)
     found = np.array(logits.split(), np.float32)
-    allowed = read_manifest(bundle()).references[0].max_relative_error
+    allowed = read_manifest(bundle()).references[0].tolerance.max_relative_error
     assert np.abs(found - expected).max() <= allowed * np.abs(expected).max()

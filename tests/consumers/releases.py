@@ -1,11 +1,10 @@
 """What an app team gets: the example's bundle, made by the commands of the README, and its repository."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.command import ort_mobile
 from tests.own_home import FOLDER_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,15 +44,6 @@ def made_once(name: str, make: Callable[[Path], None]) -> Path:
     return place
 
 
-def ort_mobile(*arguments: str | Path, folder: Path) -> str:
-    """What a command prints; it must succeed."""
-    command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def bundle() -> Path:
     """The example's bundle, with reference inputs and outputs of its model."""
     return made_once("bundle", _make_bundle) / "output/mnist/bundle"
@@ -61,7 +51,7 @@ def bundle() -> Path:
 
 def _make_bundle(folder: Path) -> None:
     (folder / "mnist.toml").write_text(CONFIG)
-    ort_mobile("run", "mnist.toml", "--convert-only", folder=folder)
+    assert ort_mobile("run", "mnist.toml", "--convert-only", cwd=folder).code == 0
 
 
 def repository() -> Path:
@@ -71,6 +61,5 @@ def repository() -> Path:
 
 def _make_repository(folder: Path) -> None:
     group, _, version = NOTATION
-    ort_mobile(
-        "release", "android", bundle(), "--output", folder, "--group", group, "--version", version, folder=folder
-    )
+    words = ("--output", folder, "--group", group, "--version", version)
+    assert ort_mobile("release", "android", bundle(), *words, cwd=folder).code == 0

@@ -8,8 +8,9 @@ import pytest
 
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
+from tests.command import ort_mobile
 from tests.consumers.jars import classpath, jars, needs, run
-from tests.consumers.releases import EXAMPLE, NOTATION, made_once, ort_mobile, repository
+from tests.consumers.releases import EXAMPLE, NOTATION, made_once, repository
 
 pytestmark = pytest.mark.consumer
 
@@ -113,7 +114,7 @@ def test_two_runtimes_fail_with_the_conflict_named_until_the_app_selects_one(tmp
     fetch(RUNTIME)
     made = bundle_of(tmp_path / "demo", EXAMPLE / "mnist.onnx", ort_release=RUNTIME)
     named = ("--group", "com.example", "--artifact", "demo", "--version", "1.0", "--runtime", f"android:{RUNTIME}")
-    said = ort_mobile("release", "android", made, "--output", tmp_path / "repo", *named, folder=tmp_path)
+    said = ort_mobile("release", "android", made, "--output", tmp_path / "repo", *named, cwd=tmp_path).out
     rule = f'withCapability("{STOCK[0]}", "{STOCK[1]}") {{\n            select("com.example:demo-runtime:1.0")'
     assert rule in said
     both = ("com.example:demo:1.0", f"{STOCK[0]}:{STOCK[1]}:{RUNTIME}")

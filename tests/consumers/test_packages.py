@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from pipeline.cli.main import cli
+from tests.command import ort_mobile
 from tests.consumers.android import framework_of_aapt2, unpacked_aar
 from tests.consumers.jars import classpath, jars, needs, run
 from tests.debian_packages import unpacked
-from tests.release.android.samples import two_classes
+from tests.features.android.samples import two_classes
 
 pytestmark = pytest.mark.consumer
 
@@ -125,8 +124,8 @@ def test_each_group_of_devices_gets_its_models_stored(tmp_path: Path) -> None:
     two_classes(tmp_path)
     named = ("--output", str(tmp_path / "repo"), "--group", "com.example", "--version", "1.0")
     pack = tmp_path / "models_pack"
-    done = CliRunner().invoke(cli, ["release", "android", str(tmp_path / "bundle"), *named, "--ai-pack", str(pack)])
-    assert done.exit_code == 0, done.output
+    done = ort_mobile("release", "android", tmp_path / "bundle", *named, "--ai-pack", pack)
+    assert done.code == 0, done.text
     assets = app_bundle(tmp_path, pack)
     for place in assets.iterdir():
         folder, _, group = place.name.partition("#group_")

@@ -11,7 +11,7 @@ import pytest
 from tests.consumers.android import check_logits, model_file, reference, unpacked_aar
 from tests.consumers.jars import classpath, jars, needs, run
 from tests.consumers.releases import RELEASE
-from tests.release.android.jvm import fetched
+from tests.features.android.jvm import fetched
 
 pytestmark = pytest.mark.consumer
 

@@ -1,5 +1,6 @@
 """A Swift package as Swift's package manager takes it: resolved, built, and run with the real ONNX Runtime."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -17,9 +18,9 @@ from pipeline.config import ModelConfig
 from pipeline.release.bundle import make_bundle
 from pipeline.release.contents import signature_of
 from tests.consumers import swift
+from tests.features.apple.samples import COREML, for_ios
+from tests.features.apple.test_package import released
 from tests.ort_models import IR_VERSION, conv_relu, convert
-from tests.release.apple.samples import COREML, for_ios
-from tests.release.apple.test_package import released
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,13 +64,18 @@ let same = try kinds.run(
     tensor1st: [4_000_000_000], tensor1stShape: [1], f_2: [-1 << 40, 7], f_2Shape: [1, 2],
     result_2: [1 << 63], result_2Shape: [1], aB: ["ä", ""], aBShape: [2])
 print(same.oF, same.oClass, same.oSelf, same.oF2, same.o1st, same.oF_2, same.oResult, same.oAB, same.oF_2Shape)
+try M.verify()
+print(try M(path: "/build/m.ort").way == model.way)
+let damaged = "/build/damaged.ort", digest = try ModelFile.digest(of: damaged)
+do { _ = try M(path: damaged) } catch { print(error) }
+do { _ = try M(path: "/build/m.ort", sha256: digest) } catch { print(error) }
 print(try guide([Float](repeating: 0.5, count: 784)).map { "\\($0)" }.joined(separator: " "))
 """
 
 
 def guide() -> str:
     """The code of the guide as a function; the import is another here."""
-    block = re.search(r"```swift\n(.*?)```", GUIDE.read_text("utf-8").partition("## In your app: Xcode")[2], re.DOTALL)
+    block = re.search(r"```swift\n(.*?)```", GUIDE.read_text("utf-8").partition("### In your app: Xcode")[2], re.DOTALL)
     assert block
     lines = [line for line in block[1].splitlines() if not line.startswith("import ")]
     return "\n".join(["func guide(_ pixels: [Float]) throws -> [Float] {", *lines, "return logits", "}", ""])
@@ -105,7 +111,11 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     (work / "app/Sources/app").mkdir(parents=True)
     (work / "app/Package.swift").write_text(APP)
     (work / "app/Sources/app/main.swift").write_text(guide() + MAIN, "utf-8")
-    assert released(tmp_path, package="work/package").exit_code == 0
+    content = bytearray(model.read_bytes())
+    (work / "m.ort").write_bytes(content)
+    content[len(content) // 2] ^= 1
+    (work / "damaged.ort").write_bytes(content)
+    assert released(tmp_path, "--telemetry", "off", package="work/package").code == 0
     assert swift.build(work, "1.24.2") == ""
     ran = swift.run(work, "/build/app/.build/debug/app")
     assert ran.returncode == 0, ran.stderr
@@ -119,5 +129,8 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     assert lines[4:7] == ["there is no file /nowhere.ort", "fast", "m.basic-fixed"]
     assert lines[7] == ('[1.5] [-8] [200] [-3] [4000000000] [-1099511627776, 7] [9223372036854775808] ["ä", ""] [1, 2]')
     image = np.full((1, 1, 28, 28), 0.5, np.float32)
+    digests = [hashlib.sha256((work / name).read_bytes()).hexdigest() for name in ("m.ort", "damaged.ort")]
+    refusal = "is not the file that was released: its sha256 is"
+    assert lines[8:11] == ["true", f"/build/damaged.ort {refusal} {digests[1]}", f"/build/m.ort {refusal} {digests[0]}"]
     (logits,) = onnxruntime.InferenceSession(str(mnist)).run(None, {"image": image})
-    np.testing.assert_allclose(np.array(lines[8].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.array(lines[11].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)

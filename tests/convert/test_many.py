@@ -1,15 +1,14 @@
 """Names of many models: readable, no two equal, and it is said which model has which."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import MOST_LINES, SourceModel, name_models, numbered_lines
+from tests.command import ort_mobile
 
 ROOT = Path(__file__).parents[2]
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
@@ -53,20 +52,13 @@ def twins(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ort_mobile(folder: Path, *arguments: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-m", "pipeline", *arguments], capture_output=True, text=True, check=False, timeout=240,
-        cwd=folder, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "1000"},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
 @pytest.mark.long
 def test_convert_and_run_say_which_is_which(twins: Path) -> None:
-    converted = ort_mobile(twins, "convert", "models", "--level", "basic", "--style", "fixed", "--output", "out")
+    converted = ort_mobile(
+        "convert", "models", "--level", "basic", "--style", "fixed", "--output", "out", cwd=twins
+    ).out
     (twins / "job.toml").write_text(CONFIG)
-    job = ort_mobile(twins, "run", "job.toml", "--quick", "--convert-only", "--output", "job")
+    job = ort_mobile("run", "job.toml", "--quick", "--convert-only", "--output", "job", cwd=twins).out
     assert "m-1 is models/a/m.onnx\nm-2 is models/b/m.onnx" in converted
     told = re.search(r"Warnings\n(.*)\n\n", job, re.DOTALL)
     assert told
@@ -77,24 +69,45 @@ def test_convert_and_run_say_which_is_which(twins: Path) -> None:
 def test_models_that_all_fail_leave_no_line_of_totals(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").touch()
     (tmp_path / "b.onnx").touch()
-    ended = subprocess.run(
-        [sys.executable, "-m", "pipeline", "convert", "a.onnx", "b.onnx", "--output", "out"],
-        capture_output=True, text=True, check=False, timeout=240, cwd=tmp_path, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.count("the file is empty") == 2
+    ended = ort_mobile("convert", "a.onnx", "b.onnx", "--output", "out", cwd=tmp_path)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.count("the file is empty") == 2
 
 
 @pytest.mark.long
 def test_precisions_become_files_of_their_own_and_auto_says_what_it_kept(tmp_path: Path) -> None:
     shown = ort_mobile(
-        tmp_path, "convert", str(MNIST), "--precision", "float,auto", "--test-data", str(MNIST.parent),
-        "--level", "basic", "--style", "fixed", "--check", "--output", "out",
-    )  # fmt: skip
+        "convert", MNIST, "--precision", "float,auto", "--test-data", str(MNIST.parent),
+        "--level", "all", "--style", "fixed", "--check", "--output", "out", cwd=tmp_path,
+    ).out  # fmt: skip
     assert {path.name for path in (tmp_path / "out").glob("*.ort")} == {
-        "mnist.basic-fixed.ort", "mnist.basic-fixed-s8s8pc.ort",
+        "mnist.all-fixed.ort", "mnist.all-fixed-s8s8pc.ort",
     }  # fmt: skip
-    assert "2 of 2 give the original model's outputs" in shown
+    nodes = read_ort(tmp_path / "out/mnist.all-fixed-s8s8pc.ort").graph.nodes
+    assert {node.op_type for node in nodes if "Conv" in node.op_type} == {"QLinearConv"}, "int8 on ARM, its target"
+    assert "for arm64-v8a: out" in shown
+    assert "2 of 2 give the outputs of the model in their precision (at worst " in shown
+    (quantized,) = (line for line in shown.splitlines() if "all-fixed-s8s8pc " in line)
+    assert re.search(r"ok \S+, \d+\.\d dB from float$", quantized), "beside the distance from the float original"
     assert "precision cpu-arm64: s8s8pc kept" in shown
     assert "precision cpu-arm64: dyn8 dropped: s8s8pc comes first" in shown
+
+
+@pytest.mark.long
+def test_auto_chooses_for_the_abi(tmp_path: Path) -> None:
+    """Files for x86_64 may not keep int8 values as they are: uint8 ones are computed as integers there."""
+    shown = ort_mobile(
+        "convert", MNIST, "--precision", "auto", "--test-data", str(MNIST.parent),
+        "--level", "all", "--style", "fixed", "--abi", "x86_64", "--output", "out", cwd=tmp_path,
+    ).out  # fmt: skip
+    assert "precision cpu-x86_64: u8s8pc kept" in shown
+    nodes = read_ort(tmp_path / "out/mnist.all-fixed-u8s8pc.ort").graph.nodes
+    assert {node.op_type for node in nodes if "Conv" in node.op_type} == {"QLinearConv"}
+
+
+@pytest.mark.long
+def test_auto_without_data_says_what_to_give(tmp_path: Path) -> None:
+    options = ("--precision", "auto", "--level", "basic", "--style", "fixed", "--output", "out")
+    ended = ort_mobile("convert", MNIST, *options, cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "remedy: give --test-data" in " ".join(ended.err.split())

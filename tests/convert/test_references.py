@@ -7,11 +7,10 @@ import pytest
 
 from device_runner.android_host.processor import Processor
 from device_runner.errors import RunnerError, SpecError, UnavailableError
-from device_runner.library_facts import MINIMAL_TEXT
-from device_runner.library_source import Name, keep, resolve
-from pipeline.convert import references
-from pipeline.convert.references import choose_reference
-from pipeline.convert.splice.edits import AwareSource
+from device_runner.library import MINIMAL_TEXT, Name, keep, resolve
+from pipeline.convert import genuine
+from pipeline.convert.genuine import choose_reference
+from pipeline.convert.request import AwareSource
 from tests.library.library_files import library, official_jar, texts
 
 AT_HAND = ("1.28.0", "1.9.2", "1.28.1", "1.29.0")
@@ -39,8 +38,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(Path("reduced.aar"), "1.29.0", "nnapi", extra=MINIMAL_TEXT)
     archive(Path("cpu.aar"), "1.29.0")
     archive(Path("phones.aar"), "1.29.0", "nnapi", abis=("arm64-v8a", "x86_64"))
-    monkeypatch.setattr(references, "find_processor", lambda abi: Processor(abi=abi))
-    monkeypatch.setattr(references, "build_host", lambda _processor: Path())
+    monkeypatch.setattr(genuine, "find_processor", lambda abi: Processor(abi=abi))
+    monkeypatch.setattr(genuine, "build_host", lambda _processor: Path())
 
 
 @pytest.mark.usefixtures("host")
@@ -60,7 +59,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_auto_takes_a_library_of_the_release_at_hand(release: str, ships: tuple[str, ...], found: str) -> None:
-    chosen = choose_reference("auto", release, ships)
+    chosen = choose_reference("auto", release, ships, abi="x86_64")
     assert chosen is not None
     assert chosen.optional
     assert chosen.sha256 == (resolve(found).sha256 if found else "")
@@ -93,9 +92,9 @@ def test_the_library_of_the_abi_is_asked_and_no_other() -> None:
 
 
 @pytest.mark.usefixtures("host")
-def test_a_machine_that_cannot_run_libraries_splices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_run_libraries_keeps_our_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_processor: object) -> None:
         raise UnavailableError("android-host does not run on this computer")
 
-    monkeypatch.setattr(references, "build_host", refuse)
+    monkeypatch.setattr(genuine, "build_host", refuse)
     assert choose_reference("auto", "1.28") == AwareSource(optional=True)

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from pipeline.convert.cache import file_digest
-from pipeline.convert.optimizer import Optimizer
+from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, session_settings
 from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize, save_optimized
 from pipeline.core.variant import Level, Style, Variant
@@ -140,7 +140,7 @@ def test_a_weight_that_is_an_output_stays_one(tmp_path: Path) -> None:
 def test_a_guess_that_is_wrong_costs_nothing_but_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for guess in (True, False):
         monkeypatch.setattr("pipeline.convert.steps.changes_large_weights", lambda _, guess=guess: guess)
-        monkeypatch.setattr("pipeline.convert.optimizer.changes_large_weights", lambda _, guess=guess: guess)
+        monkeypatch.setattr("pipeline.convert.engine.changes_large_weights", lambda _, guess=guess: guess)
         for name, make in SAMPLES.items():
             folder = tmp_path / f"{name}-{guess}"
             folder.mkdir()
@@ -167,7 +167,10 @@ def test_weights_named_from_another_folder_are_read_in(tmp_path: Path) -> None:
     for entry, content in {"location": "new.weights", "offset": "0", "length": "64"}.items():
         tensor.external_data.add(key=entry, value=content)
     place = ByteRange(file=scratch / "new.weights", offset=0, length=64)
-    model = LeanModel(proto=made, folder=tmp_path, weights={tensor.name: place})
-    optimize(model, SessionSettings(level=Level.BASIC), ConvertContext(folder=scratch, where="model"))
-    placed = LeanModel(proto=made, folder=scratch, weights={tensor.name: place})
-    optimize(placed, SessionSettings(level=Level.BASIC), ConvertContext(folder=scratch, where="model"))
+    for folder in (tmp_path, scratch):
+        model = LeanModel(proto=made, folder=folder, weights={tensor.name: place})
+        optimized = optimize(model, SessionSettings(level=Level.BASIC), ConvertContext(folder=scratch, where="model"))
+        (kept,) = (each for each in optimized.proto.graph.initializer if each.name == tensor.name)
+        where = optimized.weights.get(kept.name)
+        data = where.file.read_bytes()[where.offset : where.offset + where.length] if where else kept.raw_data
+        assert data == numbers

@@ -1,5 +1,6 @@
 """Files are whole or not there; names are safe."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.core.errors import PipelineError
-from pipeline.core.files import make_folder, readable_name, replacing, safe_name, sha256_of, write_bytes, write_text
+from pipeline.core.errors import DiskError, PipelineError
+from pipeline.core.files import (
+    make_folder,
+    readable_name,
+    replacing,
+    safe_name,
+    sha256_of,
+    storage_errors,
+    write_bytes,
+    write_text,
+)  # fmt: skip
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_rest(tmp_path: Path) -> None:
@@ -37,6 +47,13 @@ def test_a_full_disk_is_named_with_its_remedy(tmp_path: Path) -> None:
     assert "No space left" in caught.value.why
     assert "free some space" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_takes_nothing_has_the_exit_code_of_what_is_missing(tmp_path: Path, number: int) -> None:
+    with pytest.raises(DiskError) as caught, storage_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.exit_code == 3
 
 
 def test_a_file_where_a_folder_is_needed(tmp_path: Path) -> None:

@@ -56,6 +56,24 @@ def test_the_rest_is_estimated_from_what_is_done(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("pipeline.core.progress.time.monotonic", lambda: 12.0)
     pace.finished = 1
     assert pace.estimate("local") == "about 4 min left: 19 of 20 runs of about 12 s on local"
+    pace.shorter = "take less"
+    assert pace.estimate("local").endswith("on local; take less")
+    pace.steps = 12
+    assert pace.estimate("local") == "about 2 min left: 11 of 12 runs of about 12 s on local", "not long"
+
+
+@pytest.mark.parametrize("shown", [Lines(), Terminal()])
+def test_a_long_part_whose_steps_are_foreseen_is_announced_before_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shown: Lines | Terminal
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    with shown.stage("measure", 44) as stage:
+        stage.part("local", 20, "take less", 37.0)
+        said = capsys.readouterr().err
+        stage.part("adb:A", 20, "take less")
+        stage.part("adb:B", 4, "take less", 37.0)
+        assert "of 4 runs" not in capsys.readouterr().err
+    assert "about 12 min left: 20 of 20 runs of about 37 s on local; take less" in said
 
 
 def test_of_several_devices_the_slowest_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from device_runner import errors as runner
 from pipeline.core.errors import (
     CheckFailed,
     ConfigError,
-    DiskFullError,
+    DiskError,
     MissingError,
     ModelError,
     PipelineError,
     common_exit_code,
 )
-from pipeline.core.workers import Task, note, run_tasks
+from pipeline.core.workers import Task, memory_limit, note, run_tasks, still_at_work
 
 SPAN_NS = 300_000_000
 
@@ -28,7 +28,7 @@ RAISED: dict[str, tuple[type[runner.RunnerError], type[PipelineError]]] = {
     "model": (ModelError, ModelError),
     "config": (ConfigError, ConfigError),
     "missing-here": (MissingError, MissingError),
-    "disk": (DiskFullError, DiskFullError),
+    "disk": (DiskError, DiskError),
     "check": (CheckFailed, CheckFailed),
     "spec": (runner.SpecError, ConfigError),
     "runner-missing": (runner.UnavailableError, MissingError),
@@ -42,6 +42,19 @@ class Order(msgspec.Struct, frozen=True):
 
     deed: str
     number: int = 0
+
+
+def tire(order: Order) -> int:
+    """Take half a second for each piece, and say so."""
+    for _ in range(order.number):
+        time.sleep(0.5)
+        still_at_work()
+    return order.number
+
+
+def allocate(order: Order) -> int:
+    """Have so many bytes."""
+    return len(bytearray(order.number))
 
 
 def obey(order: Order) -> int:
@@ -121,9 +134,25 @@ def test_one_handler_catches_what_either_package_misses() -> None:
 
 
 def test_the_exit_code_that_all_errors_share() -> None:
-    assert common_exit_code([DiskFullError("a"), MissingError("b")]) == 3
+    assert common_exit_code([DiskError("a"), MissingError("b")]) == 3
     assert common_exit_code([ConfigError("a"), ModelError("b")]) == 1
     assert common_exit_code([]) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits what a process allocates")
+def test_a_task_may_allocate_what_follows_from_what_it_needs() -> None:
+    order = Order("allocate", memory_limit(1) + 1)
+    limited, free = Task(label="big", request=order, memory_bytes=1), Task(label="big", request=order)
+    first, second = (outcome for one in (limited, free) for outcome in run_tasks(allocate, int, [one]))
+    assert first.error is not None
+    assert "not enough memory" in first.error.what
+    assert f"{memory_limit(1) / 1e9:.1f} GB" in first.error.why
+    assert second.value == order.number, "a limit is of one task"
+
+
+def test_only_silence_is_limited() -> None:
+    (outcome,) = run_tasks(tire, int, tasks(Order("", 6)), timeout_seconds=2.5)
+    assert outcome.value == 6
 
 
 def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
@@ -191,5 +220,6 @@ def test_what_tasks_say_is_heard_in_order_before_they_end() -> None:
         assert outcome.value == 2 * count
 
 
-def test_without_a_parent_nobody_hears() -> None:
+def test_without_a_parent_nobody_hears(capfd: pytest.CaptureFixture[str]) -> None:
     note("at home")
+    assert capfd.readouterr() == ("", "")

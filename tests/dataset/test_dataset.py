@@ -15,7 +15,7 @@ from device_runner.spec import ElementType
 from pipeline.config import InputValue, PreprocessConfig, Range
 from pipeline.config.tables import Channels, Fit, ImageLayout
 from pipeline.core.errors import ConfigError
-from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples
+from pipeline.dataset import Dataset, Part, TensorInfo, check_data, first_sample, overlap, samples
 
 X = TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=("batch", 3))
 IMAGE = TensorInfo(name="image", dtype=ElementType.FLOAT32, shape=("batch", 3, 4, 6))
@@ -374,3 +374,20 @@ def test_a_dataset_travels_as_json() -> None:
         preprocess=PreprocessConfig(resize=(224, 224), mean=(1.0, 2.0, 3.0), scale=0.5), sizes={"n": 3},
     )  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(data), type=Dataset) == data
+
+
+@pytest.mark.parametrize(("count", "apart"), [(19, False), (40, True)])
+def test_few_samples_serve_both_parts_and_more_are_divided(tmp_path: Path, count: int, apart: bool) -> None:
+    takes = [TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=(1, 2))]
+    for number in range(count):
+        np.savez(tmp_path / f"{number:02}.npz", x=array(1, 2, start=number))
+    evaluation = Dataset(test_data=str(tmp_path), part=Part.EVALUATION)
+    calibration = Dataset(test_data=str(tmp_path), part=Part.CALIBRATION, least=20)
+    ranges = {sample.digest for sample in samples(calibration, takes)}
+    judged = {sample.digest for sample in samples(evaluation, takes)}
+    found = overlap(calibration, evaluation, takes)
+    assert ranges.isdisjoint(judged) == apart
+    assert (found is None) == apart
+    if found:
+        assert found.what.startswith("the ranges come from all samples")
+        assert "give 20 or more" in found.remedy

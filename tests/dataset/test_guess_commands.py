@@ -11,9 +11,9 @@ from onnx import helper
 
 from pipeline.cli.convert import convert
 from pipeline.cli.partition import partition
-from pipeline.cli.perf import perf
 from pipeline.core.errors import ConfigError
 from pipeline.dataset.guess import FeedsRequest, make_feeds, ort_inputs
+from pipeline.features.perf.command import perf
 from tests.dataset.test_guess import embedded, flattened, impossible, model
 
 

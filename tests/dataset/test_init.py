@@ -9,11 +9,15 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import helper, numpy_helper
 
-from pipeline.cli.run import init, run
+from pipeline.advice.fitness import check_models
+from pipeline.cli.run import config_of_model, init, run
 from pipeline.config import Range, read_config
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.releases import Release
 from pipeline.dataset import Dataset
 from pipeline.job.template import config_for_model
+from pipeline.partition.answer import make_settings
+from pipeline.release.shipped import shipped_library
 from tests.dataset.test_guess import embedded, flattened, impossible, model, switched
 
 
@@ -31,6 +35,44 @@ def test_what_is_guessed_is_marked_and_printed(tmp_path: Path) -> None:
     assert 'dimensions = { "x[0]" = 1, "x[2]" = 48, "x[3]" = 320 }  # GUESSED' in text
     (table,) = read_config(tmp_path / "m.toml").models
     assert table.dimensions == {"x[0]": 1, "x[2]": 48, "x[3]": 320}
+    assert table.guessed == ("x[0]", "x[2]", "x[3]")
+    assert "is left out stays open, for the CPU only" in text
+
+
+def test_an_input_is_said_to_be_one_whatever_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = flattened(3 * 48 * 320, ["?", 3, "?", "?"])
+    made.graph.input[0].name = "guessed"
+    for node in made.graph.node:
+        node.input[:] = ["guessed" if name == "x" else name for name in node.input]
+    onnx.save(made, tmp_path / "m.onnx")
+    config_of_model(tmp_path / "m.onnx", Dataset(), {})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("input guessed float32")
+    assert all(line.startswith("guessed: ") for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("installed", "release"), [(Release(1, 32), "1.29"), (Release(1, 29), None)], ids=["newer", "as new"]
+)
+def test_the_release_is_one_of_which_a_package_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: Release, release: str | None
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # no caches of build tools
+    monkeypatch.setattr("pipeline.job.template.installed_release", lambda: installed)
+    write(tmp_path, embedded(178))
+    (target,) = read_config(tmp_path / "m.toml").targets
+    assert target.ort_release == release
+    assert config_for_model(tmp_path / "m.onnx", Dataset())[0].targets[0].ort_release == release
+
+
+def test_the_target_for_ios_needs_its_comment_signs_removed_alone(tmp_path: Path) -> None:
+    write(tmp_path, embedded(178))
+    before, marked, rest = (tmp_path / "m.toml").read_text().partition("# [[targets]]")
+    ios, blank, rest = (marked + rest).partition("\n\n")
+    (tmp_path / "m.toml").write_text(before + ios.replace("\n# ", "\n").removeprefix("# ") + blank + rest)
+    config = read_config(tmp_path / "m.toml")
+    assert [(target.platform, target.ort_release) for target in config.targets][1:] == [("ios", "1.24")]
+    assert shipped_library(config.targets[1], config, "1.32.0").findings == ()
 
 
 def test_values_of_inputs_are_written(tmp_path: Path) -> None:
@@ -58,6 +100,7 @@ def test_sizes_come_from_test_data_beside_the_model(tmp_path: Path) -> None:
     document = tomllib.loads(text)["models"][0]
     assert document["test_data"] == "."
     assert document["dimensions"] == {"batch": 2}, "the samples have no other size in common"
+    assert "guessed" not in document
     assert "GUESSED" not in text
 
 
@@ -85,6 +128,33 @@ def test_a_run_without_a_config_finds_the_same(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         config_for_model(tmp_path / "m.onnx", Dataset())
     assert "width_of_it" in caught.value.remedy
+
+
+def test_sizes_that_are_given_are_kept_and_the_others_found(tmp_path: Path) -> None:
+    result = write(tmp_path, flattened(3 * 96 * 96, ["batch", 3, "height", "width"]), "--dimension", "batch=2")
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "m.toml").read_text()
+    assert read_config(tmp_path / "m.toml").models[0].dimensions == {"batch": 2, "height": 96, "width": 96}
+    assert "batch: as given" in text
+    assert "batch = 2 (" not in result.output, "it is no guess"
+
+
+def test_a_run_without_a_config_takes_the_sizes_that_its_remedy_asks_for(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    made = model(nodes, {"x": (1, ["batch", "width_of_it", 7])}, {"shape": np.array([11, 91], np.int64)})
+    assert write(tmp_path, made).exit_code == 1
+    config, _ = config_for_model(tmp_path / "m.onnx", Dataset(), {"width_of_it": 143})
+    assert config.models[0].dimensions == {"batch": 1, "width_of_it": 143}
+    result = CliRunner().invoke(run, ["--model", str(tmp_path / "m.onnx"), "--dimension", "wdith_of_it=143"])
+    assert isinstance(result.exception, ConfigError)
+    assert "wdith_of_it" in result.exception.text
+
+
+def test_sizes_are_for_models_without_a_config(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('name = "m"\n[[models]]\npath = "m.onnx"\n')
+    result = CliRunner().invoke(run, [str(tmp_path / "m.toml"), "--dimension", "batch=1"])
+    assert result.exit_code == 2
+    assert "--dimension" in result.output
 
 
 WRONG = {
@@ -120,3 +190,26 @@ def test_values_that_are_none_are_refused(tmp_path: Path, value: str) -> None:
     result = write(tmp_path, model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, [3])}), "--input", value)
     assert result.exit_code == 2
     assert "NAME=VALUE" in result.output
+
+
+def test_a_custom_domain_is_refused_at_once_in_the_words_of_convert(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Foo", ["x"], ["y"], domain="my.domain")]
+    takes, gives = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [takes], [gives])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    result = write(tmp_path, helper.make_model(graph, opset_imports=imports, ir_version=9))
+    expected = "operator Foo of domain my.domain is unknown: of a custom domain, or misspelt"
+    assert isinstance(result.exception, ModelError)
+    assert (result.exception.what, result.exception.remedy[:7]) == (expected, "replace")
+    assert not (tmp_path / "m.toml").exists()
+    (answer,) = check_models([tmp_path / "m.onnx"], (make_settings("nnapi"),), {}).models
+    assert str(answer.error).startswith(expected)
+    assert answer.remedy == result.exception.remedy
+
+
+def test_a_name_that_is_not_the_files_is_shown(tmp_path: Path) -> None:
+    onnx.save(embedded(178), tmp_path / "mein Modell ä.onnx")
+    arguments = [str(tmp_path / "mein Modell ä.onnx"), "--output", str(tmp_path / "m.toml")]
+    result = CliRunner().invoke(init, arguments)
+    assert "called mein_Modell_a in the config and in file names" in result.output
+    assert "called" not in write(tmp_path, embedded(178), "--force").output

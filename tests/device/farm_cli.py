@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from device_runner.adb import device
+from device_runner.adb.device import Tools
 from device_runner.adb.link import Link
-from device_runner.adb.tools import Tools
 from device_runner.device import Waiting
 from device_runner.local import wheel_library
 from device_runner.probe.build import build_probe

@@ -17,9 +17,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from device_runner.adb import device, store
-from device_runner.adb.device import AdbDevice
+from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link
-from device_runner.adb.tools import Tools
 from device_runner.device import Waiting
 from device_runner.result import RunResult, utc_now
 from device_runner.spec import RunOptions

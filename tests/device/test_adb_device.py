@@ -97,7 +97,7 @@ def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: 
 
 
 def test_what_a_run_costs_beside_its_probe(opened: Open, farm: Farm, models: Path, record_property: Count) -> None:
-    """Printed, not judged: a busy computer is no failure. `nox -s bench -- farm` measures it with many devices."""
+    """Printed, not judged: a busy computer is no failure."""
     phone = farm.phone(PHONE_PROPERTIES)
     first = opened(phone)
     assert first.run(quick(models)).status is Status.OK

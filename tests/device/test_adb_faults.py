@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.device import AdbDevice
+from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import RESERVE_BYTES, DeviceStore, StoredFile, choose_victims
-from device_runner.adb.tools import Tools
 from device_runner.errors import UnavailableError
 from device_runner.probe.build import build_probe
 from device_runner.result import FailureKind, RunResult, Status
@@ -310,6 +309,19 @@ def test_the_longest_unused_files_make_room(farm: Farm, tmp_path: Path) -> None:
     left = {path.read_bytes()[:1] for path in (Path(phone.root) / "store").iterdir()}
     assert left == {b"\x02", b"\x03", b"n"}
     assert Path(kept).stat().st_mode & 0o111
+
+
+def test_any_number_of_files_can_make_room(farm: Farm, tmp_path: Path) -> None:
+    """Their names are longer than one command for a device may be."""
+    phone = farm.phone()
+    folder = Path(phone.root) / "store"
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in range(1200):
+        (folder / f"{index:064x}.ort").write_bytes(b"o" * 200)
+    phone.says_free(RESERVE_BYTES // 1024)
+    (tmp_path / "new").write_bytes(b"n" * 230_000)
+    DeviceStore(Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial), phone.root).put(tmp_path / "new")
+    assert len(list(folder.iterdir())) == 1200 - 1150 + 1
 
 
 def test_victims_are_the_oldest_and_never_those_in_use() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.device import AdbDevice
+from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.tools import Tools
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone

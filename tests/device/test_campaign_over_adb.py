@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.device import AdbDevice
+from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.tools import Tools
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
 from tests.device.adb_farm import BATTERY, Farm, farm_in
@@ -107,7 +106,7 @@ def test_four_phones_killed_resumed_shared_and_late(
         assert ended.returncode == 0, said
         runs = runs_of(tmp_path)
         assert f"{late.serial} was left" not in said
-    assert Counter(run.result.device for run in runs) == dict.fromkeys(levels, RUNS_OF_A_DEVICE)
+    assert Counter(run.result.device for run in runs) == dict.fromkeys(levels, RUNS_OF_A_DEVICE), said
     assert max(Counter((run.spec.id, run.round) for run in runs).values()) == 1
     for run in runs:
         assert run.result.failure is None

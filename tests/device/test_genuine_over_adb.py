@@ -25,7 +25,7 @@ from device_runner.android_host.device import (
 from device_runner.android_host.device import Phone as PlayedPhone
 from device_runner.android_host.inspection import inspect_phone
 from device_runner.device import open_device
-from device_runner.library_facts import LibraryFacts
+from device_runner.library import LibraryFacts
 from device_runner.options import subsets
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec

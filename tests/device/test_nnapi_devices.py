@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from device_runner.adb import facts
-from device_runner.adb.facts import facts_or_reason
 from device_runner.adb.link import Link, server_at
+from device_runner.adb.phone import facts_or_reason
 from device_runner.android_host.device import Driver, DriverProfile, read_profile
 from device_runner.android_host.inspection import inspect_phone
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
@@ -121,7 +120,7 @@ BAD_DRIVERS = {
 def test_a_driver_that_fails_while_it_is_listed_costs_nothing(
     opened: Open, farm: Farm, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(facts, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr("device_runner.adb.phone.ASK_SECONDS", 0.5)
     others = ("_getDevice", "Device_getName", "Device_getVersion", "Device_getType", "Device_getFeatureLevel")
     source = "\n".join(["#include <unistd.h>", BAD_DRIVERS[what], *(f"int ANeuralNetworks{name};" for name in others)])
     (tmp_path / "bad.c").write_text(source)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb import facts
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.nnapi_phones import push
 
@@ -28,7 +27,7 @@ def install(farm: Farm, phone: Phone, source: str, folder: Path) -> None:
 def test_a_library_that_cannot_be_opened_says_nothing_of_the_phone(
     opened: Open, farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(facts, "ASK_SECONDS", 0.5)
+    monkeypatch.setattr("device_runner.adb.phone.ASK_SECONDS", 0.5)
     phone = farm.phone(PHONE_PROPERTIES)
     install(farm, phone, OPENING[what], tmp_path)
     device = opened(phone)

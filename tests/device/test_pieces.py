@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.models import bert_base
+from device_runner.adb.device import Tools
 from device_runner.adb.link import Link, LinkLost, server_at
 from device_runner.adb.store import PIECES_VARIABLE, RESERVE_BYTES, DeviceStore, NoSpace
-from device_runner.adb.tools import Tools
 from device_runner.result import Status
 from device_runner.spec import RunSpec
 from pipeline.model.ort_format.reader import read_ort

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.tools import Tools
+from device_runner.adb.device import Tools
 from tests.device.adb_farm import farm_in
 from tests.device.conftest import Count
 from tests.device.schedules import Lab, Outcome, follow, judge, missing, stored_runs

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.adb.facts import free_bytes, not_ready, parse_conditions, parse_facts
 from device_runner.adb.link import LONGEST, remote_command, script
+from device_runner.adb.phone import free_bytes, not_ready, parse_conditions, parse_facts
 from device_runner.device import Readiness
 from device_runner.errors import SpecError
 

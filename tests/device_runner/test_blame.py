@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.adb.endings import tombstone
+from device_runner.adb.device import tombstone
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.minimize import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing, without
+from device_runner.options import Denied, add_denied, class_of, denial, parts, read_denied, smallest_failing, without
 from device_runner.profile import Coverage, fell_back, measured_coverage
 from device_runner.result import FailureKind, utc_now
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions

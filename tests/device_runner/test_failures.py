@@ -49,8 +49,34 @@ SAID = [
     ),
     (K.MISSING_LIBRARY, "/lib/libc.so.6: version `GLIBC_2.38' not found", K.WRONG_LIBRARY, "newer system"),
     (K.MISSING_LIBRARY, "version `VERS_1.23.2' not found", K.WRONG_LIBRARY, "mixed"),
+    (
+        K.PROVIDER_REFUSED, "Failed to get a WebGPU device: Couldn't get proc vkGetAndroidHardwareBufferProperties",
+        K.PROVIDER_REFUSED, "driver",
+    ),
     (K.DEVICE_ERROR, "write: No space left on device", K.NO_SPACE, "full"),
 ]  # fmt: skip
+
+
+ENFORCED = (
+    "/onnxruntime_src/onnxruntime/core/providers/webgpu/webgpu_context.cc:101 auto onnxruntime::webgpu::WebGpuContext::"
+    "Initialize(const WebGpuContextConfig &)::(anonymous class)::operator()() const adapter_result.status == "
+    "wgpu::RequestAdapterStatus::Success was false. "
+)
+"""How release 1.29 for Android begins its message where there is no GPU."""
+
+
+def test_without_a_gpu_webgpu_says_so_and_shows_no_source_path() -> None:
+    message = "Failed to get a WebGPU adapter: No supported adapters"
+    failure = explain(Failure(kind=K.PROVIDER_REFUSED, message=f"{ENFORCED}{message}\n"))
+    assert failure.message == message
+    assert "no GPU" in failure.cause
+    assert "provider_options" not in failure.remedy
+    assert explain(failure) == failure
+
+
+def test_what_no_text_explains_keeps_the_place_in_the_sources() -> None:
+    message = f"{ENFORCED}something new"
+    assert explain(Failure(kind=K.RUN_ERROR, message=message)).message == message
 
 
 @pytest.mark.parametrize(("kind", "message", "becomes", "cause"), SAID)

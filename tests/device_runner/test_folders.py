@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb.settings import take_lease
+from device_runner.adb.phone import take_lease
 from device_runner.errors import UnavailableError
-from device_runner.files import are_sound, cache_folder, note_digests, own_folder_errors, state_file, state_folder
+from device_runner.files import are_sound, cache_folder, note_digests, own_folder_errors, state_folder
 from device_runner.probe.build import build_probe
 
 
@@ -35,15 +35,6 @@ def test_folders_follow_the_variables(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (cache_folder(), state_folder()) == (tmp_path / cache, tmp_path / state)
-
-
-def test_a_deny_list_in_the_cache_moves_to_the_state_once() -> None:
-    cache_folder().mkdir(parents=True)
-    (cache_folder() / "denied.json").write_text("[1]")
-    assert state_file("denied.json").read_text() == "[1]"
-    assert not (cache_folder() / "denied.json").exists()
-    (cache_folder() / "denied.json").write_text("[2]")
-    assert state_file("denied.json").read_text() == "[1]", "what is there stays"
 
 
 def test_leases_are_no_cache() -> None:

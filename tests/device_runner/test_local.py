@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from device_runner.local import LocalDevice, host_conditions, host_facts, wheel_library
+from device_runner.local import LocalDevice, end_runs, host_conditions, host_facts, run_group, wheel_library
 from device_runner.options import MAPPED
-from device_runner.probe.protocol import DTYPES
 from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
 from device_runner.spec import (
+    TYPES_BY_CODE,
     ElementType,
     ExecutionMode,
     LogLevel,
@@ -41,6 +42,16 @@ DTYPE_NUMPY: dict[ElementType, str] = {
 
 def read(tensor: TensorFile) -> np.ndarray:
     return np.fromfile(tensor.file, dtype=DTYPE_NUMPY[tensor.dtype]).reshape(tensor.shape)
+
+
+@pytest.mark.parametrize("model", ["wrong_rank.onnx", "wrong_size.onnx"])
+def test_outputs_of_another_shape_than_declared_run(run: Run, library: str, model: str, tmp_path: Path) -> None:
+    result = run(model, library=library, min_runs=20, outputs_folder=str(tmp_path))
+    assert result.status is Status.OK, result.failure
+    assert len(result.latencies_ns) == 20
+    assert Mark.WRONG_SHAPE in result.marks
+    assert {tensor.name: tensor.shape for tensor in result.outputs} == {"y": (1, 1, 3), "z": (3,)}
+    assert Mark.WRONG_SHAPE not in run("null.onnx", library=library).marks
 
 
 def test_a_null_model_is_measured(run: Run, library: str) -> None:
@@ -82,9 +93,9 @@ def test_random_inputs_follow_the_seed(run: Run, tmp_path: Path) -> None:
     assert len(np.unique(first)) == 4
 
 
-@pytest.mark.parametrize("kind", sorted(set(DTYPES.values()) - {ElementType.STRING}))
+@pytest.mark.parametrize("kind", sorted(set(TYPES_BY_CODE.values()) - {ElementType.STRING}))
 def test_random_inputs_of_every_type(run: Run, models: Path, tmp_path: Path, kind: ElementType) -> None:
-    code = next(code for code, name in DTYPES.items() if name is kind)
+    code = next(code for code, name in TYPES_BY_CODE.items() if name is kind)
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     shape = {"shape": np.array([64, 16], np.int64)}
     save_model(models / f"{kind}.onnx", nodes, {"x": (code, [1024])}, {"y": (code, [64, 16])}, shape)
@@ -370,3 +381,23 @@ def test_with_onnx_runtime_s_key_an_ort_file_is_read_where_it_is_mapped(run: Run
     missing = run("none.ort", library=library, options=RunOptions(session_config=MAPPED)).failure
     assert missing
     assert missing == run("none.ort", library=library).failure
+
+
+def test_what_runs_in_other_threads_is_ended_and_gives_no_result(tmp_path: Path) -> None:
+    ended: list[type[BaseException]] = []
+
+    def work() -> None:
+        try:
+            run_group(["sh", "-c", "echo $$; exec sleep 60"], tmp_path, 60.0, os.environ)
+        except KeyboardInterrupt as error:
+            ended.append(type(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not (tmp_path / "stdout").is_file() or not (tmp_path / "stdout").read_text():
+        time.sleep(0.01)
+    end_runs()
+    thread.join(20.0)
+    assert ended == [KeyboardInterrupt]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int((tmp_path / "stdout").read_text()), 0)

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from device_runner.adb import store
-from device_runner.adb.device import AdbDevice, list_devices, open_adb
-from device_runner.adb.facts import PROPERTIES
+from device_runner.adb.device import AdbDevice, Tools, list_devices, open_adb
 from device_runner.adb.link import OUTPUT_LIMIT, Link, server_at
-from device_runner.adb.tools import Tools
+from device_runner.adb.phone import PROPERTIES
 from device_runner.device import Readiness
 from device_runner.failures import failure_of
 from device_runner.local import wheel_library

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.probe.protocol import ProbeAnswer, to_result
-from device_runner.result import ColdStart, Mark, RunResult, Status, decode_result
-from device_runner.spec import RunSpec, decode_spec
+from device_runner.result import ColdStart, Mark, RunResult, Status
+from device_runner.spec import RunSpec
 
 Run = Callable[..., RunResult]
 
@@ -94,13 +94,6 @@ def test_a_sustained_run_that_fails_says_why(run: Run) -> None:
 def test_what_cannot_be_meant_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"timeout_seconds|perf_test"):
         RunSpec(id="x", model="m", **values)  # type: ignore[arg-type]  # by name
-
-
-def test_specs_and_results_of_earlier_releases_are_read() -> None:
-    spec = decode_spec('{"id": "x", "model": "m", "warmup": 3, "version": 1}')
-    assert (spec.warmup, spec.cold, spec.sustain_seconds) == (3, False, 0.0)
-    result = decode_result('{"spec_id": "x", "device": "local", "status": "ok", "latencies_ns": [1, 2]}')
-    assert (result.warmup, result.cold, result.sustained, result.warmup_ns) == (None, None, None, ())
 
 
 @pytest.fixture(scope="module")

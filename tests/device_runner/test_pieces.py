@@ -12,8 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from device_runner.adb.pieces import BUFFER, LONGEST, SHORTEST, WINDOW, cut, pieces_of, read_pieces, usual_bytes
-from device_runner.adb.store import SMALLEST_BYTES, Patch, PatchStep, find_patch
+from device_runner.adb.store import (
+    BUFFER,
+    LONGEST,
+    SHORTEST,
+    SMALLEST_BYTES,
+    WINDOW,
+    Patch,
+    PatchStep,
+    cut,
+    find_patch,
+    pieces_of,
+    read_pieces,
+    usual_bytes,
+)
 from device_runner.probe.build import build_probe
 
 USUAL = 1024

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.android_host.build import find_compiler
+from device_runner.build import STANDARD, host_compiler, zig_command
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.local import wheel_library
-from device_runner.probe import android, build
+from device_runner.probe import build
 from device_runner.probe.build import SOURCES, build_probe
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
 from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_inspection, encode_request
@@ -69,6 +69,7 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
         "refused": of("null.onnx", options=RunOptions(provider="xnnpack", provider_options={"a": "b", "c": "d"})),
         "open": of("sum.onnx"),
         "broken": of("noise.ort"),
+        "wrong shape": of("wrong_rank.onnx"),
         "texts": of("texts.onnx"),
         "hang": of("endless.onnx", timeout_seconds=2.0),
         "inspect": encode_inspection(limit_seconds=20.0),
@@ -189,7 +190,7 @@ def test_every_call_of_the_source_is_in_the_table() -> None:
 def test_an_android_build_is_as_android_wants_it(abi: str) -> None:
     path = build_probe(abi, flags=("-Werror",))
     elf = read_elf(path)
-    assert android.broken_rules(elf, stubs=True) == []
+    assert build.broken_rules(elf, stubs=True) == []
     assert elf.abi == abi
     assert path.stat().st_size < 200_000
     note = next(body for name, kind, body in elf.notes if (name, kind) == ("Android", 1))
@@ -228,11 +229,11 @@ def test_what_android_does_not_have_breaks_the_build(
 def test_a_rule_for_each_thing_that_can_be_wrong() -> None:
     good = read_elf(build_probe("arm64-v8a", flags=("-Werror",)))
     bad = Elf(32, 8, 2, 0, 0, (Segment(1, 7, 0, 1, 9, 9, 4096), Segment(7, 4, 0, 0, 1, 1, 1)), ((22, 0),))
-    broken = android.broken_rules(bad, stubs=True)
+    broken = build.broken_rules(bad, stubs=True)
     never = {"no helper of a compiler or of another C library", "relocations are of the plain kinds", "exports nothing",
              "takes from the system what the allow-list has", "wants no symbol versions"}  # fmt: skip
-    assert {rule.text for rule in (*android.PROGRAM_RULES, *android.STUB_RULES)} - set(broken) == never
-    assert android.broken_rules(good, stubs=True) == []
+    assert {text for text, _ in (*build.PROGRAM_RULES, *build.STUB_RULES)} - set(broken) == never
+    assert build.broken_rules(good, stubs=True) == []
 
 
 def test_headers_declare_nothing_but_the_allow_list() -> None:
@@ -240,7 +241,7 @@ def test_headers_declare_nothing_but_the_allow_list() -> None:
     text = "\n".join(re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL) for path in folder.rglob("*.h"))
     functions = set(re.findall(r"^[\w ]+?[ *](\w+)\([^;]*\)[^;()]*(?:__attribute__\(\(.*\)\))?;$", text, re.MULTILINE))
     assert len(functions) > 40
-    assert functions <= android.LIBC | android.LIBDL
+    assert functions <= build.LIBC | build.LIBDL
 
 
 @pytest.mark.long
@@ -271,7 +272,7 @@ def test_linux_builds(target: str) -> None:
 @needs_zig
 @pytest.mark.parametrize("target", ["aarch64-macos", "x86_64-macos"])
 def test_the_source_compiles_for_macos(tmp_path: Path, target: str) -> None:
-    command = [*(build.zig_command() or ()), "cc", "-target", target, *build.STANDARD, "-Werror"]
+    command = [*(zig_command() or ()), "cc", "-target", target, *STANDARD, "-Werror"]
     command += ["-r", "-nostdlib", "-o", str(tmp_path / "probe.o"), *map(str, build.units())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -369,7 +370,7 @@ def test_what_libraries_print_does_not_reach_the_document(tmp_path: Path, probe:
         'void *OrtGetApiBase(void) { fputs("about to die\\n", stderr); abort(); }\n'
     )
     command = [
-        *find_compiler().command,
+        *host_compiler().command,
         "-shared",
         "-fPIC",
         "-o",

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_runner.probe.build import SOURCES, STANDARD
+from device_runner.build import STANDARD
+from device_runner.probe.build import SOURCES
 from device_runner.probe.protocol import BINS_KEPT, encode_inspection
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="cc is not installed, and its sanitizers are needed")
@@ -28,6 +29,7 @@ UNITS = (
     "session",
     "sustain",
     "symbol",
+    "tensors",
 )
 SANITIZE = ("-g", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TEXTS = st.lists(st.binary(max_size=40).map(lambda text: text.replace(b"\0", b"")), min_size=1, max_size=30)

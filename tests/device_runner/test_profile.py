@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.errors import RunnerError
 from device_runner.profile import CPU, read_profile
+from tests.command import ort_mobile
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 NNAPI = "NnapiExecutionProvider"
@@ -83,11 +83,9 @@ def test_what_is_no_profile_is_refused(tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_perf_profiles_on_request(tmp_path: Path) -> None:
-    from pipeline.cli.perf import perf
-
     arguments = [str(EXAMPLE), "--rounds", "1", "--min-runs", "3", "--min-seconds", "0.001", "--profile", str(tmp_path)]
-    ended = CliRunner().invoke(perf, arguments, catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
+    ended = ort_mobile("perf", *arguments)
+    assert ended.code == 0, ended.text
     (told,) = json.loads((tmp_path / "profiles.json").read_text())
     trace = json.loads(gzip.decompress(Path(told["file"]).read_bytes()))
     assert {"cat", "name", "ph", "ts", "dur", "pid", "tid"} <= set(trace[-1])  # what Perfetto reads
@@ -95,18 +93,16 @@ def test_perf_profiles_on_request(tmp_path: Path) -> None:
     assert operators["MaxPool"]["nodes"] == 2
     assert sum(row["share"] for row in operators.values()) == pytest.approx(1.0)
     assert told["profile"]["partitions"] == {}
-    assert "Profile of mnist.onnx, cpu" in ended.output
-    assert told["file"] in ended.output
+    assert "Profile of mnist.onnx, cpu" in ended.text
+    assert told["file"] in ended.text
 
 
 def test_perf_measures_equal_files_once(tmp_path: Path) -> None:
-    from pipeline.cli.perf import perf
-
     copy = tmp_path / "copy.onnx"
     copy.write_bytes(EXAMPLE.read_bytes())
     arguments = [str(EXAMPLE), str(copy), "--rounds", "2", "--min-runs", "2", "--min-seconds", "0.001"]
-    done = CliRunner().invoke(perf, [*arguments, "--profile", str(tmp_path / "p"), "--json", str(tmp_path / "r.json")])
-    assert done.exit_code == 0, done.output
+    done = ort_mobile("perf", *arguments, "--profile", tmp_path / "p", "--json", tmp_path / "r.json")
+    assert done.code == 0, done.text
     first, second = json.loads((tmp_path / "r.json").read_text())["rows"]
     assert (first["same_as"], second["same_as"]) == ("", "mnist.onnx/cpu")
     assert second["statistics"] == first["statistics"]

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from device_runner.adb.link import Server, server_at
-from device_runner.adb.settings import lease_key
+from device_runner.adb.phone import lease_key
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.errors import SpecError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_runner.warmup import FEWEST, LEFT_OUT, find_warmup
+from device_runner.result import FEWEST, LEFT_OUT, find_warmup
 
 Noise = dict[str, list[float]]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.command import ort_mobile
+from tests.job.test_job import EXAMPLE
 from tests.perf_tests import stand_in
 
 CONFIG = f"""
@@ -34,7 +35,7 @@ def test_times_without_outputs(tmp_path: Path) -> None:
     stand_in(tmp_path, 0)
     (tmp_path / "tool.toml").write_text(CONFIG)
     ended = ort_mobile("run", tmp_path / "tool.toml", "--output", tmp_path / "out")
-    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert ended.code == 1, ended.out + ended.err
     report = json.loads((tmp_path / "out" / "results.json").read_text())
     cpu, none = report["rows"]
     assert cpu["statistics"]["samples"] == 2 * 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.job.test_job import ort_mobile
+from tests.command import ort_mobile
 from tests.onnx_samples import quiet_map, save
 
 CONFIG = """
@@ -36,8 +36,8 @@ def job(folder: Path, bias: float, *, levels: str, error: float = 1e-3, gain: fl
 def test_a_failed_check_is_everywhere_though_nothing_is_measured(tmp_path: Path) -> None:
     config, out = job(tmp_path, 0.0, levels='"none", "basic", "all"', error=1e-9), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out)
-    assert ended.returncode == 4
-    for text in (ended.stdout, (out / "report.md").read_text(), (out / "report.html").read_text()):
+    assert ended.code == 4
+    for text in (ended.out, (out / "report.md").read_text(), (out / "report.html").read_text()):
         words = " ".join(text.split())
         assert "2 variants failed the numeric check and are left out" in words
         assert "not what the original model computes: relative error up to" in words
@@ -51,21 +51,21 @@ def test_a_failed_check_is_everywhere_though_nothing_is_measured(tmp_path: Path)
 def test_nothing_to_ship_says_why(tmp_path: Path) -> None:
     config, out = job(tmp_path, 0.0, levels='"basic", "all"', error=1e-9), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out)
-    assert ended.returncode == 4
-    assert "no artifact may ship (m: " in ended.stderr
-    assert "failed the numeric check (largest relative error " in ended.stderr
-    assert "Do not ship: nothing of m may ship to phone" in " ".join(ended.stdout.split())
+    assert ended.code == 4
+    assert "no artifact may ship (m: " in ended.err
+    assert "failed the numeric check (largest relative error " in ended.err
+    assert "Do not ship: nothing of m may ship to phone" in " ".join(ended.out.split())
     assert not (out / "bundle").exists()
     again = ort_mobile("release", out)
-    assert again.returncode == 4
-    assert "failed the numeric check (largest relative error " in again.stderr
+    assert again.code == 4
+    assert "failed the numeric check (largest relative error " in again.err
 
 
 def test_what_cannot_be_judged_ships_with_a_warning(tmp_path: Path) -> None:
     config, out = job(tmp_path, 60.0, levels='"all"'), tmp_path / "out"
     ended = ort_mobile("run", config, "--convert-only", "--output", out)
-    assert ended.returncode == 0, ended.stderr
-    words = " ".join(ended.stdout.split())
+    assert ended.code == 0, ended.err
+    words = " ".join(ended.out.split())
     assert "outputs of 1 variant that ships cannot be judged on random inputs: give test data" in words
     (checked,) = json.loads((out / "results.json").read_text())["checks"]
     (check,) = checked["checks"]

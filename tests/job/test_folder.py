@@ -78,10 +78,10 @@ def test_what_killed_jobs_left_is_removed_and_what_is_in_use_is_not(
     folder, temporary = tmp_path / "out", tmp_path / "tmp"
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     left = [
-        folder / ".work.a/models",
-        folder / "artifacts/.work.b",
-        folder / ".bundle.c",
-        temporary / "ort-mobile-run-d",
+        folder / ".work.aaaaaaaa/models",
+        folder / "artifacts/.work.bbbbbbbb",
+        folder / ".bundle.ort-mobile/new",
+        temporary / "ort-mobile-run-dddddddd",
     ]
     for path in left:
         path.mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_what_killed_jobs_left_is_removed_and_what_is_in_use_is_not(
 
 
 def test_a_bundle_that_was_being_replaced_is_put_back(tmp_path: Path) -> None:
-    old = tmp_path / ".bundle.x" / "old"
+    old = tmp_path / ".bundle.ort-mobile" / "old"
     old.mkdir(parents=True)
     (old / MANIFEST_FILE).write_text("{}")
     with locked(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS
 from pipeline.campaign.store import open_store
-from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.command import ort_mobile
+from tests.job.test_job import EXAMPLE
 
 CONFIG = f"""
 name = "fresh"
@@ -36,8 +37,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fresh")
     (folder / "f.toml").write_text(CONFIG)
     ended = ort_mobile("run", folder / "f.toml", "--output", folder / "out")
-    assert ended.returncode == 0, ended.stderr
-    assert "fresh rounds" in ended.stdout
+    assert ended.code == 0, ended.err
+    assert "fresh rounds" in ended.out
     return folder
 
 
@@ -65,5 +66,5 @@ def test_fresh_rounds_are_not_run_twice(done: Path) -> None:
     before = stored()
     assert sum(number >= FRESH_FROM for _, number in before) == 2 * FRESH_ROUNDS
     again = ort_mobile("run", done / "f.toml", "--output", done / "out", "--resume")
-    assert again.returncode == 0, again.stderr
+    assert again.code == 0, again.err
     assert stored() == before

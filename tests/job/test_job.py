@@ -8,12 +8,13 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.command import ort_mobile
 from tests.signals import PYTHON_THAT_HEARS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -53,22 +54,14 @@ def write_config(folder: Path, text: str = CONFIG) -> Path:
     return path
 
 
-def ort_mobile(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=240, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160", **environment},
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of one whole job."""
     folder = tmp_path_factory.mktemp("job")
     ended = ort_mobile("run", write_config(folder), "--output", folder / "out")
-    assert ended.returncode == 0, ended.stderr
-    assert "this library has no nnapi; it has: cpu; NNAPI needs a phone" in ended.stdout
-    assert "What ships" in ended.stdout
+    assert ended.code == 0, ended.err
+    assert "this library has no nnapi; it has: cpu; NNAPI needs a phone" in ended.out
+    assert "What ships" in ended.out
     return folder / "out"
 
 
@@ -116,30 +109,30 @@ def test_the_report_names_opsets_and_types_of_what_a_reduced_build_needs(done: P
 
 
 def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: Path) -> None:
-    assert ort_mobile("verify", done / "bundle").returncode == 0
+    assert ort_mobile("verify", done / "bundle").code == 0
     copy = tmp_path / "bundle"
     shutil.copytree(done / "bundle", copy)
     model = next(copy.glob("models/*.ort"))
     model.write_bytes(model.read_bytes()[:-1] + b"\x55")
     ended = ort_mobile("verify", copy)
-    assert ended.returncode == 4
-    assert f"changed: models/{model.name}" in ended.stderr
+    assert ended.code == 4
+    assert f"changed: models/{model.name}" in ended.err
 
 
 @pytest.mark.long
 def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) -> None:
     before = (done / "results.json").read_bytes()
-    assert ort_mobile("report", done).returncode == 0
+    assert ort_mobile("report", done).code == 0
     assert (done / "results.json").read_bytes() == before
-    assert ort_mobile("release", done).returncode == 0
-    assert ort_mobile("verify", done / "bundle").returncode == 0
+    assert ort_mobile("release", done).code == 0
+    assert ort_mobile("verify", done / "bundle").code == 0
 
 
 @pytest.mark.long
 def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
     digests = set()
-    places = {"one": {"TZ": "UTC", "LC_ALL": "C"}, "the other": {"TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}}
-    for number, (name, environment) in enumerate(places.items()):
+    places = {"one": ("UTC", "C"), "the other": ("Asia/Tokyo", "C.UTF-8")}
+    for number, (name, (zone, locale)) in enumerate(places.items()):
         folder = tmp_path / name
         folder.mkdir()
         old = os.umask(0o022 if number else 0o077)
@@ -147,12 +140,12 @@ def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
             cache = str(tmp_path / f"cache {number}")
             ended = ort_mobile(
                 "run", write_config(folder), "--output", folder / "out", "--convert-only",
-                ORT_MOBILE_CACHE=cache, **environment,
+                process=True, ORT_MOBILE_CACHE=cache, TZ=zone, LC_ALL=locale,
             )  # fmt: skip
         finally:
             os.umask(old)
-        assert ended.returncode == 0, ended.stderr
-        digests.add(ort_mobile("verify", folder / "out" / "bundle").stdout.splitlines()[1])
+        assert ended.code == 0, ended.err
+        digests.add(ort_mobile("verify", folder / "out" / "bundle").out.splitlines()[1])
     assert len(digests) == 1
     for path in (tmp_path / "one" / "out" / "artifacts").iterdir():
         assert path.read_bytes() == (tmp_path / "the other" / "out" / "artifacts" / path.name).read_bytes()
@@ -161,7 +154,7 @@ def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_model_needs_no_config(tmp_path: Path) -> None:
     ended = ort_mobile("run", "--model", EXAMPLE / "mnist.onnx", "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
     assert (tmp_path / "out" / "bundle" / "models" / "mnist.all-fixed.ort").is_file()
 
 
@@ -171,9 +164,9 @@ def test_a_broken_model_costs_no_other(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes((EXAMPLE / "mnist.onnx").read_bytes()[:5000])
     config = write_config(tmp_path, f'name = "two"\n[[models]]\npath = "{tmp_path}"\n')
     ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 1
-    assert "broken" in ended.stdout
-    assert "cut off or damaged" in ended.stdout
+    assert ended.code == 1
+    assert "broken" in ended.out
+    assert "cut off or damaged" in ended.out
     assert [p.name for p in (tmp_path / "out" / "bundle" / "models").iterdir()] == ["good.all-fixed.ort"]
 
 
@@ -187,8 +180,8 @@ def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
     (data / "input_0.pb").write_bytes(tensor.SerializeToString())
     text = f'name = "a"\n[[models]]\npath = "{EXAMPLE / "mnist.onnx"}"\ntest_data = "{tmp_path}"\n'
     ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", "--convert-only")
-    assert ended.returncode == 2, "nothing is done with data that do not fit"
-    assert "does not fit the input 'image'" in " ".join(ended.stderr.split())
+    assert ended.code == 2, "nothing is done with data that do not fit"
+    assert "does not fit the input 'image'" in " ".join(ended.err.split())
     assert not (tmp_path / "out" / "bundle").exists()
 
 
@@ -202,16 +195,16 @@ def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
 )
 def test_wrong_arguments(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
     ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "out", *arguments)
-    assert ended.returncode == code
-    assert told in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert ended.code == code
+    assert told in ended.err
+    assert "Traceback" not in ended.err
 
 
 def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "file" / "out")
-    assert ended.returncode == 1
-    assert "a file stands where a folder is needed" in ended.stderr
+    assert ended.code == 1
+    assert "a file stands where a folder is needed" in ended.err
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="mounting a small disk needs root")
@@ -229,9 +222,9 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
         rest = [path.name for path in disk.rglob("*") if path.name.endswith(".part") or path.name.startswith(".work")]
     finally:
         subprocess.run(["umount", str(disk)], env={"PATH": os.defpath}, check=True)
-    assert ended.returncode == 3
-    assert "disk is full" in ended.stderr or "No space left on device" in ended.stderr + ended.stdout
-    assert "Traceback" not in ended.stderr
+    assert ended.code == 3
+    assert "disk is full" in ended.err or "No space left on device" in ended.err + ended.out
+    assert "Traceback" not in ended.err
     assert rest == []
 
 
@@ -242,12 +235,12 @@ def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_m
     config, database = write_config(tmp_path, text), tmp_path / "out" / "results.sqlite"
     second.write_bytes(b"\x08")  # half of it is there
     first = ort_mobile("run", config, "--output", tmp_path / "out")
-    assert first.returncode == 1, first.stderr
+    assert first.code == 1, first.err
     before = count(database)
     assert before == 8
     shutil.copyfile(EXAMPLE / "mnist.onnx", second)
     resumed = ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
-    assert resumed.returncode == 0, resumed.stderr + resumed.stdout
+    assert resumed.code == 0, resumed.err + resumed.out
     with sqlite3.connect(database) as connection:
         runs = connection.execute("SELECT campaign_id, model FROM runs").fetchall()
     assert len({campaign for campaign, _ in runs}) == 1
@@ -277,12 +270,48 @@ def test_ctrl_c_keeps_what_was_measured_and_the_command_that_it_names_completes_
     kept, command = interrupted(tmp_path, signal.SIGINT)
     assert command == ["ort-mobile", "run", str(tmp_path / "demo.toml"), "--output", str(tmp_path / "out"), "--resume"]
     resumed = ort_mobile(*command[1:])
-    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.code == 0, resumed.err
     with sqlite3.connect(tmp_path / "out" / "results.sqlite") as connection:
         runs = connection.execute("SELECT campaign_id, spec_id, round FROM runs").fetchall()
     assert len(runs) == len(set(runs)) == 8, "four different files on the CPU in two rounds; there is no NNAPI to run"
     assert len({campaign for campaign, _, _ in runs}) == 1
     assert 2 <= kept < 8
+
+
+@pytest.mark.long
+def test_the_second_ctrl_c_ends_the_run_in_progress_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+    config = write_config(tmp_path, CONFIG.replace("min_seconds = 0.001", "min_seconds = 60.0"))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    said = tmp_path / "said"
+
+    def until(found: Callable[[], object]) -> None:
+        limit = time.monotonic() + 120
+        while not found():
+            assert time.monotonic() < limit, said.read_text()
+            time.sleep(0.05)
+
+    def probes() -> list[str]:
+        """Processes that measure for this test: their request lies in its folder for temporary files."""
+        listed = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+        return [line for line in listed.splitlines() if f"{temporary / 'ort-mobile-run-'}" in line]
+
+    with said.open("wb") as errors:
+        job = subprocess.Popen(
+            [*PYTHON_THAT_HEARS, "-m", "pipeline", "run", str(config), "--output", str(tmp_path / "out")],
+            stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        )  # fmt: skip
+    until(lambda: "measure: " in said.read_text() and probes())
+    os.killpg(job.pid, signal.SIGINT)
+    until(lambda: "Ctrl-C again ends them at once" in said.read_text())
+    assert probes(), "the run goes on until the second"
+    os.killpg(job.pid, signal.SIGINT)
+    assert job.wait(20) == 130
+    assert probes() == []
+    assert list(temporary.iterdir()) == []
+    assert "Traceback" not in said.read_text()
+    assert count(tmp_path / "out" / "results.sqlite") == 0
 
 
 def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = ("run",)) -> tuple[int, list[str]]:
@@ -303,7 +332,7 @@ def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = (
     kept = count(database)
     said = [line for line in errors.decode().splitlines() if line and not PROGRESS.match(line)]
     waits, told, command = said
-    assert waits.endswith("interrupted: finishing the runs in progress")
+    assert waits == "interrupted: finishing the runs in progress, for at most 5 min; Ctrl-C again ends them at once"
     assert told == f"interrupted: {kept} of 8 runs are kept; no report and no bundle were written"
     assert not [path for path in (folder / "out").rglob("*") if path.name.startswith(".work")]
     return kept, shlex.split(command.removeprefix("continue with: "))
@@ -322,6 +351,6 @@ def count(database: Path) -> int:
 def test_runs_that_make_no_sense_are_told_before_anything_is_converted(tmp_path: Path) -> None:
     text = CONFIG.replace('provider = "nnapi"', 'provider = "nnapi"\nflags = [["USE_FP17"]]')
     ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out")
-    assert ended.returncode == 2
-    assert "unknown NNAPI flag 'USE_FP17'" in ended.stderr
+    assert ended.code == 2
+    assert "unknown NNAPI flag 'USE_FP17'" in ended.err
     assert not (tmp_path / "out").exists()

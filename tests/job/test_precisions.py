@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from pipeline.config import read_config
-from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.command import ort_mobile
+from tests.job.test_job import EXAMPLE
+from tests.onnx_samples import loud_spectrum, save
 
 CONFIG = f"""
 name = "digits"
@@ -31,7 +33,7 @@ def run(folder: Path, rest: str, *options: str) -> tuple[int, dict[str, Any], st
     (folder / "digits.toml").write_text(CONFIG + rest)
     ended = ort_mobile("run", folder / "digits.toml", "--convert-only", "--output", folder / "out", *options)
     found = folder / "out" / "results.json"
-    return ended.returncode, json.loads(found.read_text()) if found.is_file() else {}, ended.stderr
+    return ended.code, json.loads(found.read_text()) if found.is_file() else {}, ended.err
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,8 @@ def test_each_precision_is_a_variant_with_the_steps_that_made_it(chosen: tuple[P
     _, results = chosen
     artifacts = {artifact["variant"]["precision"]: artifact for artifact in results["artifacts"]}
     assert artifacts["u8s8nnapi"]["file"] == "mnist.all-fixed-u8s8nnapi.ort"
-    assert "mnist: ranges come from 3 calibration samples; 20 to 100 are usual" in results["warnings"]
+    said = {(one["where"], one["what"]) for one in results["warnings"]}
+    assert ("mnist", "ranges come from 3 calibration samples; 20 to 100 are usual") in said
     assert artifacts["u8u8pc"]["steps"] == ["static-qdq:activations=u8:per_channel=True:weights=u8"]
 
 
@@ -79,7 +82,7 @@ def test_the_bundle_says_what_was_done_to_the_model_and_what_it_cost(chosen: tup
     (kept,) = manifest["references"]
     assert kept["model"] == f"mnist@{shipped['variant']['precision']}"
     assert manifest["evidence"]["accuracy"][0]["result"]["samples"] == 360
-    assert ort_mobile("verify", output / "bundle").returncode == 0
+    assert ort_mobile("verify", output / "bundle").code == 0
 
 
 @pytest.mark.long
@@ -90,10 +93,10 @@ def test_the_devices_own_answers_have_their_accuracy(tmp_path: Path) -> None:
     )
     (tmp_path / "digits.toml").write_text(CONFIG + rest)
     ended = ort_mobile("run", tmp_path / "digits.toml", "--device", "local", "--output", tmp_path / "out")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (row,) = results["rows"]
-    (found,) = [check for check in row["checks"] if "metric" in check]
+    (found,) = [check for check in row["checks"] if check["metric"]]
     here = results["accuracy"][0]["result"]
     assert found["metric"] == "top-1"
     assert found["value"] == pytest.approx(here["value"]), "the same kernels on the same computer"
@@ -104,10 +107,27 @@ def test_the_devices_own_answers_have_their_accuracy(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_budget_that_is_not_shown_to_be_kept_refuses_the_artifact(tmp_path: Path) -> None:
     code, results, stderr = run(tmp_path, 'precisions = ["u8u8"]\n[accuracy]\nmax_drop = 0.0001\n')
-    assert code == 1, stderr
+    assert code == 4, stderr
     (withheld,) = results["withheld"]
     assert withheld["reason"] == "all-fixed-u8u8 was not shown to lose at most 0.0001 of top-1"
     assert not (tmp_path / "out" / "bundle").exists()
+
+
+@pytest.mark.long
+def test_an_overflow_does_not_ship_whatever_the_budget(tmp_path: Path) -> None:
+    model = save(loud_spectrum(), tmp_path / "loud.onnx")
+    arguments = ("run", "--model", model, "--precision", "fp16", "--quick", "--convert-only", "--max-drop", "0.02")
+    ended = ort_mobile(*arguments, "--output", tmp_path / "out")
+    assert ended.code == 4, ended.err
+    for text in (ended.out, (tmp_path / "out" / "report.md").read_text()):
+        words = " ".join(text.split())
+        assert "Do not ship: nothing of loud may ship to" in words
+        assert "half precision overflows at Pow" in words
+        assert "set `[accuracy] max_drop`" not in words
+    assert not (tmp_path / "out" / "bundle").exists()
+    kept = ort_mobile(*arguments[:-2], "--keep-float", "Power,Turn,Flat,Floor,Loudness", "--output", tmp_path / "kept")
+    assert kept.code == 0, kept.err
+    assert (tmp_path / "kept" / "bundle" / "manifest.json").is_file()
 
 
 @pytest.mark.long
@@ -116,13 +136,13 @@ def test_a_precision_without_data_costs_its_variants_alone(tmp_path: Path) -> No
     ended = ort_mobile(
         "run", "--model", model, "--precision", "float,u8u8", "--quick", "--convert-only", "--output", tmp_path / "out"
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert {artifact["variant"].get("precision") for artifact in results["artifacts"]} == {None}
+    assert {artifact["variant"]["precision"] for artifact in results["artifacts"]} == {""}
     reasons = {one["variant"]: one["reason"] for one in results["skipped"]}
     assert reasons.keys() == {"basic-fixed-u8u8", "all-fixed-u8u8"}
     assert "needs calibration data" in reasons["all-fixed-u8u8"]
-    assert "accuracy" not in results
+    assert results["accuracy"] == []
 
 
 IPHONE = f"""
@@ -154,19 +174,19 @@ def for_iphones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     folder = tmp_path_factory.mktemp("iphone")
     (folder / "digits.toml").write_text(IPHONE)
     ended = ort_mobile("run", folder / "digits.toml", "--convert-only", "--output", folder / "out")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
     return folder / "out", json.loads((folder / "out" / "results.json").read_text())
 
 
 @pytest.mark.long
 def test_auto_asks_both_formats_of_coreml(for_iphones: tuple[Path, dict[str, Any]]) -> None:
     _, results = for_iphones
-    notes = "\n".join(results["warnings"])
+    notes = "\n".join(one["what"] for one in results["warnings"])
     assert "precision coreml-nn: fp16 dropped: 0 of 3 compute nodes" in notes
     assert "precision coreml-mlprogram: fp16 kept: 3 of 3 compute nodes in 1 partition" in notes
     assert "precision cpu-arm64: s8s8pc kept" in notes
-    kept = {artifact["variant"].get("precision") for artifact in results["artifacts"]}
-    assert kept == {None, "fp16", "s8s8pc"}
+    kept = {artifact["variant"]["precision"] for artifact in results["artifacts"]}
+    assert kept == {"", "fp16", "s8s8pc"}
 
 
 @pytest.mark.long
@@ -174,7 +194,7 @@ def test_transforms_go_first_and_are_in_the_bundle(for_iphones: tuple[Path, dict
     output, results = for_iphones
     for artifact in results["artifacts"]:
         assert artifact["steps"][0] == "opset:version=17"
-        assert len(artifact["steps"]) == 1 + bool(artifact["variant"].get("precision"))
+        assert len(artifact["steps"]) == 1 + bool(artifact["variant"]["precision"])
     assert all(check["passed"] for one in results["checks"] for check in one["checks"])
     (shipped,) = json.loads((output / "bundle" / "manifest.json").read_text())["content"]["ships"]
     assert shipped["steps"][0] == "opset:version=17"
@@ -192,7 +212,7 @@ def test_precisions_of_the_template_are_ready_to_use(tmp_path: Path) -> None:
     """`init` names them in comments: without the marks its config runs."""
     data = shutil.copytree(EXAMPLE, tmp_path / "example")
     made = ort_mobile("init", data / "mnist.onnx", "--test-data", data, "--output", tmp_path / "m.toml")
-    assert made.returncode == 0, made.stderr
+    assert made.code == 0, made.err
     text = (tmp_path / "m.toml").read_text()
     for line in ('precisions = ["float", "auto"]', "[accuracy]", "max_drop = 0.01"):
         assert text.count(f"\n# {line}") == 1

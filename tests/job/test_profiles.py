@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
-from tests.job.test_job import EXAMPLE, ort_mobile
+from tests.command import ort_mobile
+from tests.job.test_job import EXAMPLE
 
 CONFIG = f"""
 name = "profiled"
@@ -34,8 +35,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("profiled")
     (folder / "p.toml").write_text(CONFIG)
     ended = ort_mobile("run", folder / "p.toml", "--output", folder / "out")
-    assert ended.returncode == 0, ended.stderr
-    assert "Profiles" in ended.stdout
+    assert ended.code == 0, ended.err
+    assert "Profiles" in ended.out
     return folder
 
 
@@ -87,11 +88,11 @@ def test_they_run_last_and_only_once(done: Path) -> None:
     assert [run.spec.profile for run in before] == [False, False, True, True]
     assert [run.round for run in before] == [0, 0, 1, 1]
     ended = ort_mobile("run", done / "p.toml", "--output", done / "out", "--resume")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
     assert [run.result.started_at for run in stored(done)] == [run.result.started_at for run in before]
 
 
 def test_the_report_is_written_again_with_them(done: Path) -> None:
     (done / "out" / "report.md").unlink()
-    assert ort_mobile("report", done / "out").returncode == 0
+    assert ort_mobile("report", done / "out").code == 0
     assert "## Profiles" in (done / "out" / "report.md").read_text()

@@ -1,6 +1,8 @@
 """The quick job: less of the same config, and it says what it left out."""
 
-from pipeline.config import Config, MeasureConfig, ModelConfig, VariantsConfig
+import pytest
+
+from pipeline.config import Config, MeasureConfig, MeasureMode, ModelConfig, VariantsConfig
 from pipeline.core.variant import Level, Style
 from pipeline.job.prepare import left_out, quick
 
@@ -26,3 +28,18 @@ def test_what_a_config_names_alone_stays_and_nothing_becomes_longer() -> None:
     )
     assert quick(own) == own
     assert "not converted" not in left_out(own)
+
+
+@pytest.mark.parametrize(
+    ("mode", "inference", "seconds"),
+    [
+        (MeasureMode.STEADY, 0.001, 2.002),
+        (MeasureMode.STEADY, 1.5, 33.0),
+        (MeasureMode.STEADY, 30.0, 120.0),
+        (MeasureMode.COLD, 1.5, 1.5),
+        (MeasureMode.SUSTAINED, 1.5, 300.0),
+    ],
+)
+def test_how_long_a_process_takes_is_foreseen(mode: MeasureMode, inference: float, seconds: float) -> None:
+    measure = MeasureConfig(warmup=2, min_runs=20, min_seconds=2.0)
+    assert measure.seconds_of(mode, inference) == pytest.approx(seconds)

@@ -55,7 +55,7 @@ def test_local_of_another_host_is_another_device(tmp_path: Path, name: str, seri
         assert getattr(resume(store, record, [ARTIFACT], first), "id", None) == "c1"
         assert (resume(store, record, [ARTIFACT], second) is not None) == same
         earlier = [msgspec.structs.replace(one, host="") for one in first.values()]
-        assert strangers(earlier, second) == [], "earlier releases did not store the host"
+        assert strangers(earlier, second) == [], "nobody knows where it was"
 
 
 def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """From choices to a bundle: the ways to run that ship, what is kept of the originals, the libraries that are proven."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,12 +13,12 @@ from pipeline.check.compare import OutputPrecision
 from pipeline.check.reference import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
-from pipeline.convert.operator_configs import CONFIG_FILE
+from pipeline.convert.many import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.job.proofs import libraries_of
+from pipeline.job.ship import bundled_name
 from pipeline.release import contents
 from pipeline.release.choose import Choice
-from pipeline.release.contents import keep_reference, runs_of
+from pipeline.release.contents import keep_reference, libraries_of, runs_of
 from pipeline.release.update import operator_configs
 from tests.ort_models import conv_relu, convert
 
@@ -54,6 +55,17 @@ def test_the_chosen_way_is_first_and_every_other_follows_once() -> None:
     ]
 
 
+def test_equal_bytes_of_a_model_are_bundled_under_one_name() -> None:
+    first = choice().artifact
+    same = msgspec.structs.replace(first, variant=Variant(level=Level.ALL), file="m.all-fixed.ort")
+    other = msgspec.structs.replace(same, sha256="2" * 64)
+    of_another_model = msgspec.structs.replace(first, model="n", file="n.basic-fixed.ort")
+    made = [replace(choice(), artifact=artifact) for artifact in (first, same, other, of_another_model)]
+    assert [bundled_name(each, made) for each in made] == [
+        "m.basic-fixed.ort", "m.basic-fixed.ort", "m.all-fixed.ort", "n.basic-fixed.ort",
+    ]  # fmt: skip
+
+
 def test_what_an_artifact_needs_is_in_every_way() -> None:
     found = runs_of(config(RunConfig()), choice(session_options={"a.b": "1"}))
     assert [options.session_config for options in found] == [{"a.b": "1"}] * 2
@@ -74,7 +86,7 @@ def test_a_reference_is_kept_with_its_tolerance(tmp_path: Path) -> None:
         "evidence/reference/m/input_0.bin",
         "evidence/reference/m/output_0.bin",
     ]
-    assert kept.max_relative_error == 2e-2
+    assert kept.tolerance.max_relative_error == 2e-2
     assert keep_reference("m", reference(tmp_path, 3), tmp_path, CheckConfig(max_relative_error=0.5)) != kept
 
 
@@ -97,12 +109,11 @@ def test_libraries_are_those_of_android_and_linux_targets_each_once() -> None:
         Target(name="e", platform=Platform.LINUX),
         Target(name="f", platform=Platform.MACOS, library="x.dylib"),
     ]
-    choices = [choice(target) for target in targets]
     named = {"android:1.29.0": ("a", "b"), "x.so": ("d",)}
-    assert libraries_of(choices, None) == named
-    assert libraries_of(choices, "app.aar") == {**named, "app.aar": ("c",)}
-    assert libraries_of(choices, "wheel:1.29.0") == {**named, "wheel:1.29.0": ("e",)}
-    assert libraries_of(choices, "libonnxruntime.so") == named
+    assert libraries_of(targets, None) == named
+    assert libraries_of(targets, "app.aar") == {**named, "app.aar": ("c",)}
+    assert libraries_of(targets, "wheel:1.29.0") == {**named, "wheel:1.29.0": ("e",)}
+    assert libraries_of(targets, "libonnxruntime.so") == named
 
 
 def test_operator_configs_are_for_the_builds_that_the_config_plans(tmp_path: Path) -> None:

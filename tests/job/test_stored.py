@@ -8,11 +8,11 @@ import pytest
 
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError
+from pipeline.features.pairs.sources import read_side
 from pipeline.job.record import resume, stored_config
-from pipeline.job.sides import read_side
 from pipeline.job.stored import DATABASE, KEPT, keep_campaign, kept_campaigns, list_campaigns, stored
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN
-from tests.cli.commands import ort_mobile
+from tests.command import ort_mobile
 from tests.onnx_samples import linear, save
 
 CONFIG = """
@@ -56,11 +56,6 @@ def test_a_folder_that_knows_of_no_campaign_gets_none_of_several(lab: str, tmp_p
     with pytest.raises(ConfigError, match="no campaign of this folder") as caught:
         stored(tmp_path / "c", None, None)
     assert "gone" in caught.value.why
-
-
-def test_a_folder_of_an_earlier_release_is_known_by_its_report(lab: str, tmp_path: Path) -> None:
-    (tmp_path / "c" / "results.json").write_text('{"format":1,"campaign":"a"}')
-    assert stored(tmp_path / "c", lab, None).report.campaign == "a"
 
 
 def test_the_only_campaign_of_a_database_needs_no_name(tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from device_runner import device
-from device_runner.adb.settings import take_lease
+from device_runner.adb.phone import take_lease
 from device_runner.device import Waiting, no_waiting
 from pipeline.core.errors import MissingError
-from pipeline.job.devices import opened
+from pipeline.job.devices import opened, require_devices
 from tests.scripted_devices import ScriptedDevice
 from tests.signals import PYTHON_THAT_HEARS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
-from device_runner.adb.settings import take_lease
+from device_runner.adb.phone import take_lease
 lease = take_lease(sys.argv[1], "it")
 print("held", flush=True)
 sys.stdin.read()
@@ -30,7 +30,7 @@ sys.stdin.read()
 WAITER = """
 import sys
 from device_runner import device
-from pipeline.job.devices import opened
+from pipeline.job.devices import opened, require_devices
 device.OPENERS["leased"] = "tests.job.test_wait:open_leased"
 try:
     with opened(["leased:phone"], 600):
@@ -98,6 +98,18 @@ def test_the_wait_ends_and_the_other_devices_go_on(seconds: float) -> None:
         assert "--wait SECONDS" in left.text
         with pytest.raises(MissingError, match="no device is ready"), opened(["leased:phone"], seconds):
             pass
+
+
+def test_a_device_in_use_is_there_only_for_a_job_that_will_wait_for_it() -> None:
+    with held("leased:phone"):
+        require_devices(["leased:phone"], None, 60)
+        with pytest.raises(MissingError, match="no device is ready") as caught:
+            require_devices(["leased:phone"], None, 0)
+        assert "--wait SECONDS" in caught.value.why
+    with pytest.raises(MissingError, match="no device is ready"):
+        require_devices(["adb:none@127.0.0.1:1"], None, 60)
+    require_devices(["leased:phone", "adb:none@127.0.0.1:1"], None, 0)
+    take_lease("leased:phone", "it").close()
 
 
 @pytest.mark.long

@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.errors import UnavailableError
-from device_runner.files import cache_folder
-from device_runner.library_facts import MINIMAL_TEXT, android_facts, archive_abis, read_facts
-from device_runner.library_source import find_archive, library_folder, resolve, resolve_all
+from device_runner.files import cache_folder, note_digests
+from device_runner.library import (
+    MINIMAL_TEXT,
+    android_facts,
+    archive_abis,
+    find_archive,
+    library_folder,
+    read_facts,
+    resolve,
+    resolve_all,
+)
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.library.fetch import get_library, known_libraries, show_library
@@ -171,6 +179,7 @@ def test_a_wheels_library_is_found_by_its_name() -> None:
         place = cache_folder() / "wheels" / f"9.8.7-{machine}" / "libonnxruntime.so"
         place.parent.mkdir(parents=True)
         place.write_bytes(library(abi, needed="libc.so.6", extra=texts("9.8.7")))
+        note_digests(place.parent, [place.name])
     for abi in ("arm64-v8a", "x86_64"):
         assert read_facts(find_archive("wheel:9.8.7", abi)).abi == abi
     assert find_archive("wheel:9.8.7").is_file()
@@ -193,6 +202,7 @@ def test_a_wheel_that_was_fetched_for_another_abi_is_not_taken(abi: str, remedy:
         place = cache_folder() / "wheels" / "9.8.7-aarch64" / "libonnxruntime.so"
         place.parent.mkdir(parents=True)
         place.write_bytes(library("arm64-v8a", needed="libc.so.6"))
+        note_digests(place.parent, [place.name])
     with pytest.raises(UnavailableError, match=r"no library wheel:9\.8\.7") as caught:
         find_archive("wheel:9.8.7", abi)
     assert remedy in caught.value.remedy

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from device_runner.errors import UnavailableError as RunnerMissing
-from device_runner.library_source import Name, entries, find_archive, library_folder, resolve
+from device_runner.library import Name, entries, find_archive, known_digests, library_folder, resolve
 from pipeline.core.errors import MissingError
 from pipeline.library import maven
 from pipeline.library.fetch import get_library, known_libraries
@@ -284,3 +285,65 @@ def test_another_licence_comes_with_the_whole_command_and_a_place_to_read_it(own
     assert "`ort-mobile library get android:1.28.0 --accept-licence`" in caught.value.remedy
     assert "https://www.npmjs.com/package/@runanywhere/onnx" in caught.value.remedy
     assert "third party" in caught.value.why
+
+
+def test_the_repository_that_was_asked_is_named_and_an_unknown_file_is_warned_of(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(repository)
+    address = os.environ["ORT_MOBILE_MAVEN"].rstrip("/")
+    assert get_library("jvm:9.8.7").source == f"Maven com.microsoft.onnxruntime:onnxruntime of {address}"
+    (warning,) = caplog.messages
+    assert "onnxruntime-9.8.7.jar" in warning
+    assert address in warning
+    get_library("jvm:9.8.7")
+    assert len(caplog.messages) == 1
+
+
+def test_a_known_release_must_be_the_released_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror's checksum fits its own file, which is another."""
+    path = publish(repository)
+    monkeypatch.setitem(known_digests(), path.name, "0" * 64)
+    with pytest.raises(MissingError) as caught:
+        get_library("jvm:9.8.7")
+    assert "not the one that was released" in caught.value.why
+    assert entries() == []
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(known_digests(), path.name, digest)
+    assert get_library("jvm:9.8.7").sha256 == digest
+
+
+def test_a_known_release_in_a_build_tools_cache_must_be_the_released_file(
+    own_caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = official_aar(tmp_path / "same.aar", "9.8.7")
+    _cached(own_caches, "gradle", hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest())
+    monkeypatch.setitem(known_digests(), "onnxruntime-android-9.8.7.aar", "0" * 64)
+    with pytest.raises(RunnerMissing, match="not the one that was released"):
+        find_archive("android:9.8.7")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("[ERROR] Failed: Could not find artifact a:b:aar:1 in central (https://r/maven2) -> [Help 1]",
+         "Could not find artifact a:b:aar:1 in central"),
+        ("[ERROR] Failed: a:b:aar:1 was not found in https://r/maven2 during a previous attempt. This failure was ...",
+         "a:b:aar:1 was not found in https://r/maven2 during a previous attempt"),
+        ("[ERROR] Failed: Could not transfer artifact a:b from/to central -> [Help 1]",
+         "Could not transfer artifact a:b from/to central"),
+    ],
+)  # fmt: skip
+def test_mavens_reason_is_its_sentence(answer: str, why: str) -> None:
+    found = maven.REASON.search(f"[INFO] line\n{answer}\n[ERROR]\n")
+    assert found
+    assert found[1] == why
+
+
+def test_mavens_own_client_names_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = tmp_path / "mvn"
+    line = f"[INFO] Downloaded from mirror: https://user:secret@mirror.example/m2/{WANTED.path} (41 MB at 2 MB/s)"
+    client.write_text(f"#!/bin/sh\nfor word; do :; done\nprintf x > \"${{word#*=}}/{WANTED.file}\"\necho '{line}'\n")
+    client.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert maven.by_client(WANTED) == (b"x", "https://mirror.example/m2")

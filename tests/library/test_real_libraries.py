@@ -11,8 +11,7 @@ import pytest
 
 from device_runner.device import open_device
 from device_runner.errors import RunnerError
-from device_runner.library_facts import LibraryFacts
-from device_runner.library_source import Entry, resolve, resolve_all
+from device_runner.library import Entry, LibraryFacts, resolve, resolve_all
 from device_runner.local import host_facts, wheel_library
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec

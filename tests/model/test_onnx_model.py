@@ -70,7 +70,9 @@ BAD_FILES = {
     "json": (b'{"irVersion": 8}', "binary format"),
     "ort": (b"\x18\x00\x00\x00ORTM\x00\x00", "ORT format model already"),
     "cut": (linear(8).SerializeToString()[:200], "cut off"),
-    "text": (b"just some text in a file", "cut off or damaged"),
+    "text": (b"just some text in a file", "it is a text file, and no ONNX model"),
+    "text cut in a letter": (b"a" + "ä".encode() * 200, "it is a text file, and no ONNX model"),
+    "damaged": (b"\x08\x08" + b"just some text in a file", "cut off or damaged"),
     "no graph": (onnx.ModelProto(ir_version=8).SerializeToString(), "no graph"),
     "graph of garbage": (b"\x08\x08\x3a\x03\x0a\x01\x0f", "no protobuf message"),
 }

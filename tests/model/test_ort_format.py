@@ -289,6 +289,15 @@ def outcome(data: bytes) -> OrtModel | None:
         return None
 
 
+def test_types_of_inner_values_may_be_left_out(donors: list[bytes]) -> None:
+    for donor in donors:
+        whole, bare = parse_ort(donor, "whole").graph, parse_ort(donor, "bare", inner_types=False).graph
+        borders = {*whole.inputs, *whole.outputs}
+        assert bare.node_args == {name: kind for name, kind in whole.node_args.items() if name in borders}
+        assert [node.operator for node in bare.nodes] == [node.operator for node in whole.nodes]
+        assert bare.initializers == whole.initializers
+
+
 def test_every_truncation_of_a_model_is_refused_or_read(donors: list[bytes]) -> None:
     """Bytes at the end may be ones that nothing refers to; the first half always is essential."""
     data = donors[0]

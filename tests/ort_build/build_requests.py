@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from pipeline.config import Platform, Target
 from pipeline.config.tables import BuildConfig, BuildKind, Configuration, Dependencies
 from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.ort_build.releases import ABIS
-from pipeline.ort_build.request import Request, make_request
+from pipeline.ort_build.request import ABIS, Request, make_request
 from pipeline.required_ops import RequiredOps, parse
 
 OPERATORS = parse(

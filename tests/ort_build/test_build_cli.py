@@ -62,7 +62,7 @@ def write_source(folder: Path, script: str) -> Path:
 @pytest.mark.parametrize("path", BUILDS, ids=lambda path: path.stem)
 def test_committed_builds_plan_without_a_word_against_them(path: Path, operators: Path, tmp_path: Path) -> None:
     assert read_build_file(path).target.name == path.stem
-    result = build("plan", path, "--op-config", operators, "--output", tmp_path / "out", "--json")
+    result = build("plan", path, "--op-config", operators, "--output", tmp_path / "out", "--json", "-")
     assert exit_code(result) == 0, result.output
     document = json.loads(result.stdout)
     assert [finding for finding in document["findings"] if finding["severity"] == "error"] == []

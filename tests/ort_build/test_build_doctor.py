@@ -9,8 +9,7 @@ from pipeline.config import Platform
 from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
 from pipeline.ort_build.doctor import Check, android_folders, examine, look, require
-from pipeline.ort_build.run import cause_of, excerpt
-from pipeline.ort_build.source_tree import SourceTree
+from pipeline.ort_build.run import SourceTree, cause_of, excerpt
 from tests.ort_build.build_requests import request
 
 
@@ -121,7 +120,7 @@ LOGS = [
 def test_known_causes(line: str, why: str) -> None:
     cause = cause_of(f"[1/468] Building x.o\n{line}\n[2/468] Building y.o\n")
     assert cause is not None
-    assert why in cause.why
+    assert why in cause.what
     assert cause.remedy
 
 

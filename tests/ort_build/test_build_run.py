@@ -14,8 +14,7 @@ from pipeline.config import Platform
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import PipelineError
 from pipeline.ort_build.plan import BuildStep
-from pipeline.ort_build.run import builds_in, read_record, run_build
-from pipeline.ort_build.source_tree import SourceTree, last_line, read_tree, run_step
+from pipeline.ort_build.run import SourceTree, builds_in, last_line, read_record, read_tree, run_build, run_step
 from pipeline.required_ops import parse
 from tests.ort_build.build_requests import request
 
@@ -183,4 +182,4 @@ def test_cmake_names_the_package_that_a_system_lacks(name: str, package: str, tm
     assert done.returncode != 0
     cause = cause_of(done.stderr)
     assert cause is not None
-    assert package in cause.why
+    assert package in cause.what

@@ -16,7 +16,7 @@ from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
 from pipeline.ort_build.lint import options_in, tree_options, unaccepted
 from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, BuildPaths, BuildPlan, plan_build
-from pipeline.ort_build.source_tree import check_release, read_tree, source_digest
+from pipeline.ort_build.run import check_release, read_tree, source_digest
 from tests.ort_build.build_requests import request
 from tests.ort_build.debian_source import RELEASE, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import Severity, errors
-from pipeline.ort_build.history import SizedBuild, added_names, check_budget, rank_additions, size_changes
+from pipeline.ort_build.history import added_names, check_budget, rank_additions, size_changes
 from pipeline.required_ops import EMPTY, RequiredOps, parse
 
 SIZES = st.dictionaries(st.sampled_from(["arm64-v8a", "x86_64", "x86"]), st.integers(1, 1 << 30))
@@ -46,10 +46,10 @@ def test_additions_are_named_down_to_types() -> None:
 
 def test_ranking_compares_builds_of_which_one_contains_the_other() -> None:
     builds = [
-        SizedBuild(operators=EMPTY, size_bytes=1000),
-        SizedBuild(operators=config("ai.onnx;13;Relu"), size_bytes=1100),
-        SizedBuild(operators=config("ai.onnx;13;Conv,Relu"), size_bytes=1900),
-        SizedBuild(operators=config("ai.onnx;13;Gemm"), size_bytes=1500),
+        (EMPTY, 1000),
+        (config("ai.onnx;13;Relu"), 1100),
+        (config("ai.onnx;13;Conv,Relu"), 1900),
+        (config("ai.onnx;13;Gemm"), 1500),
     ]
     ranked = rank_additions(builds)
     assert [(addition.added, addition.size_bytes) for addition in ranked] == [

@@ -38,6 +38,19 @@ def test_half_models_with_float_inputs_and_outputs_are_judged(provider: str, dec
     assert sorted(map(sorted, basic.partitions)) == sorted(map(sorted, plain.partitions))
 
 
+@pytest.mark.parametrize("before", ["Relu", "Identity"])
+def test_a_cast_to_the_type_of_its_input_is_gone_at_level_basic(before: str, tmp_path: Path) -> None:
+    """A provider is not shown it either, whatever stands before it."""
+    nodes = [
+        helper.make_node(before, ["x"], ["b"]),
+        helper.make_node("Cast", ["b"], ["same"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["same"], ["y"], to=TensorProto.INT64),
+    ]
+    settings = Settings(provider="nnapi", ort_release=(1, 23))
+    basic = answer(model(nodes, [value("x", (1, 4))], ["y"]), tmp_path, settings, Optimize.BASIC)
+    assert [row.op_type for row in basic.decisions] == (["Relu", "Cast"] if before == "Relu" else ["Cast"])
+
+
 def folded() -> onnx.ModelProto:
     """Convolutions whose normalization is folded: those that read the Cast have no counterpart in the model."""
     from onnxruntime.transformers.float16 import convert_float_to_float16

@@ -214,6 +214,13 @@ def test_stop_operators_leave_all_that_follows_to_the_cpu(tmp_path: Path) -> Non
     assert claims(made, tmp_path, msgspec.structs.replace(NNAPI, stop_ops=())) == [{"y0", "y1", "y2"}]
 
 
+@pytest.mark.parametrize("level", [28, 29])
+def test_a_choice_of_devices_is_said_to_be_ignored_below_level_29(level: int, tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(NNAPI, api_level=level, nnapi_flags=("CPU_DISABLED",))
+    given = answer(chain("Relu"), tmp_path, settings)
+    assert any("CPU_DISABLED is ignored" in text for text in given.warnings) is (level < 29)
+
+
 def test_local_functions_are_inlined_before_the_question(tmp_path: Path) -> None:
     body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Atan", ["t"], ["b"])]
     function = helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
@@ -223,6 +230,23 @@ def test_local_functions_are_inlined_before_the_question(tmp_path: Path) -> None
     ]
     made = model(nodes, [value("x", (1, 4))], ["y1"], functions=[function], domains=["local"])
     assert claims(made, tmp_path) == [{"_inlfunc_F_t"}, {"_inlfunc_F_token_0_t"}]
+
+
+def test_local_functions_are_inlined_in_bodies_inside_bodies(tmp_path: Path) -> None:
+    """Nodes that come of a call stand in its place there, with names that no graph around has."""
+    body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Atan", ["t"], ["b"])]
+    function = helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
+
+    def branching(inner: list[onnx.NodeProto], name: str) -> onnx.NodeProto:
+        call = helper.make_node("F", ["x"], [f"{name}_f"], domain="local")
+        behind = helper.make_node("Relu", [f"{name}_f"], [f"{name}_out"])
+        graph = helper.make_graph([call, behind, *inner], name, [], [value(f"{name}_out", (1, 4))])
+        return helper.make_node("If", ["c"], [f"{name}_y"], then_branch=graph, else_branch=graph)
+
+    nodes = [helper.make_node("F", ["x"], ["y0"], domain="local"), branching([branching([], "inner")], "outer")]
+    condition = value("c", (), TensorProto.BOOL)
+    made = model(nodes, [value("x", (1, 4)), condition], ["y0", "outer_y"], functions=[function], domains=["local"])
+    assert claims(made, tmp_path) == [{"_inlfunc_F_t"}]
 
 
 def test_overridable_weights_are_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
+import pytest
 from onnx import TensorProto, helper
 
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import Settings
+from pipeline.partition.judge import PartitionRequest, judge
 from tests.partition_samples import NNAPI_NCHW, answer, chain, model, quantized, value
 
 
@@ -47,3 +52,112 @@ def test_functions_the_cpu_cannot_run_bring_a_second_round(tmp_path: Path) -> No
     load = answer(chain("Relu", "HardSwish"), tmp_path, NNAPI_NCHW).load
     assert load is not None
     assert load.rounds == (1, 1)
+
+
+CONV = {"w": np.ones((4, 2, 3, 3), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "flags"),
+    [
+        (helper.make_node("LeakyRelu", ["x"], ["y"]), {}, ()),
+        (helper.make_node("Conv", ["x", "w"], ["y"], group=2), CONV, ()),
+        (helper.make_node("LRN", ["x"], ["y"], size=3), {}, ("USE_NCHW",)),
+    ],
+    ids=["LeakyRelu", "grouped Conv", "LRN"],
+)
+def test_what_the_builder_needs_level_29_for_does_not_load_below(
+    node: onnx.NodeProto, constants: dict[str, np.ndarray], flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Claimed at 28, as the genuine library does, which then fails (tests/android_host/test_genuine_loads.py)."""
+    made = model([node], [value("x", (1, 4, 6, 6))], ["y"], constants)
+    errors = {}
+    for level in (28, 29):
+        settings = Settings(provider="nnapi", ort_release=(1, 28), api_level=level, nnapi_flags=flags)
+        given = answer(made, tmp_path, settings)
+        assert given.claimed == 1
+        assert given.load is not None
+        errors[level] = given.load.code, bool(given.load.error)
+    assert errors == {28: ("level", True), 29: (None, False)}
+
+
+def quantized_image(nodes: list[onnx.NodeProto], batch: int = 1, opset: int = 13) -> onnx.ModelProto:
+    """From DequantizeLinear to QuantizeLinear with equal parameters: the nodes read `d` and give `r`."""
+    around = [
+        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]),
+        *nodes,
+        helper.make_node("QuantizeLinear", ["r", "scale", "zero"], ["y"]),
+    ]
+    constants = {"scale": np.float32(0.5), "zero": np.uint8(0), "twice": np.array([1, 1, 2, 2], np.float32)}
+    return model(around, [value("x", (batch, 4, 6, 6), TensorProto.UINT8)], ["y"], constants, opset=opset)
+
+
+RESIZE = helper.make_node(
+    "Resize", ["d", "", "twice"], ["r"],
+    mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("release", [(1, 23), (1, 28), (1, 29)])
+def test_a_quantized_resize_of_nothing_is_undone_by_the_layout(release: tuple[int, int], tmp_path: Path) -> None:
+    codes = []
+    for batch in (0, 1):
+        load = answer(quantized_image([RESIZE], batch), tmp_path, Settings(provider="nnapi", ort_release=release)).load
+        codes.append(load and load.code)
+    assert codes == ["layout", None]
+
+
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)])
+@pytest.mark.parametrize("release", [(1, 23), (1, 28)])
+def test_a_transpose_before_a_quantized_maxpool_is_undone_by_the_layout(
+    perm: tuple[int, ...], release: tuple[int, int], tmp_path: Path
+) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["d"], ["t"], perm=perm),
+        helper.make_node("MaxPool", ["t"], ["r"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    ]
+    load = answer(quantized_image(nodes), tmp_path, Settings(provider="nnapi", ort_release=release)).load
+    assert load is not None
+    assert load.code == "layout"
+
+
+@pytest.mark.parametrize(("opset", "code"), [(13, None), (18, "build")])
+def test_an_even_split_with_sizes_of_opset_18_ends_the_process(opset: int, code: str | None, tmp_path: Path) -> None:
+    """NNAPI's builder reads the attribute that only the other form of Split-18 has."""
+    node = helper.make_node("Split", ["x", "sizes"], ["y0", "y1"], axis=0)
+    made = model([node], [value("x", (4, 3))], ["y0", "y1"], {"sizes": np.array([2, 2])}, opset=opset)
+    given = answer(made, tmp_path, NNAPI_NCHW)
+    assert (given.claimed, given.load and given.load.code) == (1, code)
+
+
+def test_an_inlined_function_reads_the_copy_of_its_call(tmp_path: Path) -> None:
+    """Both Adds are one partition, with the original `d`; what HardSwish becomes lies beside it and reads its own."""
+    dequantize = [helper.make_node("DequantizeLinear", ["x", "scale", "zero"], [name]) for name in ("d", "f", "g")]
+    nodes = [
+        *dequantize,
+        helper.make_node("Add", ["d", "f"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["y0"]),
+        helper.make_node("HardSwish", ["d"], ["h"]),
+        helper.make_node("QuantizeLinear", ["h", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["e"]),
+        helper.make_node("Add", ["e", "g"], ["b"]),
+        helper.make_node("QuantizeLinear", ["b", "scale", "zero"], ["y1"]),
+    ]
+    constants = {"scale": np.float32(0.5), "zero": np.uint8(3)}
+    made = model(nodes, [value("x", (1, 4, 6, 6), TensorProto.UINT8)], ["y0", "y1"], constants)
+    given = answer(made, tmp_path, NNAPI_NCHW)
+    assert (given.error, given.partitions) == (None, (("d", "f", "a", "y0", "e", "g", "b", "y1"),))
+    assert given.load is not None
+    assert given.load.rounds == (1, 1)
+
+
+@pytest.mark.parametrize("api_level", [27, 31])
+def test_a_graph_of_quantized_functions_is_answered(api_level: int) -> None:
+    """47 functions of HardSwish and their like between shared Q and DQ; its batch is open, so nothing is claimed."""
+    path = str(Path(__file__).with_name("quantized_functions.onnx"))
+    settings = Settings(provider="nnapi", ort_release=(1, 23), api_level=api_level)
+    request = PartitionRequest(source=SourceModel(path=path), settings=settings, likely=True)
+    given = judge(request)
+    assert (given.error, given.nodes, given.partitions) == (None, 95, ())
+    assert given.fixed is not None
+    assert given.fixed.claimed == {27: 25, 31: 43}[api_level]

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.partition.answer import Decision, ModelAnswer, Settings
 from pipeline.partition.reference.ask import LibraryClaims
-from pipeline.partition.reference.diff import as_answer, diff_claims, differing, same_claims
+from pipeline.partition.reference.compare import as_answer, diff_claims, differing, same_claims
 
 NNAPI = Settings(provider="nnapi", ort_release=(1, 29))
 NAMES = ("a", "b", "c", "d")
@@ -24,7 +24,7 @@ def answer(*groups: Sequence[str], names: Sequence[str] = NAMES) -> ModelAnswer:
     )  # fmt: skip
     return ModelAnswer(
         path="m.onnx", ep="nnapi", ort_release="1.29", nodes=len(names), claimed=len(places), decisions=decisions,
-        partitions=tuple(map(tuple, groups)), shapes_from="onnxruntime 1.29.0",
+        partitions=tuple(map(tuple, groups)), shapes_from="1.29.0",
     )  # fmt: skip
 
 

@@ -17,8 +17,19 @@ from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes import mixed
 from pipeline.passes.base import Feeds, Model, PassContext, Step
-from pipeline.passes.evaluator import VERY_GOOD_DB, Evaluator, PartitionCount, sqnr_db
-from pipeline.passes.mixed import LayerLoss, MixedOptions, MixedSearch, Trial, mixed_precision, search_of
+from pipeline.passes.mixed import (
+    VERY_GOOD_DB,
+    Evaluator,
+    LayerLoss,
+    MixedOptions,
+    MixedSearch,
+    PartitionCount,
+    Trial,
+    mixed_precision,
+    provider_settings,
+    search_of,
+    sqnr_db,
+)
 from pipeline.passes.registry import run_passes
 from pipeline.passes.static import quantize
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, saved
@@ -136,7 +147,7 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
             raise KeyboardInterrupt
         return real(*arguments, **named)
 
-    monkeypatch.setattr("pipeline.passes.evaluator.quantize", counted)
+    monkeypatch.setattr("pipeline.passes.mixed.quantize", counted)
     with pytest.raises(KeyboardInterrupt):
         searched(model, tmp_path, options)
     again = searched(model, tmp_path, options)
@@ -185,9 +196,9 @@ def test_noise_of_outputs_counts_by_output() -> None:
 def test_a_search_among_useless_choices_can_be_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON has no infinity: outputs of NaN have a figure, in the record and in what is kept."""
     model, options = net(tmp_path), MixedOptions(goal_db=40, evaluations=6)
-    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", lambda *_: sqnr_db([[np.ones(1)]], [[np.full(1, np.nan)]]))
+    monkeypatch.setattr("pipeline.passes.mixed.sqnr_db", lambda *_: sqnr_db([[np.ones(1)]], [[np.full(1, np.nan)]]))
     assert searched(model, tmp_path, options).best.sqnr_db == -VERY_GOOD_DB
-    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", None)
+    monkeypatch.setattr("pipeline.passes.mixed.sqnr_db", None)
     assert searched(model, tmp_path, options).start.sqnr_db == -VERY_GOOD_DB, "found where it was kept"
 
 
@@ -200,7 +211,7 @@ def test_more_evaluations_go_on_where_fewer_ended(tmp_path: Path, monkeypatch: p
         calls.append(1)
         return sqnr_db(wanted, given)
 
-    monkeypatch.setattr("pipeline.passes.evaluator.sqnr_db", counted)
+    monkeypatch.setattr("pipeline.passes.mixed.sqnr_db", counted)
     more = searched(model, tmp_path, MixedOptions(goal_db=100, evaluations=12))
     assert len(calls) <= more.evaluations - few.evaluations + 2, "some are asked for in the longer search only"
 
@@ -254,6 +265,12 @@ def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypa
     assert found.start.partitions == 1
 
 
+def test_partitions_are_counted_for_a_phone() -> None:
+    settings = provider_settings("nnapi", 29, "")
+    assert settings is not None
+    assert (settings.abi, settings.android, settings.api_level) == ("arm64-v8a", True, 29)
+
+
 def test_partitions_are_those_of_the_rules(tmp_path: Path) -> None:
     """One dense layer left float in the middle of a chain that NNAPI claims whole."""
 
@@ -282,7 +299,7 @@ def test_partitions_of_open_dimensions_are_those_of_the_samples(tmp_path: Path) 
 
 
 def test_a_provider_without_rules_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no rules are known of 'qnn'"):
+    with pytest.raises(ConfigError, match="model: no rules for the execution provider 'qnn'"):
         searched(net(tmp_path), tmp_path, MixedOptions(provider="qnn"))
 
 

@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from pipeline.core.errors import ConfigError
@@ -104,9 +105,20 @@ def test_each_precision_once() -> None:
     assert resolve_precisions(["float", "nnapi", "u8s8nnapi", "cpu-arm64"], 31) == ("", "u8s8nnapi", "s8s8pc")
 
 
+@pytest.mark.parametrize(
+    ("word", "answers"),
+    [("int8", ("cpu-arm64", "nnapi", "auto")), ("INT8", ("auto",)), ("half", ("fp16",)), ("u8s8p", ("u8s8pc",))],
+)
+def test_a_usual_word_gets_the_names_to_choose_among(word: str, answers: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_precision(word)
+    assert all(answer in caught.value.remedy for answer in answers)
+    assert len(caught.value.remedy) < 120
+
+
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="there is no precision 'int8'") as caught:
-        resolve_precision("int8", where="my.toml:7")
+    with pytest.raises(ConfigError, match="there is no precision 'zzz'") as caught:
+        resolve_precision("zzz", where="my.toml:7")
     assert caught.value.where == "my.toml:7"
     assert "u8s8pc" in caught.value.remedy
     with pytest.raises(ConfigError) as caught:
@@ -120,3 +132,9 @@ def test_per_channel_weights_are_not_tried_where_nnapi_has_none() -> None:
     assert candidates("cpu-arm64")[0] == "s8s8pc"
     assert candidates("cpu-x86_64")[0] == "u8s8pc"
     assert candidates("qnn") == ()
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_precision_can_leave_nodes_float(name: str) -> None:
+    (step,) = steps_at(name, None, ("Pow_1",))
+    assert msgspec.structs.asdict(options_of(step))["exclude"] == ("Pow_1",)

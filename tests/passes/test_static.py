@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
-from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.dataset.candidates import open_session, run_session
 from pipeline.model.onnx_model import LoadedModel, prepare_model
 from pipeline.passes.base import Feeds, NotApplicable, Step
 from pipeline.passes.calibration import TensorRanges, calibrate
-from pipeline.passes.registry import run_passes
+from pipeline.passes.registry import parse_step, run_passes
 from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq
 from tests import onnx_samples
 from tests.ground_truth import ORACLE
@@ -122,6 +122,20 @@ def test_a_quantized_model_is_refused(tmp_path: Path) -> None:
     model = saved(onnx_samples.quantized(), tmp_path)
     with pytest.raises(NotApplicable, match="quantized already"):
         static_qdq(model, StaticOptions(), context(tmp_path, feeds(model, 1)))
+
+
+@pytest.mark.parametrize("name", ["static-qdq", "qoperator", "mixed-precision"])
+def test_what_no_data_help_is_said_before_that_data_lack(tmp_path: Path, name: str) -> None:
+    step = parse_step(name)
+    with pytest.raises(NotApplicable, match=f"{name}: the model is quantized already"):
+        run_passes(saved(onnx_samples.quantized(), tmp_path), [step], context(tmp_path))
+    nothing = onnx_samples.make(
+        [onnx.helper.make_node("Tan", ["x"], ["y"])], [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])], []
+    )
+    with pytest.raises(NotApplicable, match=f"{name}: the model has no operator to quantize"):
+        run_passes(saved(nothing, tmp_path), [step], context(tmp_path))
+    with pytest.raises(MissingError, match=f"{name} needs calibration data"):
+        run_passes(saved(onnx_samples.linear(8), tmp_path), [step], context(tmp_path))
 
 
 def test_no_operator_to_quantize_is_said(tmp_path: Path) -> None:

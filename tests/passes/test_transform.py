@@ -17,9 +17,9 @@ from pipeline.model.onnx_model import LeanModel
 from pipeline.model.sources import SourceModel
 from pipeline.passes import registry, run
 from pipeline.passes.base import Effect, Options, Pass, PassContext, Step
-from tests.cli.commands import Done, ort_mobile
+from tests.command import Done, ort_mobile
 from tests.ground_truth import ORACLE
-from tests.onnx_samples import linear, save
+from tests.onnx_samples import linear, make, save, value
 from tests.passes.real_models import extract
 
 
@@ -105,6 +105,20 @@ def test_a_wrong_result_is_not_written(folder: Path, monkeypatch: pytest.MonkeyP
     report = run.transform(request)
     assert report.verification
     assert report.verification.failed
+
+
+@pytest.mark.parametrize("weight", [np.nan, np.inf])
+def test_outputs_without_a_figure_are_not_called_equal(weight: float, tmp_path: Path) -> None:
+    weights = np.eye(4, 16, dtype=np.float32)
+    weights[1, 1] = weight
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = make([node], [value("x", [4, 4])], [value("y", [4, 16])], [onnx.numpy_helper.from_array(weights, "w")])
+    onnx.save(model, tmp_path / "m.onnx")
+    done = transform(tmp_path, "m.onnx", "o.onnx", "--do", "weight-only")
+    assert done.code == 0, done.err
+    assert "to the last bit" not in done.out
+    assert "y: cannot judge on random inputs: NaN or infinity where the original has numbers" in done.out
+    assert "warning: the output 'y' was not compared" in done.err
 
 
 @pytest.mark.parametrize(
@@ -257,7 +271,7 @@ def test_a_damaged_cache_costs_time_only(folder: Path) -> None:
 def test_the_key_follows_our_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not cached(folder)
     assert cached(folder)
-    monkeypatch.setattr(run, "sources_digest", lambda: "other sources")
+    monkeypatch.setattr(run, "sources_digest", lambda _module: "other sources")
     assert not cached(folder)
 
 

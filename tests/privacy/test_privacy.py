@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from device_runner import NO_TELEMETRY, TELEMETRY_VARIABLE
-from device_runner.adb.tools import RUN as RUN_PROBE
-from device_runner.perf_test_adb import RUN as RUN_PERF_TEST
+from device_runner.adb.device import RUN as RUN_PERF_TEST
+from device_runner.adb.device import RUN as RUN_PROBE
 from tests.privacy.tracing import ROOT, compile_tracer, own_folders, trace
 
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"

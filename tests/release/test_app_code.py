@@ -9,8 +9,8 @@ import pytest
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.release.app_code import Code, code_for, cpp, java, java_text, kotlin, swift, swift_text
 from tests.debian_packages import unpacked
+from tests.features.android.jvm import fetched
 from tests.ort_models import conv_relu, convert
-from tests.release.android.jvm import fetched
 
 JAR = "jvm:1.28.0"
 FILE = 'my "model" $x.ort'

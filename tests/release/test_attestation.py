@@ -12,13 +12,15 @@ import msgspec
 import pytest
 
 from device_runner.spec import RunOptions
+from pipeline.accuracy.score import AccuracyResult
+from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProofRow, ProvenLibrary
 from pipeline.release.attestation import PREDICATE_TYPE, AttestedTests, told
 from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE, verify_bundle
 from pipeline.release.signature import sign_bundle
-from tests.release.test_delta import bundle
+from tests.features.updates.test_delta import bundle
 from tests.release.test_signature import code, run, write_keys
 
 GOOD = OutputCheck(output="y", passed=True)
@@ -102,6 +104,19 @@ def test_what_could_not_run_is_no_passed_test(tmp_path: Path) -> None:
     assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
     predicate = statement(tmp_path / "bundle")["predicate"]
     assert (predicate["warnedTests"], predicate["passedTests"]) == (["library/app.aar"], [])
+
+
+@pytest.mark.parametrize(("budget", "result"), [(0.01, "FAILED"), (None, "WARNED")])
+def test_an_accuracy_that_could_not_be_computed_did_not_pass(tmp_path: Path, budget: float | None, result: str) -> None:
+    unknown = AccuracyResult(
+        model="m", metric="cosine", labelled=False, samples=12, data="d", value=None, max_drop=budget
+    )
+    own = ArtifactAccuracy(model="m", variant="basic-fixed", result=unknown)
+    made(tmp_path, evidence(accuracy=[msgspec.to_builtins(own)]))
+    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    predicate = statement(tmp_path / "bundle")["predicate"]
+    assert predicate["result"] == result
+    assert not any(name.startswith("accuracy/") for name in predicate["passedTests"])
 
 
 def test_a_bundle_without_tests_attests_none(tmp_path: Path) -> None:

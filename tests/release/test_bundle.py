@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from device_runner.spec import ElementType, RunOptions
+from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.cli.release import verify
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, Severity
@@ -44,7 +44,7 @@ SHIPS = (
         variant=Variant(level=Level.BASIC),
         file="models/m.ort",
         semantic_digest="1" * 64,
-        provider="cpu",
+        runs=(RunOptions(),),
         ort_release="1.31",
         basis="advised",
     ),
@@ -161,8 +161,8 @@ def entry(path: str) -> dict[str, Any]:
         (lambda d: d["content"]["files"].append(entry("models//m.ort")), "not a plain path: models//m.ort"),
         (lambda d: d["content"]["files"].append(entry("./models/m.ort")), "not a plain path: ./models/m.ort"),
         (lambda d: d["content"]["files"].append(entry("manifest.json")), "not a plain path: manifest.json"),
-        (lambda d: d["content"]["files"].append(entry("a" * 5000)), "cannot be read: " + "a" * 200 + " (File name"),
-        (lambda d: d["content"]["files"].append(entry("m/" * 3000)), "cannot be read: m/"),
+        (lambda d: d["content"]["files"].append(entry("a" * 5000)), "not a plain path: " + "a" * 200),
+        (lambda d: d["content"]["files"].append(entry("m/" * 3000)), "not a plain path: m/"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(
@@ -216,6 +216,73 @@ def test_the_digest_of_the_maker_tells_a_bundle_from_another(tmp_path: Path) -> 
     with pytest.raises(CheckFailed, match="another bundle") as caught:
         verify_bundle(tmp_path / "bundle", digest)
     assert f"expected is {digest}" in caught.value.why
+
+
+def test_the_digest_of_the_manifest_covers_evidence_and_that_of_the_content_does_not(tmp_path: Path) -> None:
+    content = bundle_in(tmp_path)
+    bundle = tmp_path / "bundle"
+    whole = sha256_of(bundle / MANIFEST_FILE)
+    results = [CliRunner().invoke(verify, [str(bundle), "--digest", digest]) for digest in (content, whole)]
+    for digest, result in zip((content, whole), results, strict=True):
+        assert f"{digest} (as expected)" in result.output
+        assert result.output.count("(as expected)") == 1
+    assert "covers README.md, models/m.ort, operators/required_operators.config\n" in results[0].output
+    assert f"not what was measured and tested: {SBOM_FILE}, the evidence in manifest.json" in results[0].output
+    reseal(bundle, lambda document: document["evidence"].update(seconds=0.001))
+    verify_bundle(bundle, content)
+    with pytest.raises(CheckFailed, match="another bundle"):
+        verify_bundle(bundle, whole)
+
+
+def test_that_a_bundle_must_not_ship_cannot_be_taken_out_under_its_digest(tmp_path: Path) -> None:
+    digest = bundle_in(tmp_path, attest=lambda _: proof(failed=True))
+    bundle = tmp_path / "bundle"
+    reseal(bundle, lambda document: document["evidence"].pop(PROOFS))
+    with pytest.raises(CheckFailed, match="do not ship"):
+        refuse_unproven(bundle, verify_bundle(bundle, digest))
+    reseal(bundle, lambda document: document["content"].pop("do_not_ship"))
+    with pytest.raises(CheckFailed, match="another bundle"):
+        verify_bundle(bundle, digest)
+
+
+@pytest.mark.parametrize(
+    ("paths", "finding"),
+    [
+        (["models/M.ORT"], "one name on some file systems: models/M.ORT and models/m.ort"),
+        (["Models/n.ort"], "one name on some file systems: Models and models"),
+        (["Manifest.json"], "one name on some file systems: Manifest.json and manifest.json"),
+        (["models/m.ort/x"], "one name on some file systems: models/m.ort and models/m.ort"),
+        (["models/\u00e4", "models/a\u0308"], "one name on some file systems: models/a"),
+        (["models/n\u202etro.txt"], "not a plain path"),
+    ],
+)
+def test_names_that_other_file_systems_take_for_one_are_refused(tmp_path: Path, paths: list[str], finding: str) -> None:
+    bundle_in(tmp_path)
+    reseal(tmp_path / "bundle", lambda document: document["content"]["files"].extend(map(entry, paths)))
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert finding in caught.value.why
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    manifest = tmp_path / "bundle" / MANIFEST_FILE
+    manifest.write_text(manifest.read_text().replace('"evidence": {', '"evidence": {}, "evidence": {', 1))
+    (manifest.parent / SEAL_FILE).write_bytes(sealed(manifest.read_bytes()))
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(manifest.parent)
+    assert "the key 'evidence' is there twice" in caught.value.why
+
+
+@pytest.mark.parametrize(("count", "end"), [(1000, "; and 980 more"), (20_000, "a bundle has at most 10,000")])
+def test_findings_are_counted_and_the_first_are_named(tmp_path: Path, count: int, end: str) -> None:
+    bundle_in(tmp_path)
+    missing = [entry(f"models/{number}") for number in range(count)]
+    reseal(tmp_path / "bundle", lambda document: document["content"]["files"].extend(missing))
+    with pytest.raises(CheckFailed) as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert caught.value.why.endswith(end)
+    assert len(caught.value.why) < 2000
 
 
 UNPRIVILEGED = "--bounding-set=-dac_override,-dac_read_search,-fowner"
@@ -274,53 +341,32 @@ def test_a_manifest_that_points_outside_is_refused_unread(tmp_path: Path, path: 
     assert "unreadable" in caught.value.why
 
 
-def older(bundle: Path, version: int) -> None:
-    """Make a bundle one of version 1 or 2, sealed as it was then."""
-    document = json.loads((bundle / MANIFEST_FILE).read_text())
-    for ships in document["content"]["ships"]:
-        for key in ("library", "library_kind", *(("runs",) if version == 1 else ())):
-            del ships[key]
-    del document["content"]["models"], document["reports"]
-    (bundle / SBOM_FILE).unlink()
-    (bundle / SBOM_FILE).parent.rmdir()
-    if version == 1:
-        del document["references"]
-    seal(bundle, document | {"version": version, "content_sha256": content_digest(document["content"])})
-
-
 def seal(bundle: Path, document: dict[str, Any]) -> None:
     (bundle / MANIFEST_FILE).write_text(json.dumps(document))
     (bundle / SEAL_FILE).write_text(f"{sha256_of(bundle / MANIFEST_FILE)}  {MANIFEST_FILE}\n")
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_bundle_is_still_proven_by_its_own_digest(tmp_path: Path, version: int) -> None:
-    newer = bundle_in(tmp_path)
-    older(tmp_path / "bundle", version)
-    manifest = verify_bundle(tmp_path / "bundle")
-    assert (manifest.version, manifest.references, manifest.content.ships[0].runs) == (version, (), ())
-    assert (manifest.reports, manifest.content.models, manifest.content.ships[0].library) == ((), (), "")
-    assert manifest.content_sha256 != newer
+@pytest.mark.parametrize("version", [0, 2, 5])
+def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version: int) -> None:
+    bundle_in(tmp_path)
+    seal(tmp_path / "bundle", {"version": version, "of": "another time"})
+    with pytest.raises(ConfigError, match=f"this document has version {version}") as caught:
+        verify_bundle(tmp_path / "bundle")
+    assert (caught.value.where, "reads version 1" in caught.value.why) == (
+        str(tmp_path / "bundle" / MANIFEST_FILE),
+        True,
+    )
 
 
-def test_a_stored_bundle_of_version_4_is_read(tmp_path: Path) -> None:
-    """As the release before wrote it, with its own digest."""
-    with zipfile.ZipFile(Path(__file__).parent / "bundle_v4.zip") as archive:
-        archive.extractall(tmp_path)
-    manifest = verify_bundle(tmp_path, "bd15b62813e5c059db2b1534a192be1fc0d38f46d0b09bdba359dca7a8f541c3")
-    assert manifest.version == 4
-    assert (manifest.content.requires, manifest.content.rollback) == (msgspec.UNSET, msgspec.UNSET)
-    assert manifest.content.models[0].license is msgspec.UNSET
-
-
-@pytest.mark.parametrize("version", [0, 6, None, "2"])
-def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version: object) -> None:
+def test_a_bundle_of_development_is_refused(tmp_path: Path) -> None:
     bundle_in(tmp_path)
     document = json.loads((tmp_path / "bundle" / MANIFEST_FILE).read_text())
-    seal(tmp_path / "bundle", {"version": version, "of": "another time"} if version else document | {"version": 0})
-    with pytest.raises(ConfigError, match="this bundle has version") as caught:
+    del document["content"]["ships"][0]["runs"]
+    seal(tmp_path / "bundle", document | {"content_sha256": content_digest(document["content"])})
+    with pytest.raises(CheckFailed) as caught:
         verify_bundle(tmp_path / "bundle")
-    assert "versions 1 and 2 and 3 and 4 and 5" in caught.value.why
+    assert "unreadable" in caught.value.why
+    assert "`runs`" in caught.value.why
 
 
 def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:
@@ -334,7 +380,7 @@ def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:
         dtype=ElementType.FLOAT32,
         shape=(2,),
     )
-    reference = KeptReference(model="m", inputs=(tensor,), max_relative_error=1e-3)
+    reference = KeptReference(model="m", inputs=(tensor,), tolerance=Tolerance(max_relative_error=1e-3))
     return reference, {tensor.path: folder / "input_0.bin"}
 
 
@@ -383,14 +429,15 @@ def test_a_bundle_whose_proof_failed_is_whole_and_must_not_ship(tmp_path: Path) 
     verify_bundle(tmp_path / "bundle")
     result = CliRunner().invoke(verify, [str(tmp_path / "bundle")])
     assert isinstance(result.exception, CheckFailed)
-    assert "do not ship this bundle: it failed in app.aar" in str(result.exception)
-    assert str(result.exception).count("m basic-fixed (cpu): the library has no kernel for Erf") == 1
+    assert "do not ship this bundle: it failed in the library that ships" in str(result.exception)
+    assert str(result.exception).count("app.aar: m basic-fixed (cpu): the library has no kernel for Erf") == 1
     bundle_in(tmp_path, attest=lambda _: proof(failed=False))
     assert CliRunner().invoke(verify, [str(tmp_path / "bundle")]).exit_code == 0
 
 
 def test_a_proof_that_is_none_is_refused(tmp_path: Path) -> None:
-    bundle_in(tmp_path, attest=lambda _: {PROOFS: [{"rows": 3}]})
+    bundle_in(tmp_path)
+    reseal(tmp_path / "bundle", lambda document: document["evidence"].update({PROOFS: [{"rows": 3}]}))
     with pytest.raises(CheckFailed, match="the proofs in manifest"):
         refuse_unproven(tmp_path / "bundle", verify_bundle(tmp_path / "bundle"))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from device_runner.device import DeviceFacts
 from device_runner.result import Mark
 from device_runner.spec import RunOptions
-from pipeline.campaign.statistics import DecisionRule, Round, RunGroup
+from pipeline.campaign.statistics import DecisionRule, Round, RunGroup, Verdict
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
@@ -13,6 +13,10 @@ from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
 PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
 HERE = DeviceFacts(name="local", platform="linux", abis=("x86_64",))
 DEVICES = {"adb:1": PHONE, "local": HERE}
+PHONES = {
+    name: DeviceFacts(name=name, platform="android", abis=("arm64-v8a",), api_level=33, soc=soc)
+    for name, soc in (("adb:fast", "SM8650"), ("adb:slow", "SM4250"))
+}
 ANDROID = Target(name="android", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
 
 
@@ -93,6 +97,59 @@ def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:
     assert choice.reason.startswith("not measured on an android arm64-v8a device")
 
 
+def test_across_phones_what_loses_least_on_its_worst_phone_ships_and_says_where_it_is_slower() -> None:
+    level_all, basic = artifact(Level.ALL), artifact(Level.BASIC)
+    runs = [
+        measured(level_all, 10.0, "adb:fast"), measured(basic, 10.9, "adb:fast"),
+        measured(level_all, 60.0, "adb:slow"), measured(basic, 20.0, "adb:slow"),
+    ]  # fmt: skip
+    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
+    assert choice is not None
+    assert choice.artifact is basic
+    assert choice.device == "adb:fast"
+    assert choice.reason == (
+        "of 2 measured on adb:fast and adb:slow it loses least on its worst device, adb:fast; slower than another: "
+        "on adb:fast 1.09 times all-fixed/cpu (1.09 to 1.09)"
+    )
+    assert {device: (one.baseline, one.verdict) for device, one in choice.slower.items()} == {
+        "adb:fast": ("all-fixed/cpu", Verdict.SLOWER)
+    }
+
+
+def test_what_is_fastest_on_every_phone_names_the_one_where_it_takes_longest() -> None:
+    level_all, basic = artifact(Level.ALL), artifact(Level.BASIC)
+    runs = [measured(of, ms * x, name) for name, x in (("adb:fast", 1), ("adb:slow", 3)) for of, ms in
+            ((level_all, 10.0), (basic, 20.0))]  # fmt: skip
+    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
+    assert choice is not None
+    assert (choice.artifact, choice.device, choice.slower) == (level_all, "adb:slow", {})
+    assert choice.reason == "the fastest of 2 on each of adb:fast and adb:slow"
+
+
+def test_what_failed_on_a_phone_is_no_choice_where_another_ran_on_all() -> None:
+    level_all, basic = artifact(Level.ALL), artifact(Level.BASIC)
+    runs = [measured(level_all, 1.0, "adb:fast"), measured(basic, 9.0, "adb:fast"), measured(basic, 9.0, "adb:slow")]
+    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
+    assert choice is not None
+    assert choice.artifact is basic
+    alone = choose(ANDROID, [], [*runs[:1], measured(basic, 9.0, "adb:slow")], PHONES, DecisionRule())
+    assert alone is not None
+    assert "without a sound run on adb:slow" in alone.reason
+
+
+def test_equals_on_every_phone_are_tied_and_the_smaller_file_ships() -> None:
+    runs = [
+        measured(artifact(level, size=size), ms * (1 + 0.001 * size), name)
+        for name, ms in (("adb:fast", 10.0), ("adb:slow", 60.0))
+        for level, size in ((Level.ALL, 2), (Level.BASIC, 1), (Level.EXTENDED, 0))
+    ]
+    runs[-1] = measured(runs[-1].artifact, 90.0, "adb:slow")
+    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
+    assert choice is not None
+    assert choice.artifact.variant.name == "basic-fixed"
+    assert "statistically tied with the best; simplest of the 2 tied ones" in choice.reason
+
+
 def rejected(*levels: Level) -> list[Rejected]:
     why = "failed the numeric check"
     return [Rejected(variant=f"{one.value}-fixed", level=one, why=why, error=0.1 * n) for n, one in enumerate(levels)]
@@ -121,6 +178,19 @@ def test_nobodys_documentation_is_quoted_for_what_it_does_not_say() -> None:
         assert choice is not None
         assert choice.reason.endswith(reason)
         assert "documentation" not in choice.reason
+
+
+def test_of_levels_that_fuse_alike_a_much_larger_file_is_not_advised() -> None:
+    """Level all may widen half weights; a few bytes more, and a level that fuses less, decide nothing."""
+    sizes = {Level.ALL: 1100, Level.EXTENDED: 552, Level.BASIC: 300}
+    choice = choose(ANDROID, [artifact(level, size=size) for level, size in sizes.items()], [], DEVICES, DecisionRule())
+    assert choice is not None
+    assert choice.artifact.variant.level is Level.EXTENDED
+    assert choice.reason.endswith("with the same fusions level all makes it 2.0 times as large")
+    sizes[Level.ALL] = 560
+    choice = choose(ANDROID, [artifact(level, size=size) for level, size in sizes.items()], [], DEVICES, DecisionRule())
+    assert choice is not None
+    assert choice.artifact.variant.level is Level.ALL
 
 
 def test_nothing_to_ship_is_no_choice() -> None:

@@ -13,8 +13,8 @@ from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
 from pipeline.release.manifest import AppRule, ModelSignature, Shipped, TensorSignature, verify_bundle
 from pipeline.release.sbom import SBOM_FILE
+from tests.features.updates.test_delta import bundle
 from tests.release.test_bundle import SHIPS
-from tests.release.test_delta import bundle
 
 TENSOR = TensorSignature(name="x", dtype=ElementType.FLOAT32, shape=(1, "n", None))
 MODEL = ModelSignature(model="m", inputs=(TENSOR,), outputs=(TENSOR,), license="Apache-2.0")
@@ -87,7 +87,7 @@ def test_figures_have_their_intervals(tmp_path: Path) -> None:
 
 
 def test_an_unknown_licence_is_said_and_never_guessed(tmp_path: Path) -> None:
-    unlicensed = msgspec.structs.replace(MODEL, license=msgspec.UNSET)
+    unlicensed = msgspec.structs.replace(MODEL, license="")
     found = bill(tmp_path, models=(unlicensed,), requires=())
     for part in (*parts(found, "machine-learning-model"), *parts(found, "library")):
         assert "licenses" not in part

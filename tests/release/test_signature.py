@@ -1,6 +1,7 @@
 """Signatures of bundles: deterministic, read by others, and refused for every change, other keys and damaged files."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.main import cli
 from pipeline.core.errors import CheckFailed
-from pipeline.release.envelope import read_public_key
+from pipeline.release.envelope import read_private_key, read_public_key
 from pipeline.release.manifest import SIGNATURE_FILE, verify_bundle
 from pipeline.release.signature import verify_signature
 from tests.release.test_bundle import bundle_in
@@ -73,9 +74,10 @@ def test_a_signature_tells_who_made_the_bundle(signed: Path) -> None:
 @pytest.mark.parametrize("curve", CURVES)
 def test_the_same_bundle_and_key_give_the_same_bytes(tmp_path: Path, curve: str) -> None:
     key = write_keys(tmp_path, curve=CURVES[curve])
+    bundle_in(tmp_path / "a")  # made once: the manifest says when, and is signed
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
     found = []
     for place in ("a", "b"):
-        bundle_in(tmp_path / place)
         assert code(run("sign", tmp_path / place / "bundle", "--key", key)) == 0
         found.append((tmp_path / place / "bundle" / SIGNATURE_FILE).read_bytes())
         assert code(run("verify", tmp_path / place / "bundle", "--key", tmp_path / "key.pub")) == 0
@@ -213,3 +215,13 @@ def test_the_standards_own_program_agrees(signed: Path) -> None:
     model.write_bytes(before)
     assert theirs("sign", "key", str(signed), *signature, "--private_key", str(signed.parent / "key.pem")) == 0
     assert code(run("verify", signed, "--key", signed.parent / "key.pub")) == 0
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o644, True), (0o640, True)])
+def test_a_private_key_that_others_can_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
+) -> None:
+    key = write_keys(tmp_path)
+    key.chmod(mode)
+    read_private_key(key, None)
+    assert ("can read the private key" in caplog.text) == warned

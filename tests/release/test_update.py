@@ -7,17 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.convert.operator_configs import TYPED_CONFIG_FILE, config_texts
+from device_runner.spec import RunOptions
+from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.release.manifest import AppRule, Fallback, ModelSignature, TensorSignature, verify_bundle
 from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
+from tests.features.updates.test_delta import bundle, code, files_of, run
 from tests.onnx_samples import conv_bn
 from tests.ort_models import conv_relu, convert
 from tests.release.test_bundle import SHIPS
-from tests.release.test_delta import bundle, code, files_of, run
 
 MODEL = ModelSignature(model="m", inputs=(TensorSignature(name="x", dtype=None, shape=None),), outputs=())
-ONE = msgspec.structs.replace(SHIPS[0], ort_release="1.29.0", provider="nnapi", library_kind="minimal")
+ONE = msgspec.structs.replace(
+    SHIPS[0], ort_release="1.29.0", runs=(RunOptions(provider="nnapi"),), library_kind="minimal"
+)
 
 
 def rule(**changes: Any) -> AppRule:
@@ -60,15 +63,17 @@ def test_each_part_of_the_rule_refuses_alone(tmp_path: Path, app: App, changes: 
     assert (why in found) if why else (found == "")
 
 
-def test_an_older_installed_bundle_is_compared_by_its_models(tmp_path: Path) -> None:
-    old = bundle(tmp_path, b"model", "old", ships=(ONE,), models=(MODEL,))
-    assert refused(App(release="1.29.0"), old, made(tmp_path, "new")) == ""
-    assert "inputs or outputs" in refused(App(release="1.29.0"), old, made(tmp_path, "new", signature_sha256="4" * 64))
+def test_the_remedy_names_the_target_that_fits(tmp_path: Path) -> None:
+    rules = (rule(), rule(target="ios", lowest_release="1.24.0", below_release="1.25"))
+    old, new = made(tmp_path, "old", requires=rules), made(tmp_path, "new", requires=rules)
+    with pytest.raises(CheckFailed) as caught:
+        refuse_misfit(App(release="1.29.0"), verify_bundle(old), verify_bundle(new), new)
+    assert caught.value.remedy == "name the app's target: --target phone"
 
 
 def test_a_bundle_without_a_rule_is_refused_where_a_rule_is_asked_for(tmp_path: Path) -> None:
     new = bundle(tmp_path, b"model", "new", ships=(ONE,), models=(MODEL,))
-    assert "an earlier release of ort-mobile made it" in refused(App(release="1.29.0"), made(tmp_path, "old"), new)
+    assert "does not say what it requires of apps" in refused(App(release="1.29.0"), made(tmp_path, "old"), new)
 
 
 def test_operators_are_those_that_the_library_was_built_with(tmp_path: Path) -> None:
@@ -84,13 +89,13 @@ def test_operators_are_those_that_the_library_was_built_with(tmp_path: Path) -> 
 def test_the_rule_is_made_of_what_ships(tmp_path: Path) -> None:
     artifact = convert(conv_bn(8), tmp_path / "m.ort", level="none")
     named = msgspec.structs.replace(ONE, library="android:1.29.0", ort_release="1.29")
-    line = msgspec.structs.replace(ONE, target="linux", ort_release="1.31", provider="cpu")
+    line = msgspec.structs.replace(ONE, target="linux", ort_release="1.31", runs=(RunOptions(),))
     phone, linux = requirements(
         (named, line), (MODEL,), {ONE.file: artifact}, {TYPED_CONFIG_FILE: ""}, {"phone": "MIT"}
     )
     assert (phone.lowest_release, phone.below_release, phone.format_version) == ("1.29.0", "1.30", 6)
     assert (phone.providers, phone.custom_domains, phone.library_license) == (("nnapi",), (), "MIT")
-    assert (linux.lowest_release, linux.below_release, linux.library_license) == ("1.31", "1.32", msgspec.UNSET)
+    assert (linux.lowest_release, linux.below_release, linux.library_license) == ("1.31", "1.32", "")
     assert phone.signature_sha256 == signature_digest([MODEL])
     assert phone.operators_sha256 == sha256(b"").hexdigest()
 

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from pipeline.campaign.record import Host
+from pipeline.accuracy.score import AccuracyResult
+from pipeline.campaign.record import ArtifactAccuracy, Host, ModelFacts
+from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
 from pipeline.report import html, markdown, terminal
@@ -25,8 +27,9 @@ UNKNOWN = OutputCheck(
     reason="cannot judge on random inputs: the output is nearly constant there (0 to 1e-09)",
 )  # fmt: skip
 CHOICE = ChoiceRow(
-    target="phone", model="m", variant="all-fixed", run="cpu", file="m.all-fixed.ort", reason="the fastest of 3"
-)
+    target="phone", model="m", variant="all-fixed", run="cpu", file="m.all-fixed.ort", reason="the fastest of 3",
+    device="adb:1",
+)  # fmt: skip
 
 
 def report(**changes: object) -> CampaignReport:
@@ -39,7 +42,7 @@ def report(**changes: object) -> CampaignReport:
 
 def texts(given: CampaignReport) -> dict[str, str]:
     out = io.StringIO()
-    terminal.show(given, Console(file=out, width=200))
+    terminal.show_report(given, Console(file=out, width=200))
     return {"terminal": out.getvalue(), "markdown": markdown.render(given), "html": html.render(given)}
 
 
@@ -47,6 +50,35 @@ def test_what_was_checked_and_measured_is_ready() -> None:
     found = banner(report())
     assert found is not None
     assert (found.state, found.headline, found.reasons) == (BannerState.READY, "Ready to ship: 1 artifact", ())
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+def test_a_choice_that_is_slower_on_a_phone_is_a_reservation_with_its_figure(style: str) -> None:
+    slower = {"adb:fast": Comparison(
+        baseline="basic-fixed/cpu", ratio=1.09, low=1.08, high=1.1, rounds=5, margin=0.05, verdict=Verdict.SLOWER
+    )}  # fmt: skip
+    given = report(choices=(msgspec.structs.replace(CHOICE, device="adb:fast", slower=slower),))
+    found = banner(given)
+    assert found is not None
+    assert found.state is BannerState.CAUTION
+    assert "slower than another on adb:fast 1.09 times basic-fixed/cpu (1.08 to 1.10)" in texts(given)[style]
+
+
+@pytest.mark.parametrize("style", ["terminal", "markdown", "html"])
+def test_what_a_guess_froze_and_random_inputs_are_reservations(style: str) -> None:
+    model = ModelFacts(
+        name="m", file="m.onnx", inputs=("x: float32[1, 1, 64, 224]",), dimensions={"batch": 1, "image_width": 224},
+        guessed=("image_width",),
+    )  # fmt: skip
+    checks = (
+        ArtifactCheck(model="m", variant="all-fixed", checks=(msgspec.structs.replace(GOOD, random_inputs=True),)),
+    )
+    text = texts(report(models=(model,), checks=checks))[style]
+    assert "Ready to ship with reservations: 1 artifact" in text
+    assert "image_width was fixed to 224 by a guess: the files take no other size" in text
+    assert "outputs of m were compared on random inputs only: give test data" in text
+    if style != "terminal":
+        assert "batch → 1, image_width → 224 (guessed)" in text
 
 
 def test_a_gain_that_is_shown_is_said_although_others_may_be_as_good() -> None:
@@ -135,7 +167,7 @@ def test_what_could_not_be_judged_is_a_reservation_and_no_failure(style: str) ->
 
 
 def test_other_reservations() -> None:
-    unmeasured = msgspec.structs.replace(CHOICE, reason="not measured on a phone; level all is a default")
+    unmeasured = msgspec.structs.replace(CHOICE, device="", reason="not measured on a phone; level all is a default")
     not_run = LibraryProof(bundle="", library=ProvenLibrary(file="a.aar"), not_run="no C compiler")
     found = banner(report(choices=(unmeasured,), proofs=(not_run,)))
     assert found is not None
@@ -159,10 +191,22 @@ def test_instants_have_no_fractions_of_a_second() -> None:
 
 
 def test_a_library_that_was_not_proven_speaks_against_its_own_targets_alone() -> None:
-    """Proofs of earlier releases do not say whose library it was: then it may be anybody's."""
+    """A proof that does not say whose library it was may be anybody's."""
     choices = tuple(msgspec.structs.replace(CHOICE, target=name) for name in ("phones", "ios"))
     library = ProvenLibrary(file="a.aar")
     for targets, expected in ((("phones",), [True, False]), ((), [True, True])):
         not_run = LibraryProof(bundle="", library=library, not_run="no C compiler", targets=targets)
         answers = decisions(report(choices=choices, proofs=(not_run,)))
         assert ["not proven in a.aar" in one.against for one in answers] == expected
+
+
+def test_an_accuracy_that_could_not_be_computed_is_no_missing_budget() -> None:
+    result = AccuracyResult(model="m", metric="cosine", labelled=False, samples=12, data="d", value=None)
+    own = ArtifactAccuracy(model="m", variant="all-fixed", result=result)
+    (answer,) = decisions(report(accuracy=(own,)))
+    assert "its accuracy could not be computed" in answer.against
+    given = msgspec.structs.replace(own, result=msgspec.structs.replace(result, max_drop=0.01))
+    found = banner(report(accuracy=(given,)))
+    assert found is not None
+    assert "the accuracy of 1 variant that ships could not be computed" in found.reasons
+    assert not any("budget" in reason for reason in found.reasons)

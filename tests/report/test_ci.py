@@ -9,8 +9,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from pipeline.cli.ci import write_ci
-from pipeline.core.errors import Finding, Severity
+from pipeline.cli.outputs import Outputs
+from pipeline.core.errors import Finding, Severity, warning
 from pipeline.partition.answer import Decision, LoadForecast, ModelAnswer
 from pipeline.report.ci import (
     MOST_ANNOTATIONS,
@@ -20,12 +20,14 @@ from pipeline.report.ci import (
     CiFinding,
     annotations,
     junit,
+    of_campaign,
+    of_partition,
     sarif,
 )
-from pipeline.report.ci_campaign import of_campaign, of_partition
 from pipeline.report.layout import sections
 from pipeline.report.model import CampaignReport
 from tests.npm_packages import packed
+from tests.report.test_proof import PROOF
 from tests.report_samples import make_report
 
 HOSTILE = "a%0A::error::b\n::error file=x::c\r\x1b[2J</testcase>]]>\ufffe\ud800|`<script>"
@@ -83,7 +85,7 @@ def test_messages_that_end_with_a_line_break_go_on_without_it() -> None:
     broken = msgspec.structs.replace(report, failures=(failure,))
     text = next(one.text for one in of_campaign(broken).findings if one.rule == failure.kind)
     assert text.startswith("Schema was not found. SinceVersion:11; x")
-    note = next(one for section in sections(broken) if section.title == "Failures" for one in section.notes)
+    note = next(one for section in sections(broken) if section.title == "What failed" for one in section.notes)
     assert note.text == "Schema was not found. SinceVersion:11; x"
 
 
@@ -170,7 +172,9 @@ def hostile() -> CampaignReport:
     report = make_report()
     rows = tuple(msgspec.structs.replace(row, device=HOSTILE, model=HOSTILE, variant=HOSTILE) for row in report.rows)
     failures = tuple(msgspec.structs.replace(one, message=HOSTILE, device=HOSTILE) for one in report.failures)
-    return msgspec.structs.replace(report, name=HOSTILE, rows=rows, failures=failures, warnings=(HOSTILE,))
+    return msgspec.structs.replace(
+        report, name=HOSTILE, rows=rows, failures=failures, warnings=(warning(HOSTILE, HOSTILE),)
+    )
 
 
 def test_hostile_names_are_text_in_every_format() -> None:
@@ -194,7 +198,7 @@ def test_a_summary_is_bounded_begins_with_what_ships_and_breaks_no_table(rows: i
     more = tuple(msgspec.structs.replace(report.rows[0], model=name) for name in names)
     choices = tuple(msgspec.structs.replace(report.choices[0], model=name) for name in names)
     large = msgspec.structs.replace(
-        report, rows=(*report.rows, *more), choices=(*report.choices, *choices), warnings=tuple(names)
+        report, rows=(*report.rows, *more), choices=(*report.choices, *choices), warnings=tuple(map(warning, names))
     )
     text = of_campaign(large).summary
     assert len(text) <= SUMMARY_CHARACTERS
@@ -212,15 +216,30 @@ def test_github_gets_annotations_and_a_summary_where_it_is_github(
     document = CiDocument(name="x", findings=(finding("it broke"),), summary="# x\n")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    write_ci(document)
+    Outputs().write_ci(document)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     (tmp_path / "summary.md").write_text("before\n")
-    write_ci(document, junit_to=tmp_path / "j.xml", sarif_to=tmp_path / "s.sarif", markdown_to=tmp_path / "m.md")
+    outputs = Outputs(junit_to=tmp_path / "j.xml", sarif_to=tmp_path / "s.sarif", markdown_to=tmp_path / "m.md")
+    outputs.write_ci(document)
     assert capsys.readouterr() == ("", "::error title=crash%3A d / m::it broke\n")
     assert (tmp_path / "summary.md").read_text() == "before\n# x\n\n"
     assert {path.name for path in tmp_path.iterdir()} == {"summary.md", "j.xml", "s.sarif", "m.md"}
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path))
-    write_ci(document)
+    Outputs().write_ci(document)
     assert "the step's summary was not written" in capsys.readouterr().err
+
+
+def test_findings_of_a_proof_and_warnings_stand_where_they_hold_whatever_the_names() -> None:
+    name = "a / b: c"
+    rows = tuple(msgspec.structs.replace(one, model=name) for one in PROOF.rows)
+    told = (warning("as told: twice", name), warning("as told: twice", "m"), warning("of all: nothing"))
+    report = msgspec.structs.replace(
+        make_report(model=name), proofs=(msgspec.structs.replace(PROOF, rows=rows),), warnings=told
+    )
+    found = of_campaign(report).findings
+    assert {one.file for one in found if one.rule == "proof"} == {f"examples/{name}.onnx"}
+    assert [(one.place, one.text) for one in found if one.rule == "warning"] == [
+        (f"{name}, m", "as told: twice"), (report.name, "of all: nothing"),
+    ]  # fmt: skip

@@ -44,10 +44,11 @@ def test_schema_in_docs_is_current() -> None:
 
 
 def test_another_version_is_refused(report: CampaignReport) -> None:
-    newer = model.encode(report).replace(b'"version": 2,', b'"version": 3,', 1)
-    with pytest.raises(PipelineError, match="version 3") as caught:
+    newer = model.encode(report).replace(b'"version": 1,', b'"version": 2,', 1)
+    with pytest.raises(PipelineError, match="version 2") as caught:
         model.decode(newer)
-    assert "versions 1 and 2" in caught.value.why
+    assert "reads version 1" in caught.value.why
+    assert "update ort-mobile" in caught.value.remedy
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"version": 1}', b"\xff\xfe", b'{"version": "1"}'])

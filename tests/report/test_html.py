@@ -195,14 +195,20 @@ def test_what_ships_is_marked_where_it_was_measured_for_its_target() -> None:
     assert len(marked(html.render(msgspec.structs.replace(report, choices=(searched,))))) == 2
 
 
+def test_what_failed_is_said_once() -> None:
+    text = html.render(make_report())
+    assert text.count(">What failed</h2>") == 1
+    assert ">Failures<" not in text
+
+
 def test_many_answers_are_one_table_below_what_failed() -> None:
     report = make_report()
     many = tuple(msgspec.structs.replace(report.choices[0], target=f"phone {n}") for n in range(MOST_CARDS + 1))
     text = html.render(msgspec.structs.replace(report, choices=many))
     page = Page(text)
     assert 'class="choice' not in text
-    assert text.count('id="ships"') == text.count('id="failed"') == 1
-    assert text.index('id="failed"') < text.index('id="ships"')
+    assert text.count('id="ships"') == text.count('id="failures"') == 1
+    assert text.index('id="failures"') < text.index('id="ships"')
     (row,) = (row for row in page.rows if "phone 7, measured on" in " ".join(row))
     assert "38 % less time than none-fixed/cpu" in row
     assert 'class="choice' in html.render(msgspec.structs.replace(report, choices=many[1:]))

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from device_runner.spec import RunOptions
+from pipeline.check.compare import OutputCheck
+from pipeline.config import Platform, Target
 from pipeline.core.variant import AwareBy, Way
+from pipeline.release.choose import Choice
 from pipeline.report import markdown
+from pipeline.report.markdown import measured_text
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
 from tests.report_samples import make_report
@@ -53,8 +58,8 @@ def test_what_made_provider_aware_artifacts_stands_beside_them(report: CampaignR
 
 def test_sections_in_order(report: CampaignReport) -> None:
     assert re.findall("^## (.*)$", markdown.render(report), re.MULTILINE) == [
-        "What ships", "mnist on local", "mnist on adb:R58M123", "Warnings", "Models that could not be used", "Failures",
-        "Outputs that differ", "Skipped", "Doubts", "Devices", "Models", "Artifacts",
+        "What ships", "mnist on local", "mnist on adb:R58M123", "Warnings", "Models that could not be used",
+        "What failed", "Outputs that differ", "Skipped", "Doubts", "Devices", "Models", "Artifacts",
     ]  # fmt: skip
 
 
@@ -99,3 +104,18 @@ def test_texts_of_marks_only(text: str) -> None:
 def test_no_bare_links_and_no_mentions() -> None:
     shown = markdown.escaped("see https://e.vil/x, www.e.vil, mail me@e.vil and @team")
     assert not re.search(r"https?://|www\.|@", shown)
+
+
+def test_what_was_measured_says_what_could_not_be_judged_and_is_text() -> None:
+    report = make_report()
+    artifact = report.artifacts[0]
+    choice = Choice(
+        target=Target(name="phone", platform=Platform.ANDROID), artifact=artifact, options=RunOptions(),
+        reason="the only one", measured=False,
+    )  # fmt: skip
+    unknown = OutputCheck(output="<script>", passed=False, unknown=True, reason="cannot judge: it is <b>constant")
+    text = measured_text(report, [choice], {artifact.model: {artifact.variant.name: (unknown,)}})
+    (line,) = (line for line in text.splitlines() if line.startswith("- "))
+    assert line.startswith("- &#60;script&#62;: not judged; ")
+    assert "constant" in line
+    assert "<" not in line

@@ -125,7 +125,7 @@ def test_every_format_shows_it(report: CampaignReport) -> None:
     shown = msgspec.structs.replace(report, profile_views=(view, view_of(BEFORE, on_nnapi, MEDIANS)))
     texts = {"md": markdown.render(shown), "html": html.render(shown)}
     console = Console(width=160, record=True, file=io.StringIO())
-    terminal.show(shown, console)
+    terminal.show_report(shown, console)
     texts["terminal"] = " ".join(console.export_text().split())
     for name, text in texts.items():
         assert "Profile of m on d: none-fixed/cpu, then all-fixed/cpu" in text, name

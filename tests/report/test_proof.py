@@ -11,7 +11,9 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import Severity
 from pipeline.report import html, markdown, model, terminal
+from pipeline.report import proof as proof_texts
 from pipeline.report.model import CampaignReport
+from pipeline.report.show import show
 
 HOSTILE = "<script>[red]|\x1b[2J"
 KERNEL = ProofFinding(
@@ -57,7 +59,7 @@ REPORT = CampaignReport(
 
 def shown(width: int = 120) -> str:
     out = io.StringIO()
-    terminal.show_proof(PROOF, Console(file=out, width=width))
+    show(terminal.proof_parts(PROOF), Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -76,6 +78,34 @@ def test_what_fails_comes_first_with_line_and_remedy() -> None:
     assert "operator config line: ai.onnx;13;Erf" in text
     assert "remedy: build it" in text
     assert "of another platform than this library, so not run: desk" in text
+
+
+UNKNOWN = ProofFinding(
+    severity=Severity.WARNING, kind=FindingKind.NOT_COMPARED, what="nothing shows whether it is right", why="constant"
+)
+
+
+def test_what_nobody_could_judge_does_not_pass() -> None:
+    rows = (row(27, provider="cpu"), row(31, UNKNOWN), row(33, UNKNOWN, FLAG))
+    undecided = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=rows)
+    assert "1 of 3 runs pass, 2 could not be judged (" in proof_texts.summary(undecided)
+    results = [cells[5] for cells in proof_texts.rows(undecided)]
+    assert results == ["passes", "not judged: not compared", "not judged: not compared, flag without effect"]
+    assert not undecided.failed
+
+
+def test_what_fails_on_a_first_look_does_not_pass_either() -> None:
+    refused = msgspec.structs.replace(KERNEL, severity=Severity.WARNING)
+    proof = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=(row(27, refused),))
+    assert "0 of 1 runs pass (" in proof_texts.summary(proof)
+    assert [cells[5] for cells in proof_texts.rows(proof)] == ["warns: missing kernel"]
+
+
+def test_a_run_that_another_place_judged_is_decided() -> None:
+    rows = (row(27, UNKNOWN), row(31), row(27, UNKNOWN, provider="cpu"))
+    proof = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=rows)
+    assert proof.undecided("phone") == rows[2:]
+    assert proof.undecided("desk") == ()
 
 
 def test_nothing_acts_in_any_format() -> None:

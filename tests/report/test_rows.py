@@ -86,6 +86,19 @@ def test_each_device_and_model_has_its_own_baseline() -> None:
     assert ratios == pytest.approx([2, 2], rel=1e-5)
 
 
+def test_what_follows_a_failed_baseline_is_compared_with_the_next_of_its_options() -> None:
+    lanes = [
+        lane(record(0, (), REFUSED), variant="none", run="cpu", baseline=True),
+        lane(*runs(4, 1), variant="none", run="xnnpack"),
+        lane(*runs(2, 1), variant="basic", run="cpu"),
+        lane(*runs(1, 1), variant="all", run="cpu"),
+    ]
+    made = make_rows(lanes).rows
+    assert [row.baseline for row in made] == [False, False, True, False]
+    assert [row.comparison.ratio for row in made if row.comparison] == pytest.approx([2, 0.5], rel=1e-5)
+    assert {row.comparison.baseline for row in made if row.comparison} == {"basic/cpu"}
+
+
 def test_numbers_of_a_row() -> None:
     row = only(lane(record(0, (10, 20)), record(1, (30,), marks=(Mark.THROTTLED,)), record(2, (), REFUSED)))
     assert (row.rounds, row.failed_rounds, row.load_ns, row.first_run_ns) == (2, 1, 3_000_000, 900_000)

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
-from pipeline.report import terminal
+from pipeline.campaign.statistics import Caution, Doubt
+from pipeline.report import markdown, terminal
 from pipeline.report.model import CampaignReport
 from pipeline.report.profile_view import Profiled
 from tests.report_samples import make_report
@@ -20,7 +21,7 @@ def shown(report: CampaignReport, width: int, *, color: bool = False, encoding: 
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace")
     console = Console(file=file, width=width, force_terminal=color, color_system="standard" if color else None)
-    terminal.show(report, console)
+    terminal.show_report(report, console)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -34,8 +35,8 @@ def test_fits(report: CampaignReport, width: int) -> None:
     ("width", "heads"),
     [
         (80, "Variant Run Median Ratio Verdict Outputs"),
-        (120, "Variant Run Median p90 Ratio 95 % Verdict Outputs Size"),
-        (200, "Variant Run Status Median p90 p99 Ratio 95 % Verdict Outputs Load Memory Size"),
+        (120, "Variant Run Median p90 Ratio Interval Verdict Outputs Size"),
+        (200, "Variant Run Status Median p90 p99 Ratio Interval Verdict Outputs Load Memory Size"),
     ],
 )
 def test_wider_terminals_show_more(report: CampaignReport, width: int, heads: str) -> None:
@@ -49,7 +50,7 @@ def test_the_legend_names_the_interval_only_where_it_is_shown(
 ) -> None:
     text = " ".join(shown(report, width).split())
     assert "Ratio: latency relative to the baseline's, below 1 is faster" in text
-    assert ("with its 95 % interval over rounds" in text) is interval
+    assert ("with the interval over rounds that decides" in text) is interval
 
 
 def test_every_outcome_is_told(report: CampaignReport) -> None:
@@ -116,3 +117,17 @@ def test_profiles_are_told_where_a_provider_took_something(report: CampaignRepor
     assert re.search(r"xnnpack +the probe crashed", text)
     assert "cpu+threads=3" not in text
     assert "a.json" not in text
+
+
+def test_usual_doubts_are_one_line_and_the_report_has_their_numbers(report: CampaignReport) -> None:
+    cautions = tuple(
+        Caution(doubt=doubt, reason=f"because of {doubt.value}", advice=f"mend {doubt.value}")
+        for doubt in (Doubt.SPREAD, Doubt.EXTREME, Doubt.SHORT_SAMPLES, Doubt.THROTTLED)
+    )
+    rows = tuple(msgspec.structs.replace(row, cautions=cautions if not n else ()) for n, row in enumerate(report.rows))
+    given = msgspec.structs.replace(report, rows=rows)
+    text = " ".join(shown(given, 200).split())
+    assert "spread in 1, extreme in 1, short samples in 1 of the rows above" in text
+    assert "because of throttled" in text
+    assert "because of spread" not in text
+    assert "because of spread" in markdown.render(given)

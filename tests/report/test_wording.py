@@ -62,10 +62,19 @@ def test_invisible_characters_are_written_out(text: str, shown: str) -> None:
 def test_words_for_rows() -> None:
     rows = make_report().rows[:7]
     assert [wording.verdict(row) for row in rows] == [
-        "baseline", "faster", "same within 5 %", "no difference shown (from 7.7 % on)", "slower", "faster", "failed",
+        "baseline", "faster", "same within 5 %", "no difference shown (7.7 % would show)", "slower", "faster", "failed",
     ]  # fmt: skip
-    assert [wording.outputs(row) for row in rows[4:]] == ["ok 4.2e-07", "differ 2.4e-01 top-1 84.0%", "-"]
+    assert [wording.outputs(row.checks) for row in rows[4:]] == ["ok 4.2e-07", "differ 2.4e-01 top-1 84.0%", "-"]
     assert [wording.status(row) for row in rows[4:]] == ["1 of 6 rounds failed", "ok", "failed"]
+
+
+def test_another_precision_stands_beside_its_distance_from_the_float_original() -> None:
+    one = OutputCheck(output="a", passed=True, max_rel_error=1e-4, sqnr_db=19.34)
+    other = OutputCheck(output="b", passed=True, max_rel_error=2e-4, sqnr_db=None, random_inputs=True)
+    assert wording.outputs([one]) == "ok 1.0e-04, 19.3 dB from float"
+    assert wording.outputs([one, other]) == "ok 2.0e-04, 19.3 dB from float on random inputs"
+    assert wording.outputs([other]) == "ok 2.0e-04, equal to float on random inputs"
+    assert wording.check_numbers(one).endswith("top-1 -, 19.3 dB from float")
 
 
 def test_checks_without_numbers_are_worded() -> None:

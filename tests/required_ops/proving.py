@@ -2,7 +2,7 @@
 
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,11 @@ from tests.required_ops.required_ops_strategies import is_kept_anyway
 
 EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style)
 DOMAIN_CONSTANTS = {"ai.onnx": "kOnnxDomain", "com.microsoft": "kMSDomain"}
+
+
+def from_model(model: OrtModel, *, types: bool, providers: Iterable[str] = (), extended: bool = False) -> RequiredOps:
+    """The least that a build must contain to run a model."""
+    return from_needs(needs_of(model, providers=providers, extended=extended), types=types)
 
 
 def without_each_operator(required: RequiredOps) -> Iterator[tuple[str, RequiredOps]]:

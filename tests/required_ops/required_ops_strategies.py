@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from pipeline.model.ort_format import (
@@ -17,8 +18,12 @@ from pipeline.model.ort_format import (
     TensorType,
     TypeInfo,
 )
+from pipeline.model.types import CPP_TYPES
 from pipeline.required_ops import TYPE_NAMES, RequiredOps
-from pipeline.required_ops.value import ALWAYS_KEPT, CPP_TYPES, INPUTS, TRIPLE, TYPE_SLOTS, OpTypes
+from pipeline.required_ops.value import ALWAYS_KEPT, INPUTS, TRIPLE, TYPE_SLOTS, OpTypes
+
+few = settings(max_examples=settings().max_examples // 4)
+"""25 examples of each property, 500 with `--hypothesis-profile nightly`: `nox -s op_config_proofs` proves many more."""
 
 OPERATORS = (
     ("ai.onnx", "Add"), ("ai.onnx", "Cast"), ("ai.onnx", "Conv"), ("ai.onnx", "Gather"), ("ai.onnx", "OneHot"),

@@ -7,9 +7,10 @@ import pytest
 
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import OrtModel, read_ort
-from pipeline.required_ops import RequiredOps, covers, from_model, needs_of, parse, render, union_of
+from pipeline.required_ops import RequiredOps, covers, needs_of, parse, render, union_of
 from pipeline.required_ops.needs import OPTIMIZER_OPS
 from tests.ort_models import LEVELS, MODELS, convert, converted, parsed
+from tests.required_ops.proving import from_model
 
 # The stock tool never closes the files that it reads.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -71,6 +71,14 @@ def test_create_writes_the_same_bytes_whatever_the_hash_seed(folder: Path, tmp_p
     assert len({path.read_bytes() for path in tmp_path.glob("*.config")}) == 1
 
 
+def test_what_was_written_is_said(folder: Path, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "some.config"
+    code, out, _ = run("create", artifact(folder, "control_flow"), "--output", path)
+    assert (code, out) == (0, f"{path}: written, {len(read_config(path).operator_keys())} operators\n")
+    assert run("merge", path, "-o", path)[1] == out
+    assert json.loads(run("merge", path, "-o", path, "--json", "-")[1])["config"] == str(path)
+
+
 def test_create_prints_without_output(folder: Path, run: Run) -> None:
     code, out, _ = run("create", artifact(folder, "casts"))
     assert code == 0
@@ -160,7 +168,7 @@ def test_check_proves_or_names_the_line(folder: Path, tmp_path: Path, run: Run) 
     assert "com.microsoft;1;FusedConv" in out
     assert "conv_relu.extended-fixed.ort" in out
     assert "lacks 1 operator" in err
-    code, out, _ = run("check", "--json", config, folder)
+    code, out, _ = run("check", "--json", "-", config, folder)
     assert code == 4
     told = json.loads(out)["missing"]
     assert {item["op"] for items in told.values() for item in items} == {"FusedConv"}
@@ -233,7 +241,7 @@ def test_explain_names_models_nodes_and_types(folder: Path, tmp_path: Path, run:
     config = tmp_path / "c.config"
     config.write_text("ai.onnx;7;Tan\nai.onnx;13;Erf\n")
     assert "no model needs ai.onnx;13;Erf" in run("explain", folder, "--config", config)[1]
-    told = json.loads(run("explain", folder, "--json", "--config", config)[1])
+    told = json.loads(run("explain", folder, "--json", "-", "--config", config)[1])
     assert told["superfluous"] == ["ai.onnx;13;Erf"]
     (cast,) = [use for use in told["uses"] if use["types"] == ["input 0 int32_t", "output 0 float"]]
     assert [Path(name).name for name in cast["artifacts"]] == ["casts.none-fixed.ort"]
@@ -250,7 +258,7 @@ def test_diff_reads_like_a_review(folder: Path, tmp_path: Path, run: Run) -> Non
     assert not any("Cast" in line for line in lines)
     assert any(line.startswith("removes ai.onnx:Tan opset 7") for line in run("diff", new, old)[1].splitlines())
     assert "the same" in run("diff", new, new)[1]
-    told = json.loads(run("diff", "--json", old, new, folder)[1])
+    told = json.loads(run("diff", "--json", "-", old, new, folder)[1])
     (tan,) = [change for change in told["changes"] if change["op"] == "Tan"]
     assert tan["kind"] == "adds"
     assert len(tan["needed_by"]) == 1

@@ -15,7 +15,6 @@ from pipeline.required_ops import (
     Needs,
     RequiredOps,
     covers,
-    from_model,
     from_needs,
     needs_of,
     parse,
@@ -25,17 +24,19 @@ from pipeline.required_ops import (
 )
 from pipeline.required_ops.value import TYPE_SLOTS
 from tests.ort_models import LEVELS, convert
-from tests.required_ops.proving import Subject, prove, prove_models
-from tests.required_ops.required_ops_strategies import random_model, required_ops
+from tests.required_ops.proving import Subject, from_model, prove, prove_models
+from tests.required_ops.required_ops_strategies import few, random_model, required_ops
 
 IN0 = ("inputs", 0)
 
 
+@few
 @given(st.integers(0, 2**32))
 def test_generated_models(seed: int) -> None:
     prove(random_model(seed))
 
 
+@few
 @given(st.integers(0, 2**32), st.sampled_from(["nnapi", "coreml"]))
 def test_generated_models_with_providers(seed: int, provider: str) -> None:
     prove(random_model(seed), providers=(provider,))
@@ -75,6 +76,7 @@ def test_models_of_the_oracle(oracle: Path, tmp_path: Path, group: str) -> None:
     assert tried > 50
 
 
+@few
 @given(st.lists(st.integers(0, 2**32), min_size=1, max_size=4), st.booleans())
 def test_a_union_covers_all_of_its_models(seeds: list[int], types: bool) -> None:
     models = [random_model(seed) for seed in seeds]
@@ -82,6 +84,7 @@ def test_a_union_covers_all_of_its_models(seeds: list[int], types: bool) -> None
     assert all(covers(union, needs_of(model)) == () for model in models)
 
 
+@few
 @given(required_ops(), required_ops(), st.integers(0, 2**32))
 def test_a_union_covers_what_one_of_them_covers(a: RequiredOps, b: RequiredOps, seed: int) -> None:
     needs = needs_of(random_model(seed))
@@ -89,6 +92,7 @@ def test_a_union_covers_what_one_of_them_covers(a: RequiredOps, b: RequiredOps, 
     assert covers(a.union(b), covered) == ()
 
 
+@few
 @given(required_ops(), st.integers(0, 2**32))
 def test_the_lines_named_make_a_config_sufficient(required: RequiredOps, seed: int) -> None:
     needs = needs_of(random_model(seed))

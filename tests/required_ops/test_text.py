@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, installed_release
+from pipeline.model.types import CPP_TYPES
 from pipeline.required_ops import RequiredOps, parse, parse_merged, read_config, render
-from pipeline.required_ops.value import CPP_TYPES, TYPE_SLOTS
+from pipeline.required_ops.value import TYPE_SLOTS
 from tests.required_ops.proving import in_stock_terms, stock
-from tests.required_ops.required_ops_strategies import required_ops
+from tests.required_ops.required_ops_strategies import few, required_ops
 
 CANONICAL = """\
 # Operators that this build must contain, a line for each domain and opset: domain;opset;operators
@@ -21,6 +22,7 @@ com.microsoft;1;FusedConv
 """
 
 
+@few
 @given(required_ops())
 def test_what_is_rendered_parses_to_the_same(required: RequiredOps) -> None:
     text = render(required)
@@ -28,7 +30,7 @@ def test_what_is_rendered_parses_to_the_same(required: RequiredOps) -> None:
     assert render(parse(text, "x")) == text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(required=required_ops("plain typed global"))
 def test_the_stock_parser_reads_the_same(tmp_path: Path, required: RequiredOps) -> None:
     path = tmp_path / "required.config"
@@ -37,7 +39,7 @@ def test_the_stock_parser_reads_the_same(tmp_path: Path, required: RequiredOps) 
     assert stock(path, types=False)[0] == in_stock_terms(required)[0]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(few, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(a=required_ops("typed"), b=required_ops("typed"))
 def test_the_stock_parser_reads_unions_without_loss(tmp_path: Path, a: RequiredOps, b: RequiredOps) -> None:
     path = tmp_path / "required.config"
@@ -173,13 +175,13 @@ def check_any_text(text: str) -> None:
     assert all(place.startswith("x:") for place in places)
 
 
-@settings(max_examples=300)
+@few
 @given(st.text(st.sampled_from('ai.onxmcrsft;:13,{}[]"!# \tAddCastinputs0_\n\\\u2028\0'), max_size=60))
 def test_any_text_gives_a_value_or_a_config_error(text: str) -> None:
     check_any_text(text)
 
 
-@settings(max_examples=300)
+@few
 @given(st.data())
 def test_damaged_configs_give_a_value_or_a_config_error(data: st.DataObject) -> None:
     text = list(CANONICAL.partition("\n")[2])

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from pipeline.core.errors import ConfigError
 from pipeline.required_ops import EMPTY, RequiredOps, union_of
-from tests.required_ops.required_ops_strategies import required_ops
+from tests.required_ops.required_ops_strategies import few, required_ops
 
 CAST = ("ai.onnx", "Cast")
 IN0, OUT0 = ("inputs", 0), ("outputs", 0)
@@ -16,11 +16,13 @@ def cast(inputs: str = "", outputs: str = "") -> RequiredOps:
     return RequiredOps(operators={("ai.onnx", 13): frozenset({"Cast"})}, types={CAST: types} if types else {})
 
 
+@few
 @given(required_ops(), required_ops(), required_ops())
 def test_union_is_associative(a: RequiredOps, b: RequiredOps, c: RequiredOps) -> None:
     assert a.union(b).union(c) == a.union(b.union(c)) == union_of([a, b, c])
 
 
+@few
 @given(required_ops(), required_ops())
 def test_union_is_commutative_and_contains_both(a: RequiredOps, b: RequiredOps) -> None:
     union = a.union(b)
@@ -29,23 +31,27 @@ def test_union_is_commutative_and_contains_both(a: RequiredOps, b: RequiredOps) 
     assert union.contains(b)
 
 
+@few
 @given(required_ops())
 def test_union_is_idempotent_with_a_neutral_value(a: RequiredOps) -> None:
     assert a.union(a) == a
     assert a.union(EMPTY) == EMPTY.union(a) == a
 
 
+@few
 @given(required_ops(), required_ops())
 def test_difference_is_what_is_missing(a: RequiredOps, b: RequiredOps) -> None:
     assert b.union(a.difference(b)).contains(a)
     assert (a.difference(b) == EMPTY) == b.contains(a)
 
 
+@few
 @given(required_ops("plain typed"), required_ops("plain typed"))
 def test_difference_of_types_by_operator_adds_nothing_else(a: RequiredOps, b: RequiredOps) -> None:
     assert b.union(a.difference(b)) == a.union(b)
 
 
+@few
 @given(required_ops(), required_ops())
 def test_intersection_is_in_both(a: RequiredOps, b: RequiredOps) -> None:
     if (a.types and b.global_types is not None) or (b.types and a.global_types is not None):

@@ -1,4 +1,10 @@
-"""A campaign with its artifact, and runs of it."""
+"""A campaign with its artifact, and runs of it; and a second migration, as a later release may have."""
+
+import os
+from pathlib import Path
+
+import pytest
+from alembic.config import Config as AlembicConfig
 
 from device_runner.result import Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
@@ -12,6 +18,8 @@ from pipeline.campaign.record import (
     RunRecord,
     Skipped,
 )
+from pipeline.campaign.store import database, migrations
+from pipeline.campaign.store.tables import REVISION
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
 from pipeline.core.variant import Artifact, Level, Variant
@@ -19,7 +27,7 @@ from pipeline.core.variant import Artifact, Level, Variant
 DOCUMENT = JobRecord(
     config=Config(name="mnist", models=(ModelConfig(path="mnist.onnx"),)),
     host=Host(cores=2),
-    versions={"ort-mobile": "0.1.0"},
+    versions={"ort-mobile": "1.0.0"},
     models=(ModelFacts(name="mnist", file="mnist.onnx"),),
     planned=(
         RecordedRun(id="s1", device="local", model="mnist", variant="basic-fixed", options=RunOptions(), run="cpu"),
@@ -69,3 +77,35 @@ def run_record(
 
 def failed(kind: FailureKind, spec: str = "s1") -> RunRecord:
     return run_record(spec, latencies_ns=(), failure=Failure(kind=kind, message="it broke"))
+
+
+SECOND = "v0002"
+SECOND_MIGRATION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "v0002"
+down_revision = "v0001"
+
+
+def upgrade() -> None:
+    op.add_column("runs", sa.Column("note", sa.Text, nullable=False, server_default="nobody looked"))
+    op.create_table("notes", sa.Column("id", sa.Integer, primary_key=True))
+"""
+
+
+def add_second_migration(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Make this program one of a later release until the test ends."""
+    (folder / "migrations").mkdir()
+    (folder / "migrations/v0002_notes.py").write_text(SECOND_MIGRATION)
+    folders = (str(Path(migrations.__file__).with_name("versions")), str(folder / "migrations"))
+    config = migrations._config
+
+    def with_second() -> AlembicConfig:
+        made = config()
+        made.set_main_option("version_locations", os.pathsep.join(folders))
+        return made
+
+    monkeypatch.setattr(migrations, "_config", with_second)
+    monkeypatch.setattr(migrations, "revisions", lambda: (SECOND, REVISION))
+    monkeypatch.setattr(database, "REVISION", SECOND)

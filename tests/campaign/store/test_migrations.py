@@ -1,19 +1,11 @@
-"""Databases of earlier releases: upgraded when they are opened, with all that they have.
+"""Databases of earlier releases, upgraded when they are opened with all that they have; of later ones; and damage."""
 
-`data/first.*` were written by the first release that had a schema, from the example: two variants, five rounds.
-`data/third.*` is of the third schema, whose results had durations: the same variants, two rounds.
-"""
-
-import gzip
-import json
-import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import msgspec
@@ -21,19 +13,18 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from msgspec import UNSET
 
-from device_runner.result import epoch_ms
-from pipeline.campaign.lab.tables import TABLES
+from device_runner.device import DeviceFacts
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import Store, StoreError, open_store
-from pipeline.campaign.store.migrations import revisions, upgrade
+from pipeline.campaign.store.migrations import revisions
 from pipeline.campaign.store.tables import REVISION, campaigns, metadata, row_digest
 from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
 from pipeline.core.variant import Level
+from pipeline.features.lab.session import TABLES
 from pipeline.job.assemble import assemble
-from tests.campaign.store.samples import CAMPAIGN, DOCUMENT, run_record
+from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, SECOND, add_second_migration, run_record
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(__file__).with_name("data")
@@ -44,17 +35,17 @@ def engine_of(url: str) -> sa.Engine:
 
 
 @pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program as a later release, with a second migration."""
+    add_second_migration(monkeypatch, tmp_path)
+
+
+@pytest.fixture
 def first(url: str) -> str:
-    """A database of the first schema, as the release of then left it."""
-    if url.startswith("sqlite"):
-        path = Path(url.removeprefix("sqlite:///"))
-        path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
-        return url
-    engine = engine_of(url)
-    with engine.begin() as connection:
-        text = gzip.decompress((DATA / "first.postgresql.sql.gz").read_bytes()).decode()
-        connection.connection.driver_connection.execute(text)  # type: ignore[union-attr]  # psycopg's own
-    engine.dispose()
+    """A database of the first migration, with a campaign and a run."""
+    with open_store(url) as store:
+        store.start(CAMPAIGN, [DeviceFacts(name="local", platform="linux")], [ARTIFACT])
+        store.add_run(run_record())
     return url
 
 
@@ -66,84 +57,22 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_a_database_of_the_first_schema_is_upgraded_with_all_that_it_has(first: str) -> None:
-    before = rows(first, "SELECT spec_id, round, result FROM runs ORDER BY id")
+def test_a_database_of_an_earlier_release_is_upgraded_with_all_that_it_has(first: str, later: None) -> None:
     for _ in range(2):
         with open_store(first) as store:
-            (campaign,) = store.campaigns()
-            runs = store.runs(campaign.id)
-            assert [(run.spec.id, run.round) for run in runs] == [row[:2] for row in before]
-            assert len(runs) == 10
-            assert all(len(run.result.latencies_ns) >= 20 for run in runs)
-            assert len(store.artifacts(campaign.id)) == 2
-            assert [facts.name for facts in store.devices(campaign.id)] == ["local"]
-    assert rows(first, "SELECT DISTINCT planned, spec_id FROM runs WHERE round = 3 ORDER BY 1") == [
-        ("local/mnist/extended-fixed/cpu", "local/mnist/extended-fixed/cpu#3"),
-        ("local/mnist/none-fixed/cpu", "local/mnist/none-fixed/cpu#3"),
-    ]
-    assert rows(first, "SELECT version_num FROM alembic_version") == [(REVISION,)]
-    assert rows(first, "SELECT version FROM schema_version") == [(2,)], "releases before migrations must refuse it"
+            assert store.campaigns() == (CAMPAIGN,)
+            assert store.runs("c1") == (run_record(),)
+            assert store.artifacts("c1") == (ARTIFACT,)
+            assert [facts.name for facts in store.devices("c1")] == ["local"]
+    assert rows(first, "SELECT spec_id, note FROM runs") == [("s1", "nobody looked")]
+    assert rows(first, "SELECT version_num FROM alembic_version") == [(SECOND,)]
 
 
-def test_what_sql_draws_is_filled_from_what_was_stored(first: str) -> None:
+def test_an_upgraded_database_can_be_reported_and_written_to(first: str, later: None) -> None:
     with open_store(first) as store:
-        results = [run.result for run in store.runs(store.campaigns()[0].id)]
-    assert rows(first, "SELECT started_at, started_at_ms, ended_at_ms, median_ns, host FROM runs ORDER BY id") == [
-        (one.started_at, epoch_ms(one.started_at), None, median_low(one.latencies_ns), "") for one in results
-    ]
-
-
-def test_durations_that_were_stored_become_times_of_ends(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    path.write_bytes(gzip.decompress((DATA / "third.sqlite.gz").read_bytes()))
-    url = f"sqlite:///{path}"
-    with open_store(url) as store:
-        (campaign,) = store.campaigns()
-        elapsed = [run.result.elapsed_ns // 1_000_000 for run in store.runs(campaign.id)]
-        assert assemble(store, campaign).report.rows
-    assert rows(url, "SELECT ended_at_ms - started_at_ms FROM runs ORDER BY id") == [(ms,) for ms in elapsed]
-    assert len(elapsed) == 4
-    assert all(100 < ms < 1000 for ms in elapsed)
-
-
-def test_an_upgraded_database_can_be_reported_and_written_to(first: str) -> None:
-    with open_store(first) as store:
-        (old,) = store.campaigns()
-        report = assemble(store, old).report
-        assert [row.status.value for row in report.rows] == ["ok", "ok"]
-        assert all(row.statistics is not None and row.statistics.samples >= 100 for row in report.rows)
-        assert store.start(CAMPAIGN)
-        assert store.add_run(run_record())
-        assert store.campaigns() == (old, CAMPAIGN)
-        assert store.runs("c1") == (run_record(),)
-
-
-def test_an_upgrade_does_not_hide_damage(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
-    engine = engine_of(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        upgrade(connection, "0001", to="0002")
-        connection.execute(sa.text("UPDATE runs SET variant = 'other' WHERE id = 4"))
-    engine.dispose()
-    with open_store(f"sqlite:///{path}") as store:
-        with pytest.raises(StoreError, match="round 1 of the run local/mnist/none-fixed/cpu") as caught:
-            store.runs(store.campaigns()[0].id)
-        assert "its digest is another" in caught.value.why
-
-
-def test_an_upgrade_takes_the_password_of_the_database_out_of_stored_plans(first: str) -> None:
-    engine = engine_of(first)
-    with engine.begin() as connection:
-        document = json.loads(connection.execute(sa.select(campaigns.c.document)).scalar_one())
-        document["config"]["output"]["database"] = "postgresql://u:secret@h/d"
-        connection.execute(sa.update(campaigns).values(document=json.dumps(document)))
-    engine.dispose()
-    with open_store(first) as store:
-        (campaign,) = store.campaigns()
-        assert campaign.job().config.output.database is None
-        assert assemble(store, campaign).report.rows
-    assert "secret" not in str(rows(first, "SELECT * FROM campaigns"))
+        assert store.add_run(run_record(number=1))
+        (row,) = assemble(store, store.campaigns()[0]).report.rows
+        assert (row.status.value, row.rounds) == ("ok", 2)
 
 
 def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> None:
@@ -161,15 +90,9 @@ def test_a_campaign_whose_plan_cannot_be_read_costs_no_other(store: Store) -> No
     assert "config" in caught.value.why
 
 
-@pytest.mark.parametrize(
-    ("variant", "level"),
-    [("extended-fixed", None), ("extended-fixed-u8s8pc", None), ("extended-fixed-u8s8pc", Level.EXTENDED)],
-    ids=["an earlier release", "an unknown level", "this release"],
-)
-def test_a_variant_that_could_not_be_made_is_named_where_nothing_ships(
-    variant: str, level: Level | None, store: Store
-) -> None:
-    failure = FailureRow(kind="preparation", message="no memory", model="mnist", variant=variant, level=level or UNSET)
+def test_a_variant_that_could_not_be_made_is_named_where_nothing_ships(store: Store) -> None:
+    variant = "extended-fixed-u8s8pc"
+    failure = FailureRow(kind="preparation", message="no memory", model="mnist", variant=variant, level=Level.EXTENDED)
     target = Target(name="desk", platform=Platform.LINUX)
     config = msgspec.structs.replace(DOCUMENT.config, targets=(target,))
     document = msgspec.structs.replace(DOCUMENT, config=config, failures=(failure,), planned=())
@@ -179,47 +102,37 @@ def test_a_variant_that_could_not_be_made_is_named_where_nothing_ships(
     assert withheld.reason == f"{variant} could not be made: no memory"
 
 
-def test_campaigns_of_before_keep_the_order_in_which_they_were_entered(tmp_path: Path) -> None:
-    path = tmp_path / "results.sqlite"
-    path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
-    url = f"sqlite:///{path}"
-    engine = engine_of(url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("INSERT INTO campaigns VALUES ('a', 'n', '1999', '{}'), ('0', 'n', '1998', '{}')"))
-    engine.dispose()
-    with open_store(url) as store:
-        assert [campaign.id for campaign in store.campaigns()][1:] == ["a", "0"]
-
-
-@pytest.mark.parametrize("start", ["new", "first"])
-def test_the_migrations_lead_to_the_tables_that_the_code_has(
-    start: str, url: str, request: pytest.FixtureRequest
-) -> None:
-    if start == "first":
-        request.getfixturevalue("first")
+def test_the_migrations_lead_to_the_tables_that_the_code_has(url: str) -> None:
     open_store(url).close()
     engine = engine_of(url)
     with engine.connect() as connection:
         assert set(TABLES) < set(metadata.sorted_tables)
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     engine.dispose()
-    assert revisions()[0] == REVISION
+    assert revisions() == (REVISION,)
 
 
-@pytest.mark.parametrize(
-    "change", ["UPDATE alembic_version SET version_num = '0099'", "DROP TABLE alembic_version"], ids=["alembic", "old"]
-)
-def test_a_database_of_a_later_release_is_refused(change: str, url: str) -> None:
-    open_store(url).close()
+@pytest.mark.parametrize("revision", ["v0099", "0008"], ids=["later", "of before 1.0"])
+def test_a_database_that_this_release_does_not_know_is_refused(revision: str, first: str) -> None:
+    engine = engine_of(first)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+    engine.dispose()
+    with pytest.raises(PipelineError, match=f"the schema {revision}, which this release") as caught:
+        open_store(first)
+    assert REVISION in caught.value.why
+    assert "update ort-mobile, or use another database" in caught.value.remedy
+
+
+def test_a_database_from_before_migrations_is_refused(url: str) -> None:
     engine = engine_of(url)
     with engine.begin() as connection:
-        connection.execute(sa.text(change))
-        connection.execute(sa.text("UPDATE schema_version SET version = 99"))
+        connection.execute(sa.text("CREATE TABLE schema_version (version int)"))
+        connection.execute(sa.text("CREATE TABLE campaigns (id text, name text, created_at text, document text)"))
     engine.dispose()
-    with pytest.raises(PipelineError, match="the schema 0099, which is newer than this release") as caught:
+    with pytest.raises(PipelineError, match="the database is not one of this pipeline") as caught:
         open_store(url)
-    assert REVISION in caught.value.why
-    assert "update ort-mobile" in caught.value.remedy
+    assert "give another one" in caught.value.remedy
 
 
 OPENER = """
@@ -230,27 +143,27 @@ with open_store(sys.argv[1]) as store:
 """
 
 
-def opened_by_four_processes(url: str) -> list[tuple[int, str]]:
+@pytest.mark.long
+def test_processes_that_open_a_new_database_at_the_same_time_make_it_once(url: str) -> None:
     def run(_: int) -> tuple[int, str]:
         command = [sys.executable, "-c", OPENER, url]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
         return done.returncode, done.stdout.strip() or done.stderr
 
     with ThreadPoolExecutor(4) as pool:
-        return list(pool.map(run, range(4)))
+        assert list(pool.map(run, range(4))) == [(0, "0")] * 4
 
 
-@pytest.mark.long
-def test_processes_that_upgrade_at_the_same_time_do_it_once(first: str) -> None:
-    assert opened_by_four_processes(first) == [(0, "1")] * 4
-
-
-def test_threads_that_open_a_new_database_at_the_same_time_make_it_once(url: str) -> None:
+def test_threads_that_open_a_database_at_the_same_time_make_and_upgrade_it_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def opened(_: int) -> tuple[object, ...]:
         with open_store(url) as store:
             return store.campaigns()
 
     with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(opened, range(4))) == [()] * 4
+        add_second_migration(monkeypatch, tmp_path)
         assert list(pool.map(opened, range(4))) == [()] * 4
 
 
@@ -268,20 +181,16 @@ def test_a_new_database_waits_for_the_write_lock_of_another_process(tmp_path: Pa
     other.close()
 
 
-def test_an_upgrade_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
-    path, copy = tmp_path / "results.sqlite", tmp_path / "copy.sqlite"
-    path.write_bytes(gzip.decompress((DATA / "first.sqlite.gz").read_bytes()))
-    url = f"sqlite:///{path}"
-    engine = engine_of(url)
+def test_an_upgrade_that_fails_leaves_the_database_as_it_was(first: str, later: None) -> None:
+    engine = engine_of(first)
     with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE other (id)"))
-        connection.execute(sa.text("CREATE INDEX ix_campaigns_sequence ON other (id)"))
+        connection.execute(sa.text("CREATE TABLE notes (id int)"))  # the second thing that the migration makes
     engine.dispose()
-    shutil.copy(path, copy)
-    before = rows(f"sqlite:///{copy}", "SELECT name, sql FROM sqlite_master ORDER BY name")
+    before = [column["name"] for column in sa.inspect(engine).get_columns("runs")]
     with pytest.raises(PipelineError):
-        open_store(url)
-    assert rows(url, "SELECT name, sql FROM sqlite_master ORDER BY name") == before
+        open_store(first)
+    assert [column["name"] for column in sa.inspect(engine).get_columns("runs")] == before
+    engine.dispose()
 
 
 def test_opening_a_database_of_this_release_imports_no_migrations(file_url: str) -> None:
@@ -317,7 +226,7 @@ DAMAGES = {
     "a variant": ("runs", "UPDATE runs SET variant = 'other'"),
     "a median": ("runs", "UPDATE runs SET median_ns = 1"),
     "a host": ("runs", "UPDATE runs SET host = 'other'"),
-    "a digest": ("runs", "UPDATE runs SET digest = NULL"),
+    "a digest": ("runs", "UPDATE runs SET digest = ''"),
     "an artifact": ("artifacts", """UPDATE artifacts SET document = replace(document, '"mnist"', '"n"')"""),
     "an artifact's digest": ("artifacts", "UPDATE artifacts SET sha256 = upper(sha256) || '0'"),
     "a device": ("devices", "UPDATE devices SET document = replace(document, 'linux', 'android')"),
@@ -328,9 +237,6 @@ DAMAGES = {
 
 @pytest.fixture
 def filled(file_url: str) -> str:
-    from device_runner.device import DeviceFacts
-    from tests.campaign.store.samples import ARTIFACT
-
     with open_store(file_url) as store:
         store.start(CAMPAIGN, [DeviceFacts(name="local", platform="linux")], [ARTIFACT])
         store.add_run(run_record())

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from device_runner.result import FailureKind, epoch_ms
-from pipeline.campaign.lab.tables import hosts, jobs
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
+from pipeline.features.lab.session import hosts, jobs
 from tests.campaign.store.samples import CAMPAIGN, failed, run_record
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "build_configs/lab/grafana/lab.json"
@@ -63,14 +63,14 @@ def test_the_queue_shows_who_works_on_what(url: str) -> None:
     with open_store(url) as store:
         store.start(CAMPAIGN)
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    job = {"campaign_id": "c1", "state": "waiting", "stage": "measure", "reason": "", "changed": now, "host": ""}
+    job = {"campaign_id": "c1", "state": "waiting", "stage": "rounds", "reason": "", "changed": now, "host": ""}
     with engine.begin() as connection:
-        connection.execute(hosts.insert(), {"name": "shelf", "seen": now, "backend": 1, "versions": "{}"})
+        connection.execute(hosts.insert(), {"name": "shelf", "seen": now, "versions": "{}"})
         connection.execute(jobs.insert(), [{**job, "device": "a"}, {**job, "device": "b", "host": "shelf"}])
     engine.dispose()
     waiting, working = rows(url, "SELECT * FROM queue ORDER BY device")
     assert (waiting["campaign"], waiting["host_seen"], waiting["attempts"]) == ("mnist", None, 0)
-    assert (working["host"], working["stage"]) == ("shelf", "measure")
+    assert (working["host"], working["stage"]) == ("shelf", "rounds")
     assert working["host_seen"] is not None
 
 
@@ -83,7 +83,7 @@ def test_every_query_of_the_dashboard_runs_and_finds_its_rows(url: str) -> None:
     now = datetime.now(UTC)
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
-        job = {"campaign_id": "c1", "device": "a", "state": "waiting", "stage": "measure", "reason": "", "changed": now}
+        job = {"campaign_id": "c1", "device": "a", "state": "waiting", "stage": "rounds", "reason": "", "changed": now}
         connection.execute(jobs.insert(), job)
     engine.dispose()
     document = json.loads(DASHBOARD.read_text())

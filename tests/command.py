@@ -1,0 +1,91 @@
+"""The command line for tests: in this process, as fast as a function call, with streams like pipes; or in its own."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import click
+
+from pipeline.cli.main import COMMANDS, cli, main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Done(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        """What both streams have."""
+        return self.out + self.err
+
+    def document(self) -> Any:
+        """The JSON that stdout is."""
+        return json.loads(self.out)
+
+
+@contextlib.contextmanager
+def _streams(encoding: str) -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
+    """Stdout and stderr as pipes of an encoding."""
+    before, pipes = (sys.stdout, sys.stderr), (io.BytesIO(), io.BytesIO())
+    texts = [io.TextIOWrapper(pipe, encoding=encoding, write_through=True) for pipe in pipes]
+    sys.stdout, sys.stderr = texts
+    try:
+        yield pipes
+    finally:
+        sys.stdout, sys.stderr = before
+        for text in texts:
+            text.detach()
+
+
+def ort_mobile(
+    *words: object, cwd: Path | None = None, encoding: str = "utf-8", process: bool = False, **env: str
+) -> Done:
+    """`ort-mobile WORDS` in a folder, with these variables beside those of the environment.
+
+    It runs in this process, unless that is what a test is about: signals, an empty home, what is imported.
+    """
+    line = list(map(str, words))
+    if process:
+        ended = subprocess.run(
+            [sys.executable, "-m", "pipeline", *line], cwd=cwd, capture_output=True, encoding=encoding, check=False,
+            timeout=600, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        )  # fmt: skip
+        return Done(ended.returncode, ended.stdout, ended.stderr)
+    level = logging.getLogger().level
+    with contextlib.chdir(cwd or "."), mock.patch.dict(os.environ, env), _streams(encoding) as (out, err):
+        try:
+            main(line)
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 0
+        finally:
+            logging.getLogger().setLevel(level)
+    return Done(code, out.getvalue().decode(encoding), err.getvalue().decode(encoding))
+
+
+def leaves() -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with its name: `op-config check`."""
+    root = click.Context(cli, info_name="ort-mobile")
+    for name in COMMANDS:
+        command = cli.get_command(root, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=root, info_name=name)
+            for sub in command.list_commands(context):
+                child = command.get_command(context, sub)
+                assert child is not None
+                yield f"{name} {sub}", child
+        else:
+            yield name, command

@@ -1,0 +1,323 @@
+"""Provider-aware conversion end to end: what is claimed stays, what is computed stays, nothing claimed is stock."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from device_runner.errors import UnavailableError
+from pipeline.convert import ConvertRequest, ConvertResult, aware, convert_model
+from pipeline.convert.aware import save_with_claims
+from pipeline.convert.claims import find_claims
+from pipeline.convert.engine import Optimizer
+from pipeline.convert.request import AwareSpec, SessionSettings
+from pipeline.convert.steps import ConvertContext
+from pipeline.core.variant import Level, Variant
+from pipeline.model.onnx_model import load_model, loadable, prepare_model
+from pipeline.model.ort_format import read_ort
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import Settings, make_settings
+from pipeline.partition.nnapi.load import build_refusal
+from pipeline.partition.ort_view import view_of_file
+from pipeline.partition.rules import claim
+from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
+
+NNAPI = Settings(provider="nnapi")
+COREML = Settings(provider="coreml-mlprogram")
+
+
+def digits() -> onnx.ModelProto:
+    """A small network like MNIST's: NNAPI claims all of it, and FusedConv would cut it."""
+    nodes, x = [], "x"
+    for layer in (0, 1):
+        nodes += [
+            helper.make_node("Conv", [x, f"w{layer}", f"b{layer}"], [f"c{layer}"], pads=[2, 2, 2, 2]),
+            helper.make_node("Relu", [f"c{layer}"], [f"r{layer}"]),
+            helper.make_node("MaxPool", [f"r{layer}"], [f"p{layer}"], kernel_shape=[2, 2], strides=[2, 2]),
+        ]
+        x = f"p{layer}"
+    nodes += [
+        helper.make_node("Flatten", [x], ["f"], axis=1),
+        helper.make_node("Gemm", ["f", "g", "h"], ["y"]),
+    ]
+    weights = [weight("w0", 4, 1, 5, 5), weight("b0", 4, seed=1), weight("w1", 8, 4, 5, 5, seed=2)]
+    weights += [weight("b1", 8, seed=3), weight("g", 32, 10, seed=4), weight("h", 10, seed=5)]
+    return make(nodes, [value("x", [1, 1, 8, 8])], [value("y", [1, 10])], weights)
+
+
+def mixed() -> onnx.ModelProto:
+    """Claimed and unclaimed nodes by turns, with a fusion for the CPU on either side of a border."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Erf", ["r"], ["e"]),
+        helper.make_node("Add", ["e", "one"], ["a"]),
+        helper.make_node("Softsign", ["a"], ["s"]),
+        helper.make_node("MatMul", ["s", "m"], ["mm"]),
+        helper.make_node("Add", ["mm", "n"], ["y"]),
+        helper.make_node("Acos", ["e"], ["z"]),
+    ]
+    one = numpy_helper.from_array(np.array(1, np.float32), "one")
+    weights = [weight("w", 4, 4, 3, 3), weight("m", 8, 8, seed=1), weight("n", 8, seed=2), one]
+    return make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8]), value("z", [1, 4, 8, 8])], weights)
+
+
+def branches() -> onnx.ModelProto:
+    """An If whose body CoreML claims with EnableOnSubgraphs, beside a fusion for the CPU."""
+    inner = [
+        helper.make_node("Conv", ["x", "w"], ["ic"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["ic"], ["iy"])
+    ]  # fmt: skip
+    then = helper.make_graph(inner, "then", [], [value("iy", [1, 4, 8, 8])])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["jy"])], "other", [], [value("jy", [1, 4, 8, 8])])
+    nodes = [
+        helper.make_node("If", ["c"], ["i"], then_branch=then, else_branch=other),
+        helper.make_node("Acos", ["i"], ["y"]),
+    ]
+    inputs = [value("x", [1, 4, 8, 8]), value("c", [], TensorProto.BOOL)]
+    return make(nodes, inputs, [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
+
+
+def request(
+    path: Path, folder: Path, *aware: Settings, levels: tuple[Level, ...] = (Level.EXTENDED,), safe: bool = False
+) -> ConvertRequest:
+    names = tuple(settings.provider for settings in aware)
+    return ConvertRequest(
+        source=SourceModel(path=str(path)), variants=tuple(Variant(level=level, providers=names) for level in levels),
+        stem="model", output_folder=str(folder / "out"), work_folder=str(folder / "work"), aware=aware, safe=safe,
+    )  # fmt: skip
+
+
+def convert(
+    path: Path, folder: Path, *aware: Settings, levels: tuple[Level, ...] = (Level.EXTENDED,), safe: bool = False
+) -> ConvertResult:
+    return convert_model(request(path, folder, *aware, levels=levels, safe=safe))
+
+
+def outputs(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return list(onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feeds))
+
+
+def unkernelled() -> onnx.ModelProto:
+    """A half precision network: CoreML claims it all, and this computer's CPU has no kernel for Conv and Sigmoid."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Reshape", ["c", "shape"], ["f"]),
+        helper.make_node("Sigmoid", ["f"], ["y"]),
+    ]
+    half = numpy_helper.from_array(numpy_helper.to_array(weight("w", 4, 4, 3, 3)).astype(np.float16), "w")
+    shape = numpy_helper.from_array(np.array([1, -1]), "shape")
+    kind = TensorProto.FLOAT16
+    return make(nodes, [value("x", [1, 4, 8, 8], kind)], [value("y", [1, 256], kind)], [half, shape])
+
+
+def test_claimed_nodes_without_a_kernel_here_are_stored_otherwise_and_told(tmp_path: Path) -> None:
+    path = save(unkernelled(), tmp_path / "model.onnx")
+    (artifact,) = convert(path, tmp_path, make_settings("coreml-mlprogram", release="1.29", coreml_version=7)).artifacts
+    assert "2 claimed nodes have no kernel on this computer's CPU" in artifact.notes[-1]
+    assert "Conv 'c'" in artifact.notes[-1]
+    assert "Sigmoid 'y'" in artifact.notes[-1]
+    feeds = {"x": random_input(1, 4, 8, 8)["x"].astype(np.float16)}
+    ours, original = (outputs(file, feeds)[0] for file in (tmp_path / "out" / artifact.file, path))
+    np.testing.assert_allclose(ours, original, atol=1e-2)
+
+
+def test_without_a_compiler_files_are_for_the_cpu_and_that_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise UnavailableError(
+            "no C compiler", why="neither cc, gcc nor clang is on PATH", remedy="pip install ziglang"
+        )
+
+    path = save(digits(), tmp_path / "model.onnx")
+    wanted = msgspec.structs.replace(request(path, tmp_path, NNAPI), cache_folder=str(tmp_path / "cache"))
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.convert.aware.claims_device", missing)
+        (plain,) = convert_model(wanted).artifacts
+    assert (plain.aware_by, plain.claimed) == (None, {})
+    assert "optimized for the CPU alone, because no C compiler" in plain.notes[-1]
+    assert "pip install ziglang" in plain.notes[-1]
+    assert "com.microsoft:FusedConv" in plain.operators
+    (aware,) = convert_model(wanted).artifacts
+    assert "com.microsoft:FusedConv" not in aware.operators
+
+
+def random_input(*shape: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(7).standard_normal(shape, dtype=np.float32)}
+
+
+def test_the_aware_model_keeps_the_one_partition(tmp_path: Path) -> None:
+    path = save(digits(), tmp_path / "model.onnx")
+    aware = convert(path, tmp_path / "aware", NNAPI, levels=(Level.EXTENDED, Level.ALL))
+    stock = convert(path, tmp_path / "stock")
+    assert aware.failures == ()
+    for artifact in aware.artifacts:
+        graph = view_of_file(tmp_path / "aware" / "out" / artifact.file)
+        assert [len(group) for group in claim(graph, NNAPI).groups] == [len(graph.nodes)]
+        assert artifact.claimed == {"nnapi": len(graph.nodes)}
+    cut = view_of_file(tmp_path / "stock" / "out" / stock.artifacts[0].file)
+    assert len(claim(cut, NNAPI).groups) > 1, "FusedConv cuts the stock model, else this test shows nothing"
+
+
+@pytest.mark.parametrize("level", [Level.BASIC, Level.EXTENDED, Level.ALL])
+@pytest.mark.parametrize("settings", [NNAPI, COREML])
+def test_outputs_stay_and_claimed_nodes_too(tmp_path: Path, level: Level, settings: Settings) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    result = convert(path, tmp_path, settings, levels=(level,))
+    file = tmp_path / "out" / result.artifacts[0].file
+    feeds = random_input(1, 4, 8, 8)
+    for ours, original in zip(outputs(file, feeds), outputs(path, feeds), strict=True):
+        np.testing.assert_allclose(ours, original, rtol=1e-4, atol=1e-5)
+    made = {node.outputs[0]: node.op_type for node in read_ort(file).graph.nodes}
+    assert made["c"] == "Conv"
+    assert made["r"] == "Relu"
+    assert list(read_ort(file).graph.outputs) == ["y", "z"]
+
+
+def test_the_remainder_is_optimized(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Softsign", ["r"], ["s"]),
+        helper.make_node("Conv", ["s", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("LeakyRelu", ["c"], ["y"], alpha=0.1),
+    ]
+    model = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
+    stop = Settings(provider="nnapi", stop_ops=("Softsign",))
+    path = save(model, tmp_path / "model.onnx")
+    result = convert(path, tmp_path, stop)
+    assert result.artifacts[0].claimed == {"nnapi": 1}
+    assert result.artifacts[0].operators == {
+        "ai.onnx:Relu": 1, "ai.onnx:Softsign": 1, "com.microsoft:FusedConv": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", [linear, conv_bn, quantized, digits, mixed])
+@pytest.mark.parametrize("level", [Level.BASIC, Level.EXTENDED, Level.ALL])
+def test_nothing_claimed_is_the_stock_result(
+    tmp_path: Path, sample: Callable[[], onnx.ModelProto], level: Level
+) -> None:
+    path = save(sample(), tmp_path / "model.onnx")
+    model = prepare_model(load_model(SourceModel(path=str(path)), tmp_path), {})
+    optimizer = Optimizer(model, ConvertContext(folder=tmp_path, where="model"))
+    found = find_claims(model, optimizer._basic, AwareSpec(providers=(NNAPI,)), tmp_path)
+    settings = SessionSettings(level=level)
+    ours, notes = save_with_claims(model, replace(found, told=frozenset()), settings, optimizer.shop)
+    count = [Counter(node.operator for node in parts.read().graph.nodes) for parts in (ours, optimizer.parts(settings))]
+    assert (count[0], notes) == (count[1], ())
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    files = [convert(path, tmp_path / name, NNAPI).artifacts[0].sha256 for name in ("one", "two")]
+    assert files[0] == files[1]
+
+
+def test_one_file_for_two_providers_keeps_what_either_claims(tmp_path: Path) -> None:
+    path = save(mixed(), tmp_path / "model.onnx")
+    first = convert(path, tmp_path / "nnapi", NNAPI).artifacts[0]
+    second = convert(path, tmp_path / "coreml", COREML).artifacts[0]
+    both = convert(path, tmp_path / "both", NNAPI, COREML).artifacts[0]
+    assert both.variant.name == "extended-fixed-nnapi+coreml-mlprogram"
+    assert both.claimed == {**first.claimed, **second.claimed}
+    graph = view_of_file(tmp_path / "both" / "out" / both.file)
+    for settings, single, folder in ((NNAPI, first, "nnapi"), (COREML, second, "coreml")):
+        alone = view_of_file(tmp_path / folder / "out" / single.file)
+        names = {name for group in claim(alone, settings).names() for name in group}
+        assert names <= {name for group in claim(graph, settings).names() for name in group}
+
+
+def test_what_is_claimed_in_a_body_stays(tmp_path: Path) -> None:
+    path = save(branches(), tmp_path / "model.onnx")
+    inside = Settings(provider="coreml-mlprogram", enable_on_subgraphs=True)
+    bodies = {}
+    for name, settings in (("inside", inside), ("outside", COREML)):
+        file = tmp_path / name / "out" / convert(path, tmp_path / name, settings).artifacts[0].file
+        owner = next(node for node in read_ort(file).graph.nodes if node.op_type == "If")
+        bodies[name] = {node.op_type for body in owner.subgraphs() for node in body.nodes}
+    assert bodies["inside"] == {"Conv", "Relu", "Neg"}
+    assert "FusedConv" in bodies["outside"]
+
+
+def unbuildable() -> onnx.ModelProto:
+    """A quantized Concat of two model inputs: NNAPI learns a u8 input's scale from its reader's first place only."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
+        helper.make_node("Concat", ["d", "e"], ["c"], axis=1),
+        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
+        numpy_helper.from_array(np.array(3, np.uint8), "zero"),
+    ]  # fmt: skip
+    inputs = [value(name, [1, 4, 6, 6], TensorProto.UINT8) for name in ("x", "x1")]
+    return make(nodes, inputs, [value("y", [1, 8, 6, 6])], weights)
+
+
+@pytest.mark.parametrize("level", [Level.BASIC, Level.EXTENDED])
+def test_safe_leaves_what_cannot_be_built(tmp_path: Path, level: Level) -> None:
+    path = save(unbuildable(), tmp_path / "model.onnx")
+    random = np.random.default_rng(3)
+    feeds = {name: random.integers(0, 255, (1, 4, 6, 6)).astype(np.uint8) for name in ("x", "x1")}
+    problems = {}
+    for safe in (False, True):
+        artifact = convert(path, tmp_path / str(safe), NNAPI, safe=safe, levels=(level,)).artifacts[0]
+        file = tmp_path / str(safe) / "out" / artifact.file
+        graph = view_of_file(file)
+        problems[safe] = build_refusal(graph, claim(graph, NNAPI).groups, NNAPI)
+        assert artifact.notes, "a claim that cannot be built, or a node left out, is told"
+        np.testing.assert_array_equal(outputs(file, feeds)[0], outputs(path, feeds)[0])
+    assert problems[False] is not None
+    assert problems[True] is None
+
+
+def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MatMul", ["r", "m"], ["p"]),
+        helper.make_node("Einsum", ["p", "e"], ["y"], equation="abcd,de->abce"),
+    ]
+    weights = [weight("w", 4, 4, 3, 3), weight("m", 8, 8, seed=1), weight("e", 8, 8, seed=2)]
+    model = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], weights)
+    path, levels = save(model, tmp_path / "model.onnx"), (Level.EXTENDED, Level.ALL)
+    whole = convert(path, tmp_path / "whole", NNAPI, levels=levels).artifacts
+    monkeypatch.setattr("pipeline.model.onnx_model.LEAN_MINIMUM_BYTES", 0)
+    monkeypatch.setattr("pipeline.model.onnx_model.LARGE_BYTES", 64)
+    monkeypatch.setattr("pipeline.convert.steps.LARGE_BYTES", 64)
+    with patch.object(aware, "loadable", wraps=loadable) as shown:
+        lean = convert(path, tmp_path / "lean", NNAPI, levels=levels).artifacts
+        safe = convert(path, tmp_path / "safe", NNAPI, levels=levels, safe=True).artifacts
+    assert [set(call.args[0].weights) for call in shown.call_args_list] == [{"e"}] * 4, (
+        "optimizers look at neither w nor m"
+    )
+    digests = [one.semantic_digest for one in whole]
+    assert [[one.semantic_digest for one in made] for made in (lean, safe)] == [digests, digests]
+
+
+def test_constants_that_only_an_inlined_function_reads(tmp_path: Path) -> None:
+    """CastLike is shown to providers whole, its second input with it, though the CPU's session drops that one."""
+    nodes = [
+        helper.make_node("CastLike", ["x", "like"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Identity", ["like"], ["same"]),
+        helper.make_node("CastLike", ["r", "same"], ["y"]),
+    ]
+    made = make(nodes, [value("x", [1, 4], TensorProto.INT32)], [value("y", [1, 4])], [weight("like", 2)])
+    path = save(made, tmp_path / "model.onnx")
+    result = convert(path, tmp_path, NNAPI, levels=(Level.BASIC, Level.EXTENDED))
+    assert result.failures == ()
+    feeds = {"x": np.array([[-2, 0, 3, 5]], np.int32)}
+    for artifact in result.artifacts:
+        np.testing.assert_array_equal(outputs(tmp_path / "out" / artifact.file, feeds)[0], [[0, 0, 3, 5]])

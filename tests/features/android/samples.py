@@ -1,0 +1,94 @@
+"""Bundles of real small models for packages."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from device_runner.spec import ElementType, NnapiFlag, RunOptions
+from pipeline.campaign.tuned import TunedClass
+from pipeline.core.variant import Level, Variant
+from pipeline.release.bundle import make_bundle
+from pipeline.release.manifest import Manifest, ModelSignature, Shipped, TensorSignature
+from tests.ort_models import conv_relu, convert
+
+NNAPI = RunOptions(
+    provider="nnapi", flags=(NnapiFlag.USE_FP16,), session_config={"session.intra_op.allow_spinning": "0"}
+)
+CPU = RunOptions()
+SPINNING = RunOptions(session_config={"session.intra_op.allow_spinning": "0"})
+
+
+def needs_java() -> None:
+    """Skip, with the reason, where there is no JDK."""
+    if not shutil.which("javac"):
+        pytest.skip("no javac: install a JDK")
+
+
+def tensor(name: str, *shape: int | str | None, dtype: ElementType | None = ElementType.FLOAT32) -> TensorSignature:
+    """A tensor of a signature."""
+    return TensorSignature(name=name, dtype=dtype, shape=shape)
+
+
+def shipped(model: str = "m", **more: Any) -> Shipped:
+    """A model for a phone."""
+    return Shipped(**{
+        "target": "phone", "platform": "android", "model": model, "model_sha256": "0" * 64,
+        "variant": Variant(level=Level.BASIC), "file": f"models/{model}.basic-fixed.ort", "semantic_digest": "1" * 64,
+        "runs": (NNAPI, CPU), "ort_release": "1.28.0", "min_api_level": 27, "basis": "measured",
+        **more,
+    })  # fmt: skip
+
+
+def signature(model: str = "m", **more: Any) -> ModelSignature:
+    """The signature of `conv_relu`."""
+    return ModelSignature(**{
+        "model": model, "inputs": (tensor("x", 1, 1, 8, 8),), "outputs": (tensor("y", 1, 2, 8, 8),), **more,
+    })  # fmt: skip
+
+
+def bundle(
+    folder: Path,
+    ships: Sequence[Shipped] = (shipped(),),
+    models: Sequence[ModelSignature] = (signature(),),
+    classes: Sequence[Sequence[TunedClass]] = (),
+    weights: Mapping[str, float] | None = None,
+) -> Manifest:
+    """A bundle in `folder`/bundle of real models: all the same one but for those files whose `weights` are scaled."""
+    model = convert(conv_relu(), folder / "m.ort")
+    sources = {one.file: model for one in ships}
+    for file, factor in (weights or {}).items():
+        other = conv_relu()
+        scaled = numpy_helper.to_array(other.graph.initializer[0]) * np.float32(factor)
+        other.graph.initializer[0].CopyFrom(numpy_helper.from_array(scaled, "w"))
+        sources[file] = convert(other, folder / f"{factor}.ort")
+    return make_bundle(
+        folder / "bundle",
+        name="Demo app",
+        sources=sources,
+        ships=tuple(ships),
+        made_with={"onnxruntime": "1.31.1"},
+        evidence={},
+        models=tuple(models),
+        classes=classes,
+    )
+
+
+FLAGSHIP = TunedClass(chip="Qualcomm SM8550", api_level=31, abi="arm64-v8a")
+OLD_CHIP = TunedClass(chip="msm8998", api_level=27, abi="arm64-v8a")
+WEIGHTS = {"models/m.layout-fixed.ort": 3.0}
+"""The file of the flagship's class, and what its outputs are times those of the other."""
+
+
+def two_classes(folder: Path, **more: Any) -> Manifest:
+    """A bundle that has a file of its own for flagships, and other session options for old chips."""
+    ships = (
+        shipped(runs=(CPU,), **more),
+        shipped(file="models/m.layout-fixed.ort", variant=Variant(level=Level.LAYOUT), **more),
+        shipped(runs=(SPINNING,), **more),
+    )
+    return bundle(folder, ships, classes=((), (FLAGSHIP,), (OLD_CHIP,)), weights=WEIGHTS)

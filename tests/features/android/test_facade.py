@@ -1,0 +1,201 @@
+"""The generated Java: names that Java allows, hostile texts, and what the Java API cannot do."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.spec import ElementType, RunOptions
+from pipeline.core.errors import ConfigError
+from pipeline.features.android.facade import BUFFERS, JAVA_WORDS, java_class, java_sources
+from pipeline.features.android.package import SIGNATURES
+from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
+from tests.features.android.samples import CPU, NNAPI, needs_java, shipped, signature, tensor
+
+ROOT = Path(__file__).parents[3]
+HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
+NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
+
+
+def manifest(ships: tuple[Shipped, ...], models: tuple[ModelSignature, ...]) -> Manifest:
+    files = tuple(BundledFile(path=one.file, size_bytes=1, sha256="2" * 64) for one in ships)
+    content = Content(name=HOSTILE, made_with={}, files=files, ships=ships, models=models)
+    return Manifest(content=content, content_sha256="3" * 64, made_at="2026-01-01T00:00:00.000Z")
+
+
+def selecting(*models: ModelSignature) -> Manifest:
+    """Each model ships in two ways, the second to a class of devices."""
+    ships = tuple(shipped(one.model, runs=runs) for one in models for runs in ((NNAPI, CPU), (CPU,)))
+    rows = tuple(
+        row
+        for number, one in enumerate(models)
+        for row in (
+            SelectionRow(
+                target="phone", model=one.model, soc=HOSTILE, abi="x86", min_api_level=31, ships=2 * number + 1
+            ),
+            SelectionRow(target="phone", model=one.model, ships=2 * number),
+        )
+    )
+    plain = manifest(ships, models)
+    return msgspec.structs.replace(plain, content=msgspec.structs.replace(plain.content, selection=rows))
+
+
+def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
+    ships = tuple(shipped(model.model, **more) for model in models)
+    return java_sources(manifest(ships, models), "phone", "com.example.models")
+
+
+def compiled(found: dict[str, str], folder: Path) -> str:
+    """What the compiler says, with every warning on; "" for nothing."""
+    for name, text in found.items():
+        (folder / name).write_text(text, "utf-8")
+    command = ["javac", "--release", "8", "-Xlint:all,-options,-serial", "-encoding", "UTF-8", "-implicit:none"]
+    files = [str(folder / name) for name in found]
+    done = subprocess.run(
+        [*command, "-sourcepath", str(SIGNATURES), "-d", str(folder), *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("mnist", "Mnist"), ("ppocr-v4.det", "PpocrV4Det"), ("2d", "Model2d"), ("file", "FileModel"),
+        ("ort_session", "OrtSessionModel"), ("模型", "Model"), ("map", "MapModel"),
+    ],
+)  # fmt: skip
+def test_classes_are_named_after_models(model: str, name: str) -> None:
+    assert java_class(model) == name
+
+
+def test_every_type_and_shape_compiles_without_a_warning(tmp_path: Path) -> None:
+    needs_java()
+    kinds = [one for one in ElementType if one not in ("string", "uint16", "uint32", "uint64")]
+    tensors = tuple(tensor(f"{kind}-in", 1, "n", dtype=kind) for kind in kinds)
+    odd = (
+        tensor("class", 1),
+        tensor("class", 2),
+        tensor("session"),
+        tensor("1st"),
+        tensor("", None),
+        tensor("結果", 1),
+    )
+    found = sources(
+        signature("all", inputs=tensors, outputs=tensors),
+        signature("odd", inputs=odd, outputs=odd),
+        signature("untyped", inputs=(tensor("s", dtype=None),), outputs=(tensor("t", dtype=ElementType.UINT16),)),
+        signature(HOSTILE, inputs=(tensor(HOSTILE, HOSTILE),), outputs=(tensor(HOSTILE, HOSTILE),)),
+    )
+    assert compiled(found, tmp_path) == ""
+    assert "public Result run(" not in found["Untyped.java"]
+    assert "@NonNull ShortBuffer float16In, @NonNull long[] float16InShape" in found["All.java"]
+
+
+def test_every_way_to_run_compiles(tmp_path: Path) -> None:
+    needs_java()
+    ways = tuple(RunOptions(provider=name, provider_options={"a": HOSTILE, "b": "2"}) for name in ("xnnpack", "qnn"))
+    found = sources(
+        signature(), runs=(*ways, RunOptions(session_config={HOSTILE: HOSTILE}), RunOptions(provider="nnapi"))
+    )
+    assert compiled(found, tmp_path) == ""
+
+
+@pytest.mark.long
+def test_no_name_of_a_model_hides_a_class_that_the_sources_use(tmp_path: Path) -> None:
+    needs_java()
+    every = tuple(tensor(f"t{kind}", 1, dtype=kind) for kind in BUFFERS)
+    one = signature("m", inputs=every, outputs=every)
+    texts = java_sources(selecting(one), "phone", "com.example.models", telemetry=False).values()
+    used = {name for text in texts for name in re.findall(r"\b[A-Z]\w*[a-z]\w*", NOT_CODE.sub("", text))} - {"M"}
+    assert {"Result", "DeviceClass", "Os", "OrtException", "ByteBuffer"} <= used
+    models = [msgspec.structs.replace(one, model=name) for name in sorted(used)]
+    found = java_sources(selecting(*models), "phone", "com.example.models", telemetry=False)
+    assert compiled(found, tmp_path) == ""
+
+
+def test_the_only_output_is_called_so_where_its_name_says_nothing() -> None:
+    def outputs(*names: str) -> list[str]:
+        found = sources(signature(outputs=tuple(tensor(name, 1) for name in names)))["M.java"]
+        return re.findall(r"public FloatBuffer (\w+)\(\)", found)
+
+    assert outputs("4195") == ["output"]
+    assert outputs("logits") == ["logits"]
+    assert outputs("4195", "4196") == ["tensor4195", "tensor4196"]
+
+
+@pytest.mark.parametrize("release", ["1.19.2", "1.28.0"])
+def test_rows_of_devices_compile(tmp_path: Path, release: str) -> None:
+    needs_java()
+    table = selecting(signature())
+    ships = tuple(msgspec.structs.replace(one, ort_release=release) for one in table.content.ships)
+    content = msgspec.structs.replace(table.content, ships=ships)
+    found = java_sources(msgspec.structs.replace(table, content=content), "phone", "com.example.models")
+    assert compiled(found, tmp_path) == ""
+    assert set(found) == {"M.java", "ModelFile.java", "DeviceClass.java"}
+
+
+def test_a_release_without_sessions_from_bytes_opens_files() -> None:
+    found = sources(signature(), ort_release="1.19.2")["M.java"]
+    assert "ByteBuffer model" not in found
+    assert "return open(file, file.copy(context, COPIES));" in found
+
+
+USE = """
+import com.example.models.*;
+import android.content.Context;
+import java.io.File;
+import java.nio.FloatBuffer;
+import java.util.Arrays;
+
+class Use {{
+{methods}
+}}
+"""
+METHOD = "void use{number}(Context context, FloatBuffer pixels) throws Exception {{\n{code}}}"
+
+
+@pytest.mark.parametrize("page", ["guide.md", "android-release.md"])
+def test_the_java_of_the_documents_compiles(tmp_path: Path, page: str) -> None:
+    needs_java()
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    blocks = re.findall(r"```java\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    methods = [METHOD.format(number=number, code=code) for number, code in enumerate(blocks)]
+    ends = {"inputs": (tensor("pixels", 1, 1, 28, 28),), "outputs": (tensor("logits", 1, 10),)}
+    models = sources(signature("mnist", **ends))
+    models |= java_sources(selecting(signature("segmenter", **ends)), "phone", "com.example.models")
+    assert compiled({**models, "Use.java": USE.format(methods="\n".join(methods))}, tmp_path) == ""
+
+
+@pytest.mark.parametrize(("loading", "mapped"), [("mapped", "true"), ("path", "false")])
+def test_a_model_is_loaded_as_it_was_measured(loading: str, mapped: str) -> None:
+    found = sources(signature(), loading=loading)["M.java"]
+    assert f'"{"2" * 64}", {mapped}, 0, 1)' in found
+
+
+def test_two_models_of_one_class_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a\.b and A-b would both have the class AB"):
+        sources(signature("a.b"), signature("A-b"))
+
+
+def test_a_provider_without_a_java_call_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no call for the provider zeta"):
+        sources(signature(), runs=(RunOptions(provider="zeta"),))
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=8))
+def test_parameters_are_distinct_names_that_java_allows(names: list[str]) -> None:
+    inputs = tuple(tensor(name, None, 2) for name in names)
+    found = sources(signature(inputs=inputs))["M.java"]
+    listed = re.search(r"Result run\(([^)]*)\)", found)
+    assert listed
+    parameters = re.findall(r"(?:FloatBuffer|long\[\]) (\S+?)(?:,|$)", listed[1])
+    assert len(set(parameters)) == 2 * len(names)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in JAVA_WORDS for name in parameters)

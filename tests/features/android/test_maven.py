@@ -1,0 +1,246 @@
+"""Maven repositories of bundles: what is in them, that they never change, and what is refused first."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from pipeline.features.android import package
+from pipeline.features.android.maven import MARK, release_range
+from tests.command import Done, ort_mobile
+from tests.features.android.samples import bundle, needs_java, shipped, signature, two_classes
+
+NAMED = ("--group", "com.example", "--version", "1.0")
+
+
+def released(folder: Path, *more: str, repository: str = "repo") -> Done:
+    arguments = ["release", "android", str(folder / "bundle"), "--output", str(folder / repository), *NAMED, *more]
+    return ort_mobile(*arguments)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def java() -> None:
+    needs_java()
+
+
+@pytest.mark.usefixtures("java")
+def test_a_repository_has_what_gradle_and_maven_read(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    result = released(tmp_path)
+    assert result.code == 0, result.text
+    assert 'implementation("com.example:demo-app-models:1.0")' in result.text
+    place = tmp_path / "repo/com/example/demo-app-models/1.0"
+    stem = "demo-app-models-1.0"
+    module = json.loads((place / f"{stem}.module").read_bytes())
+    api = module["variants"][0]
+    assert api["dependencies"] == [{
+        "group": "com.microsoft.onnxruntime", "module": "onnxruntime-android",
+        "version": {"strictly": "[1.28.0,1.29)", "prefers": "1.28.0"},
+    }]  # fmt: skip
+    aar = (place / f"{stem}.aar").read_bytes()
+    assert api["files"][0]["sha512"] == hashlib.sha512(aar).hexdigest()
+    assert api["files"][0]["size"] == len(aar)
+    pom = (place / f"{stem}.pom").read_text()
+    assert MARK in pom
+    assert ET.fromstring(pom)[0].text == "4.0.0"
+    for file, content in files_of(tmp_path / "repo").items():
+        if not file.endswith((".md5", ".sha1", ".sha256", ".sha512")):
+            for name in ("md5", "sha1", "sha256", "sha512"):
+                said = (tmp_path / "repo" / f"{file}.{name}").read_text()
+                assert said == hashlib.new(name, content).hexdigest()
+
+
+@pytest.mark.usefixtures("java")
+def test_the_aar_has_the_model_uncompressed_its_classes_alone_and_the_keep_rule(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    assert released(tmp_path, "--package", "org.demo.ml").code == 0
+    with zipfile.ZipFile(next(tmp_path.rglob("*.aar"))) as aar:
+        model = aar.getinfo("assets/ort_mobile/m.basic-fixed.ort")
+        assert model.compress_type == zipfile.ZIP_STORED
+        assert aar.read(model) == (tmp_path / "bundle/models/m.basic-fixed.ort").read_bytes()
+        assert "-keep class ai.onnxruntime.** { *; }" in aar.read("proguard.txt").decode()
+        manifest = ET.fromstring(aar.read("AndroidManifest.xml"))
+        assert manifest.get("package") == "org.demo.ml"
+        assert list(manifest[0].attrib.values()) == ["27"]
+        (tmp_path / "classes.jar").write_bytes(aar.read("classes.jar"))
+    with zipfile.ZipFile(tmp_path / "classes.jar") as classes:
+        assert {name.rpartition("/")[0] for name in classes.namelist()} == {"org/demo/ml"}
+
+
+@pytest.mark.usefixtures("java")
+def test_every_file_of_the_table_of_devices_is_in_the_aar_once(tmp_path: Path) -> None:
+    two_classes(tmp_path)
+    assert released(tmp_path).code == 0
+    with zipfile.ZipFile(next(tmp_path.rglob("*.aar"))) as aar:
+        models = [name for name in aar.namelist() if name.startswith("assets/")]
+        assert models == ["assets/ort_mobile/m.basic-fixed.ort", "assets/ort_mobile/m.layout-fixed.ort"]
+    with zipfile.ZipFile(next(tmp_path.rglob("*-sources.jar"))) as found:
+        text = found.read("com/example/demo_app_models/M.java").decode()
+    assert 'device.fits("Qualcomm SM8550", "arm64-v8a", 31)' in text
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_telemetry_is_switched_off_before_onnx_runtime_is_loaded_where_that_is_asked_for(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    texts = {}
+    for repository, more in (("plain", ()), ("quiet", ("--telemetry", "off"))):
+        assert released(tmp_path, *more, repository=repository).code == 0
+        with zipfile.ZipFile(next((tmp_path / repository).rglob("*-sources.jar"))) as found:
+            text = found.read("com/example/demo_app_models/ModelFile.java").decode()
+        texts[repository] = text
+        pom = next((tmp_path / repository).rglob("*.pom")).read_text()
+        assert ("telemetry off" in pom) == (repository == "quiet")
+    assert "setTelemetry" not in texts["plain"]
+    quiet = texts["quiet"]
+    assert (
+        quiet.index("Os.setenv") < quiet.index("= OrtEnvironment.getEnvironment()") < quiet.index("setTelemetry(false)")
+    )
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_the_same_bundle_gives_the_same_bytes_anywhere(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    assert released(tmp_path).code == 0
+    other = tmp_path / "another place ü"
+    other.mkdir()
+    (tmp_path / "bundle").rename(other / "bundle")
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "release",
+        "android",
+        str(other / "bundle"),
+        "--output",
+        str(other / "repo"),
+    ]
+    environment = {**os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "HOME": str(other)}
+    time.sleep(2 - time.time() % 2)  # ZIP files have times of two seconds
+    subprocess.run([*command, *NAMED], check=True, umask=0o077, env=environment, capture_output=True)
+    assert files_of(other / "repo") == files_of(tmp_path / "repo")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_a_published_version_never_changes(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    assert released(tmp_path).code == 0
+    before = files_of(tmp_path / "repo")
+    again = released(tmp_path)
+    assert again.code == 0
+    assert again.text.startswith("unchanged")
+    changed = released(tmp_path, "--package", "org.demo.ml")
+    assert changed.code == 1
+    assert "is published already, with other content" in changed.err
+    assert files_of(tmp_path / "repo") == before
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_the_index_lists_every_version_in_order(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    for version in ("1.10", "1.9", "1.9-rc1"):
+        assert released(tmp_path, "--version", version).code == 0
+    index = ET.parse(tmp_path / "repo/com/example/demo-app-models/maven-metadata.xml")
+    assert [one.text for one in index.iter("version")] == ["1.9", "1.9-rc1", "1.10"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize(
+    ("more", "asked"),
+    [({"ort_release": "1.28"}, "[1.28,1.29)"), ({"ort_release": "1.28", "library": "android:1.28.0"}, "1.28.0")],
+)
+def test_a_range_is_a_warning_and_a_library_of_the_target_pins_the_version(
+    tmp_path: Path, more: dict[str, str], asked: str
+) -> None:
+    bundle(tmp_path, (shipped(**more),))
+    done = released(tmp_path)
+    assert done.code == 0, done.text
+    assert f"<version>{asked}</version>" in next((tmp_path / "repo").rglob("*.pom")).read_text()
+    assert ('pin it, name the version in the target, as in library = "android:1.28.0"' in done.err) == (asked[0] == "[")
+
+
+def test_ranges_end_below_the_next_minor_release() -> None:
+    assert (release_range("1.29"), release_range("1.29.1")) == ("[1.29,1.30)", "[1.29.1,1.30)")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--group", "com..example"), "'com..example' cannot be a group"),
+        (("--group", "9com"), "'9com' cannot be a group"),
+        (("--artifact", "../up"), "'../up' cannot be an artifact"),
+        (("--version", "1/2"), "'1/2' cannot be a version"),
+        (("--version", "1.0-SNAPSHOT"), "'1.0-SNAPSHOT' is no version that stays the same"),
+        (("--version", "latest.release"), "'latest.release' is no version that stays the same"),
+        (("--version", "LATEST"), "'LATEST' is no version that stays the same"),
+        (("--version", "release"), "'release' is no version that stays the same"),
+        (("--package", "models"), "'models' cannot be the Java package"),
+        (("--package", "com.class.x"), "cannot be the Java package"),
+        (("--package", "java.lang"), "'java.lang' cannot be the Java package"),
+        (("--package", "ai.onnxruntime"), "cannot be the Java package"),
+        (("--target", "ios"), "no target 'ios' for Android"),
+    ],
+)
+def test_names_that_tools_refuse_are_refused_first(tmp_path: Path, more: tuple[str, ...], message: str) -> None:
+    bundle(tmp_path)
+    result = released(tmp_path, *more)
+    assert message in result.err
+    assert result.code == 2
+    assert not (tmp_path / "repo").exists()
+
+
+def test_a_bundle_without_a_target_for_android_is_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, ships=(shipped(platform="ios"),))
+    assert "nothing in this bundle is for Android" in released(tmp_path).err
+
+
+def test_one_of_several_targets_must_be_named(tmp_path: Path) -> None:
+    bundle(tmp_path, ships=(shipped(), shipped(target="tablet")))
+    assert "name one with --target: phone, tablet" in released(tmp_path).err
+
+
+def test_two_models_of_one_class_are_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, (shipped("a.b"), shipped("a-b")), (signature("a.b"), signature("a-b")))
+    assert "would both have the class AB" in released(tmp_path).err
+    assert not (tmp_path / "repo").exists()
+
+
+def test_models_larger_than_a_store_allows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "STORE_BYTES", 100)
+    bundle(tmp_path)
+    result = released(tmp_path)
+    assert "Google Play allows 100 bytes" in result.err
+    assert not (tmp_path / "repo").exists()
+
+
+def test_a_changed_bundle_is_refused(tmp_path: Path) -> None:
+    bundle(tmp_path)
+    (tmp_path / "bundle/models/m.basic-fixed.ort").write_bytes(b"x")
+    result = released(tmp_path)
+    assert result.code == 4
+    assert not (tmp_path / "repo").exists()
+
+
+def test_without_a_compiler_the_package_to_install_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    result = released(tmp_path)
+    assert result.code == 3
+    assert "openjdk-17-jdk-headless" in result.err
+    assert not list((tmp_path / "repo").rglob("*.aar"))

@@ -1,0 +1,75 @@
+"""The generated Swift: names that Swift allows, hostile texts, and grammar, which one parser reads in every CI run."""
+
+import re
+from importlib import resources
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.spec import ElementType, RunOptions
+from pipeline.features.apple.facade import ELEMENTS, OWN_NAMES, SWIFT_WORDS, swift_class, swift_sources
+from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature
+from tests.features.android.samples import signature, tensor
+from tests.features.apple.samples import COREML, for_ios
+
+HOSTILE = 'a"; } \\u0041 \\(x) */ \n ${x} {{ y }}'
+
+
+def sources(*models: ModelSignature, **more: object) -> dict[str, str]:
+    ships = tuple(for_ios(model.model, **more) for model in models)
+    files = tuple(BundledFile(path=one.file, size_bytes=1, sha256="2" * 64) for one in ships)
+    content = Content(name=HOSTILE, made_with={}, files=files, ships=ships, models=models)
+    return swift_sources(
+        Manifest(content=content, content_sha256="3" * 64, made_at="2026-01-01T00:00:00.000Z"), "phone", "AppModels"
+    )
+
+
+def mistakes(source: str) -> list[str]:
+    """Where a text is no Swift, by the grammar of tree-sitter."""
+    tree_sitter = pytest.importorskip("tree_sitter", reason="tree-sitter-swift is not installed")
+    swift = pytest.importorskip("tree_sitter_swift", reason="tree-sitter-swift is not installed")
+    tree = tree_sitter.Parser(tree_sitter.Language(swift.language())).parse(source.encode())
+    waiting, found = [tree.root_node], []
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        if node.is_error or node.is_missing:
+            found.append(f"{node.start_point}: {node.text!r}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("mnist", "Mnist"), ("ppocr-v4.det", "PpocrV4Det"), ("2d", "Model2d"), ("ort_x", "OrtX"), ("ORTx", "ORTxModel"),
+        ("model file", "ModelFileModel"), ("app-models", "AppModelsModel"), ("模型", "Model"), ("self", "SelfModel"),
+    ],
+)  # fmt: skip
+def test_classes_are_named_after_models(model: str, name: str) -> None:
+    assert swift_class(model, "AppModels") == name
+
+
+def test_every_type_way_and_hostile_text_is_swift() -> None:
+    kinds = tuple(tensor(f"{kind}-in", 1, "n", dtype=kind) for kind in ELEMENTS)
+    found = sources(
+        signature("all", inputs=kinds, outputs=kinds),
+        signature("none", inputs=(), outputs=(tensor("t"), tensor("u", dtype=ElementType.BOOL))),
+        signature(HOSTILE, inputs=(tensor(HOSTILE, HOSTILE),), outputs=(tensor(HOSTILE, HOSTILE),)),
+        runs=(COREML, RunOptions(session_config={HOSTILE: HOSTILE})), ort_release="1.28",
+    )  # fmt: skip
+    template = resources.files("pipeline.features.apple") / "templates/OnnxRuntimeBindings.swift"
+    for name, source in {**found, "bindings": template.read_text("utf-8")}.items():
+        assert mistakes(source) == [], name
+    assert mistakes(found["All.swift"].replace("Runtime.tensor(", "Runtime.tensor((", 1))
+
+
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=8))
+def test_parameters_are_distinct_names_that_swift_allows(names: list[str]) -> None:
+    found = sources(signature(inputs=tuple(tensor(name, None, 2) for name in names)))["M.swift"]
+    listed = re.search(r"func run\((.*)\) throws", found)
+    assert listed
+    parameters = re.findall(r"(\S+): \[", listed[1])
+    assert len(set(parameters)) == 2 * len(names)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", one) for one in parameters)
+    assert not set(parameters) & (SWIFT_WORDS | OWN_NAMES)

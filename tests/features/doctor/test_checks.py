@@ -1,0 +1,273 @@
+"""The checklist: what each row proposes, what a remedy changes, and how measured rounds become findings."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from device_runner.device import DeviceFacts
+from device_runner.profile import CPU
+from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Status
+from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.campaign.record import RunRecord
+from pipeline.campaign.statistics import DecisionRule
+from pipeline.check.compare import OutputCheck
+from pipeline.features.doctor.checks import CAST_KEY, CHECKS, DENORMAL_KEY, CheckProposal
+from pipeline.features.doctor.diagnosis import (
+    MeasuredRemedy,
+    Outcome,
+    Start,
+    finding_of_check,
+    latency_comparisons,
+    measured,
+    typical,
+    winners,
+)
+from pipeline.features.doctor.subject import (
+    ExaminedModel,
+    ExamineRequest,
+    ModelTraits,
+    Remedy,
+    examine,
+    together,
+)
+from pipeline.partition.answer import ModelAnswer, Settings, SizedAnswer
+from tests.report_samples import BAD, GOOD, record
+
+RULE = DecisionRule(margin=0.01)
+ROWS = {check.id: check for check in CHECKS}
+
+
+def result(
+    *operators: tuple[str, float], first_run_ns: int = 100, version: str = "1.31.1", providers: str = ""
+) -> RunResult:
+    """A run whose profile has operators with their shares of the time."""
+    rows = tuple(
+        OperatorTime(operator=name, provider=CPU, nodes=3, nanoseconds=share, share=share) for name, share in operators
+    )
+    return RunResult(
+        spec_id="s", device="d", status=Status.OK, ort_version=version, latencies_ns=(90, 100, 110),
+        first_run_ns=first_run_ns, available_providers=(CPU, *providers.split()),
+        profile=Profile(inferences=3, operators=rows, partitions={}),
+    )  # fmt: skip
+
+
+def subject(**changes: object) -> ExaminedModel:
+    """An .onnx file on a phone with four slow and two fast cores."""
+    facts = DeviceFacts(name="d", platform="android", core_max_mhz=(1800,) * 4 + (2600,) * 2)
+    made = ExaminedModel(
+        suffix=".onnx", start=RunOptions(), facts=facts, usual=result(), profiled=result(),
+        traits=ModelTraits(operators={"Conv": 3}),
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def proposed(check: str, **changes: object) -> CheckProposal:
+    return ROWS[check].propose(subject(**changes))
+
+
+def names(proposal: CheckProposal) -> list[str]:
+    return [remedy.name for remedy in proposal.remedies]
+
+
+def runs(check: str, **changes: object) -> list[str]:
+    """The names of the run options that a check tries."""
+    one = subject(**changes)
+    return [options_name(remedy.options(one.start)) for remedy in ROWS[check].propose(one).remedies]
+
+
+def test_threads_are_tried_as_one_two_fast_and_all() -> None:
+    assert runs("threads") == ["cpu+threads=1", "cpu+threads=2", "cpu+threads=6"]
+    assert runs("threads", start=RunOptions(intra_op_threads=2)) == ["cpu", "cpu+threads=1", "cpu+threads=6"]
+    assert runs("threads", facts=DeviceFacts(name="d", platform="linux")) == ["cpu+threads=1", "cpu+threads=2"]
+    assert runs("affinities") == ["cpu+threads=2+affinities=6"]
+    equal = DeviceFacts(name="d", platform="linux", core_max_mhz=(2000, 2000))
+    assert "equally fast" in proposed("affinities", facts=equal).why_not
+
+
+def test_switches_are_turned_the_other_way_round() -> None:
+    assert runs("spinning") == ["cpu+spinning=off"]
+    off = RunOptions(session_config={"session.intra_op.allow_spinning": "0"})
+    assert runs("spinning", start=off) == ["cpu+spinning=on"]
+    assert proposed("spinning", start=RunOptions(intra_op_threads=1)).why_not
+    assert runs("arena") == ["cpu+memory_arena=off"]
+    assert runs("arena", start=RunOptions(cpu_arena=False)) == ["cpu"]
+    assert runs("prepacking") == ["cpu+prepacking=off"]
+    assert runs("prepacking", start=RunOptions(session_config={"session.disable_prepacking": "1"})) == ["cpu"]
+    assert runs("denormals") == [f"cpu+{DENORMAL_KEY}=1"]
+    parallel = RunOptions(execution_mode=ExecutionMode.PARALLEL, inter_op_threads=3)
+    assert runs("execution-mode", start=parallel) == ["cpu"]
+    assert proposed("memory-pattern", start=parallel).why_not
+    wide = ModelTraits(operators={"Conv": 2}, width=2)
+    assert runs("execution-mode", traits=wide) == ["cpu+inter_op_threads=2+execution_mode=parallel"]
+    assert "two operators" in proposed("execution-mode").why_not
+
+
+def test_files_decide_about_level_format_and_mapping() -> None:
+    assert runs("level") == ["cpu+level=extended"]
+    assert runs("level", start=RunOptions(optimization_level=OptimizationLevel.BASIC)) == ["cpu"]
+    assert proposed("level", suffix=".ort").why_not
+    (remedy,) = proposed("ort-format").remedies
+    assert remedy.ort_format
+    assert remedy.options(RunOptions(optimization_level=OptimizationLevel.BASIC)).optimization_level == "all"
+    assert proposed("ort-format", suffix=".ort").why_not
+    assert proposed("mapping").why_not
+    assert names(proposed("mapping", suffix=".ort")) == ["memory mapping"]
+    assert "1.26" in proposed("mapping", suffix=".ort", usual=result(version="1.25.0")).why_not
+
+
+def test_transposes_and_casts_are_told_with_their_share() -> None:
+    slow = result(("Transpose", 0.2), ("ReorderInput", 0.1), ("Cast", 0.05), ("Conv", 0.65))
+    found = proposed("transposes", profiled=slow)
+    assert found.share == pytest.approx(0.3)
+    assert names(found) == ["level=extended"]
+    assert "20.0% of the time in 3 Transpose nodes, 10.0% in changes of layout" in found.note
+    assert "channels first" in found.advice
+    assert proposed("transposes", profiled=result(("ReorderInput", 0.1))).advice == ""
+    assert "again" in proposed("transposes", profiled=result(("ReorderInput", 0.1)), suffix=".ort").advice
+    on_nnapi = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
+    assert runs("transposes", profiled=slow, start=on_nnapi)[0] == "nnapi+USE_FP16+USE_NCHW"
+    assert proposed("transposes").why_not == "they take 0.0% of the time"
+    assert runs("casts", profiled=slow) == [f"cpu+{CAST_KEY}=1"]
+    assert names(proposed("casts", profiled=slow, suffix=".ort")) == []
+    half = ModelTraits(operators={"Conv": 1}, half=True)
+    assert "float model" in proposed("casts", profiled=slow, traits=half).advice
+    assert proposed("casts").why_not == "no Cast node is left"
+
+
+def test_dynamic_dimensions_are_fixed_and_what_that_unblocks_is_told() -> None:
+    answer = ModelAnswer(
+        path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=0,
+        fixed=SizedAnswer(sizes={"n": 1}, nodes=9, claimed=8, partitions=1),
+    )  # fmt: skip
+    traits = ModelTraits(open=("n", "x[2]"))
+    found = proposed("dimensions", traits=traits, sizes={"n": 1, "x[2]": 16}, answers={"nnapi": answer})
+    assert found.note == "NNAPI claims 0 of 9 nodes, with sizes 8"
+    assert [remedy.steps for remedy in found.remedies] == [("fixed-dimensions:sizes=n=1+x[2]=16",)]
+    assert "test data" in proposed("dimensions", traits=traits).why_not
+    assert proposed("dimensions").why_not == "every input dimension has a size"
+
+
+def test_providers_of_the_library_are_tried_where_they_claim_something() -> None:
+    library = result(providers="NnapiExecutionProvider XnnpackExecutionProvider QNNExecutionProvider")
+    none = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=0)
+    found = proposed("providers", usual=library, answers={"nnapi": none})
+    assert names(found) == ["provider=xnnpack with 2 threads", "provider=qnn"]
+    assert found.note == "NNAPI: claims none of 9 nodes"
+    assert runs("providers", usual=library)[:3] == [
+        "nnapi", "nnapi+USE_FP16", "xnnpack+threads=1+intra_op_num_threads=2",
+    ]  # fmt: skip
+    assert [remedy.lossy for remedy in proposed("providers", usual=library).remedies][:2] == [False, True]
+    assert runs("providers", usual=library, start=RunOptions(provider="xnnpack"))[0] == "cpu"
+    assert proposed("providers").why_not == "the library has no other execution provider"
+
+
+def test_small_partitions_are_told_with_the_command() -> None:
+    few = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=8, partitions=(("a",),))
+    many = msgspec.structs.replace(few, claimed=4, partitions=(("a",), ("b",), ("c",)))
+    assert proposed("partitions", answers={"nnapi": few}).why_not == (
+        "partitions are few or large: NNAPI 1 for 8 nodes"
+    )  # fmt: skip
+    found = proposed("partitions", answers={"nnapi": many})
+    assert found.note == "NNAPI: 4 nodes in 3 partitions"
+    assert found.advice == "ort-mobile partition MODEL --ep nnapi --advise"
+
+
+def test_precision_diagnostics_and_the_first_run() -> None:
+    assert "1 " not in proposed("precision").why_not
+    assert proposed("precision").note == "3 of its nodes have 8-bit forms: Conv"
+    assert "already" in proposed("precision", traits=ModelTraits(operators={"QLinearConv": 2})).why_not
+    left_on = RunOptions(session_config={"enable_profiling": "1", "session.disable_prepacking": "1"})
+    assert runs("diagnostics", start=left_on) == ["cpu+prepacking=off"]
+    assert "telemetry" in proposed("diagnostics").why_not
+    assert "2.5 times" in proposed("first-run", usual=result(first_run_ns=250)).note
+    assert proposed("first-run").why_not
+    known = Start(run="cpu", rounds=9, median_ns=100.4, first_run_ns=140)
+    pilot = result(first_run_ns=2310)
+    assert "1.4 times" in proposed("first-run", usual=typical(pilot, known)).why_not, "rounds know more than a process"
+    assert typical(pilot, Start(run="cpu")) is pilot
+
+
+def test_every_check_has_a_source_and_says_something_for_every_model() -> None:
+    assert len(ROWS) == len(CHECKS)
+    for suffix in (".onnx", ".ort"):
+        for provider in ("cpu", "nnapi"):
+            one = subject(suffix=suffix, start=RunOptions(provider=provider))
+            for check in CHECKS:
+                found = check.propose(one)
+                assert bool(found.why_not) is not bool(found.remedies or found.note), check.id
+                assert check.source.endswith(".html"), check.id
+
+
+def test_remedies_together_keep_the_last_word_to_the_last() -> None:
+    fixed = Remedy(name="a", settings={"threads": 2, "session_config": {"x": "1"}}, steps=("s",))
+    mapped = Remedy(name="b", settings={"threads": 1, "session_config": {"y": "2"}}, without=("z",), ort_format=True)
+    both = together([fixed, mapped])
+    assert (both.name, both.steps, both.ort_format) == ("a + b", ("s",), True)
+    made = both.options(RunOptions(session_config={"z": "1"}, optimization_level=OptimizationLevel.BASIC))
+    assert made == RunOptions(intra_op_threads=1, session_config={"x": "1", "y": "2"})
+
+
+def test_the_width_of_a_graph_is_how_many_heavy_operators_are_level(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MatMul", ["x", "x"], ["a"]), helper.make_node("MatMul", ["x", "x"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("MatMul", ["c", "x"], ["y"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, ["n", "n"])], [value("y", TensorProto.FLOAT, ["n", "n"])]
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    found = examine(ExamineRequest(path=str(path), settings=(Settings(provider="nnapi"),)))
+    assert found.traits == ModelTraits(operators={"MatMul": 3, "Add": 1}, width=2, open=("n",))
+    assert (found.answers["nnapi"].nodes, found.answers["nnapi"].dynamic) == (4, ("n",))
+
+
+def rounds(factor: float, *, check: OutputCheck = GOOD) -> list[RunRecord]:
+    """Eight rounds of three inferences each, with a little noise that all share."""
+    noise = (1.0, 1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.99)
+    made = []
+    for number, drift in enumerate(noise):
+        latency = int(1e6 * factor * drift * (1 + 0.0005 * (number % 3)))
+        made.append(record(number, (latency,) * 3, check=check))
+    return made
+
+
+def judged(all_rounds: dict[str, list[RunRecord]], proposal: CheckProposal) -> list[MeasuredRemedy]:
+    start: Sequence[RunRecord] = rounds(1.0)
+    compared = latency_comparisons(start, all_rounds, RULE)
+    found = []
+    for remedy in proposal.remedies:
+        shell = MeasuredRemedy(remedy=remedy, run="r")
+        found.append(measured(shell, start, all_rounds[remedy.name], compared.get(remedy.name), RULE))
+    return found
+
+
+def test_the_best_remedy_that_counts_is_the_finding() -> None:
+    proposal = CheckProposal(remedies=tuple(Remedy(name=name) for name in ("a", "b", "wrong", "failed")))
+    failure = Failure(kind=FailureKind.CRASH, message="killed by SIGSEGV", remedy="leave it out")
+    given = {
+        "a": rounds(0.8), "b": rounds(0.7), "wrong": rounds(0.1, check=BAD),
+        "failed": [record(0, (), failure)],
+    }  # fmt: skip
+    found = finding_of_check(ROWS["threads"], proposal, judged(given, proposal))
+    assert (found.outcome, found.best) == (Outcome.GAIN, "b")
+    assert [one.why[:20] for one in found.measured] == ["", "", "output 'logits' is n", "killed by SIGSEGV; l"]
+    assert [one.remedy.name for one in winners([found])] == ["b"]
+
+
+def test_no_gain_and_nothing_measured_are_different() -> None:
+    proposal = CheckProposal(remedies=(Remedy(name="a"),))
+    same = finding_of_check(ROWS["threads"], proposal, judged({"a": rounds(1.0)}, proposal))
+    assert (same.outcome, same.best, winners([same])) == (Outcome.NO_GAIN, "", [])
+    never = finding_of_check(ROWS["threads"], proposal, judged({"a": []}, proposal))
+    assert never.outcome is Outcome.UNTESTED
+    assert "the time was over" in never.measured[0].why
+    assert finding_of_check(ROWS["threads"], CheckProposal(why_not="no"), []).outcome is Outcome.NOT_APPLICABLE
+    assert finding_of_check(ROWS["threads"], CheckProposal(note="n", advice="a"), []).outcome is Outcome.NOTE

@@ -1,0 +1,45 @@
+"""A real PostgreSQL with a database for each test, and devices that only sleep."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from device_runner import device
+from pipeline.campaign.store import Store, open_store
+from pipeline.features.lab import agent as lab_agent
+from pipeline.features.lab import work as lab_work
+from tests.features.lab.farm import SCHEME, shared_identity
+from tests.postgres import PostgresServer, own_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with own_server() as found:
+        yield found
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    engine = sa.create_engine(server.url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    name = f"t{time.monotonic_ns()}"
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return server.url.removesuffix("postgres") + name
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(device.OPENERS, SCHEME, "tests.features.lab.farm:open_rig")
+    monkeypatch.setattr(lab_agent, "identity", shared_identity)
+    monkeypatch.setattr(lab_work, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(lab_work, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(lab_agent, "PAUSE_SECONDS", 0.05)

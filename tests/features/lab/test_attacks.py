@@ -1,0 +1,304 @@
+"""What SQL can do with the login of a role: no more than its role says; each attempt is refused, and why is said."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store.tables import latencies, row_digest, runs
+from pipeline.core.errors import PipelineError
+from pipeline.core.progress import NoProgress
+from pipeline.features.lab.campaigns import close, most_runs
+from pipeline.features.lab.queue import cancel_jobs, jobs_of, keep_files, remove_old_files, submit_jobs
+from pipeline.features.lab.session import LabSession, SessionLost
+from pipeline.job.assemble import assemble
+from tests.campaign.store.samples import run_record
+from tests.features.lab.farm import entered, host_session, submitted
+from tests.features.lab.test_roles import with_roles
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
+
+pytestmark = pytest.mark.postgresql
+
+COMMON = {
+    "DROP TABLE runs": "must be owner",
+    "TRUNCATE runs": "permission denied",
+    "CREATE TABLE mine (n int)": "permission denied for schema",
+    "CREATE TEMPORARY TABLE mine (n int)": "permission denied to create temporary tables",
+    "SELECT lo_create(0)": "permission denied for function lo_create",
+    "SELECT rolpassword FROM pg_authid": "permission denied",
+    "UPDATE campaigns SET document = '{}'": "permission denied",
+    "UPDATE campaigns SET id = id": "permission denied",
+    "DELETE FROM campaigns": "permission denied",
+    "UPDATE runs SET median_ns = 1": "permission denied",
+    "UPDATE lab_jobs SET state = 'done'": "permission denied",
+    "UPDATE lab_jobs SET changed = now() - interval '40 days'": "permission denied",
+    "UPDATE lab_leases SET host = 'h2'": "permission denied",
+    "INSERT INTO lab_leases VALUES ('rig:0', 'h1', now())": "denied",
+    "DELETE FROM lab_leases": "permission denied",
+    "INSERT INTO lab_hosts (name, seen, versions) VALUES ('h9', now(), '')": "permission denied",
+    "UPDATE lab_hosts SET login = session_user": "permission denied",
+    "DELETE FROM lab_devices": "permission denied",
+    "INSERT INTO lab_jobs (campaign_id, device, state, stage, changed) VALUES ('c1', 'd', 'waiting', 'rounds', now())":
+        "permission denied",
+    "INSERT INTO lab_files VALUES ('c1', '/etc/passwd', repeat('a', 64), 1)": "permission denied",
+    "UPDATE lab_files SET size_bytes = 4611686018427387904": "permission denied",
+    "UPDATE lab_blobs SET content = 'x'": "permission denied",
+    "DELETE FROM lab_blobs": "permission denied",
+    "DO $$ BEGIN LOCK TABLE lab_blobs IN EXCLUSIVE MODE; END $$": "permission denied",
+    "SET SESSION AUTHORIZATION tester": "permission denied",
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tester'": "",
+}  # fmt: skip
+"""Statements to what PostgreSQL says."""
+
+AGENT = {
+    "SELECT lab_submit('c1', '{}', '{}', '{}', '{}', '{}')": "permission denied",
+    "SELECT lab_cancel('c1')": "permission denied",
+    "SELECT lab_remove_old_files()": "permission denied",
+    "INSERT INTO lab_blobs (sha256, part, content) VALUES (repeat('a', 64), 0, 'x')": "permission denied",
+    "INSERT INTO runs (id) VALUES (2147483647)": "permission denied",
+    "INSERT INTO latencies VALUES (1, 0, '')": "row-level security",
+    "SELECT setval('runs_id_seq', 2147483647)": "permission denied",
+    "SELECT lab_begin('h1', 'mine')": "the host h1 belongs to the login",
+    "SELECT lab_take('h1', 'key of h1', 'rig:0')": "the host h1 is not of this session",
+    "SELECT lab_live('h1', 'key of h1', '{}', '', '{}', '{}')": "the host h1 is not of this session",
+    "SELECT lab_change('h1', 'key of h1', 'c1', 'rig:0', 'failed', 0, '')": "the host h1 is not of this session",
+    "SELECT lab_change('evil', 'k', 'c1', 'rig:0', 'failed', 0, '')": "the host evil has no lease of rig:0",
+    "SELECT lab_end_stage('evil', 'k', 'c1', '{}', '')": "no lease of the choice of c1",
+    "SELECT lab_live('evil', 'k', '{}', '', '{local@h1}', '{x}')": "local@h1 is not of the host evil",
+}  # fmt: skip
+
+SUBMITTER = {
+    "INSERT INTO runs (campaign_id) VALUES ('c1')": "permission denied",
+    "SELECT lab_begin('evil', 'k')": "permission denied",
+    "SELECT lab_take('h1', 'key of h1', 'rig:0')": "permission denied",
+    "INSERT INTO artifacts (campaign_id, model, variant, sha256, document) VALUES ('c1', 'a', 'b', '', '')":
+        "row-level security",
+    "INSERT INTO devices (campaign_id, name, document) VALUES ('c1', 'a', '')": "row-level security",
+    "INSERT INTO campaigns (id, name, created_at, document, digest, sequence) VALUES ('c', '', '', '', '', 2147483647)":
+        "row-level security",
+    "INSERT INTO campaigns (id, name, created_at, document, digest, sequence) VALUES ('../c', '', '', '', '', 2)": (
+        "violates check"
+    ),
+    "INSERT INTO lab_blobs (sha256, part, content) VALUES ('../../x', 0, 'x')": "check constraint",
+    "INSERT INTO lab_blobs (sha256, part, content) VALUES (repeat('a', 64), -1, 'x')": "check constraint",
+    "INSERT INTO lab_blobs (sha256, part, content) VALUES (repeat('a', 64), 0, repeat('x', 9999999)::bytea)":
+        "check constraint",
+    "INSERT INTO lab_blobs (sha256, part, content, stored) VALUES (repeat('a', 64), 0, 'x', now())": "denied",
+    **{
+        f"SELECT lab_submit('c2', '{{d}}', '{{1}}', ARRAY[{name}], ARRAY[repeat('a', 64)], ARRAY[0])":
+            "check constraint"
+        for name in ("'/tmp/x'", "'artifacts/../x'", "'../x'", "E'artifacts/\\x1b'", "'artifacts/a/b'", "''")
+    },
+    "SELECT lab_submit('c2', '{d}', '{1}', '{artifacts/m}', ARRAY[repeat('a', 64)], '{-1}')": "check constraint",
+    "SELECT lab_submit('c2', '{d}', '{1}', '{artifacts/m}', ARRAY[repeat('a', 64)], '{4611686018427387904}')":
+        "files of more than a campaign may have",
+}  # fmt: skip
+
+READER = {
+    "SELECT content FROM lab_blobs": "permission denied",
+    "INSERT INTO runs (campaign_id) VALUES ('c1')": "permission denied",
+    "INSERT INTO campaigns (id, name, created_at, document) VALUES ('c9', '', '', '')": "permission denied",
+    "INSERT INTO lab_blobs (sha256, part, content) VALUES (repeat('a', 64), 0, 'x')": "permission denied",
+    "SELECT lab_begin('evil', 'k')": "permission denied",
+    "SELECT lab_cancel('c1')": "permission denied",
+    "SELECT lab_remove_old_files()": "permission denied",
+}  # fmt: skip
+
+
+@pytest.fixture
+def lab(url: str, store: Store, tmp_path: Path) -> Iterator[Store]:
+    """A host h1 of the owner's login has rig:0 and its job; c2 is entered and not submitted."""
+    submitted(store, tmp_path, ["rig:0", "rig:1"], 2)
+    entered(store, ["rig:0"], 1, "c2")
+    session = host_session(store, "h1", ["rig:0"])
+    assert session.take("rig:0")
+    with psycopg.connect(url, autocommit=True) as superuser:
+        superuser.execute(
+            "REVOKE EXECUTE ON FUNCTION lo_creat(int), lo_create(oid), lo_from_bytea(oid, bytea) FROM PUBLIC"
+        )
+    yield store
+    session.end()
+
+
+@pytest.mark.parametrize(
+    ("role", "attacks"),
+    [("reader", READER), ("agent", AGENT), ("submitter", SUBMITTER)],
+    ids=lambda value: str(value)[:9],
+)
+def test_sql_of_a_role_does_no_more_than_its_role_says(
+    url: str, lab: Store, role: str, attacks: dict[str, str]
+) -> None:
+    login = with_roles(url, f"evil_{role}", f"ort_mobile_{role}")
+    with psycopg.connect(login, autocommit=True) as connection:
+        if role == "agent":
+            connection.execute("SELECT lab_begin('evil', 'k'), lab_live('evil', 'k', '{}', '', '{}', '{}')")
+        for statement, reason in {**COMMON, **attacks}.items():
+            with pytest.raises(psycopg.Error) as refused:
+                connection.execute(statement)
+            assert reason in str(refused.value), statement
+    assert {(job.device, job.state) for job in jobs_of(lab)} == {("rig:0", "waiting"), ("rig:1", "waiting")}
+
+
+def test_advisory_locks_of_a_reader_stop_nothing(url: str, lab: Store, tmp_path: Path) -> None:
+    """No user can be forbidden to take them."""
+    login = with_roles(url, "locker", "ort_mobile_reader")
+    with psycopg.connect(login) as connection:
+        for key in (0x6F72_746D_6669_6C65, 0x6F72_746D_7570_6C64, 0x6F72_746D_6F62_696C, 1):
+            connection.execute("SELECT pg_advisory_lock(%s)", (key,))
+        connection.execute("SELECT * FROM lab_jobs, lab_leases, lab_hosts")
+        with open_store(url) as other:
+            session = host_session(other, "h2", ["rig:1"])
+            assert session.take("rig:1")
+            session.end()
+            submitted(other, tmp_path, ["rig:2"], 1, "c3")
+            assert cancel_jobs(other, "c3") == 1
+
+
+def test_a_submitter_submits_and_cancels(url: str, store: Store, tmp_path: Path) -> None:
+    login = with_roles(url, "submits", "ort_mobile_submitter")
+    with open_store(login) as mine:
+        campaign = submitted(mine, tmp_path, ["rig:0"], 1)
+        assert remove_old_files(mine) == 0
+        assert mine.campaign("c1") == campaign
+        assert cancel_jobs(mine, "c1") == 1
+
+
+RUN = run_record()
+
+
+def lie(store: Store, **values: Any) -> None:
+    result = {name: value for name, value in values.items() if name in RUN.result.__struct_fields__}
+    record = {name: value for name, value in values.items() if name in RUN.__struct_fields__}
+    told = msgspec.structs.replace(RUN.result, **{"device": "rig:0", "host": "evil", **result})
+    store.add_run(msgspec.structs.replace(RUN, **{"campaign": "c1", "result": told, **record}))
+
+
+LIES: dict[str, tuple[dict[str, Any], str]] = {
+    "without a lease": ({"device": "rig:1"}, "no lease of rig:1"),
+    "of another host's device": ({"device": "rig:9"}, "has no device rig:9 in the queue"),
+    "in the name of another host": ({"host": "h1"}, "no lease of rig:0 at the host h1"),
+    "into another campaign": ({"campaign": "c2"}, "row-level security"),
+    "negative latencies": ({"latencies_ns": (-5, -5, -5)}, "check constraint"),
+    "in the future": ({"started_at": "2999-01-01T00:00:00.000Z"}, "begins in more than a day"),
+    "a round that nobody has": ({"round": 1 << 30}, "check constraint"),
+    "a negative round": ({"round": -1}, "check constraint"),
+    "an oversized document": ({"log": ("x" * (17 << 20),)}, "check constraint"),
+}
+
+
+@pytest.fixture
+def evil(url: str, store: Store, tmp_path: Path) -> Iterator[tuple[Store, LabSession]]:
+    """An agent that has rig:0; rig:1 is in the queue, too."""
+    submitted(store, tmp_path, ["rig:0", "rig:1"], 2)
+    entered(store, ["rig:0"], 1, "c2")
+    with open_store(with_roles(url, "evil_host", "ort_mobile_agent")) as opened:
+        session = host_session(opened, "evil", ["rig:0"])
+        assert session.take("rig:0")
+        yield opened, session
+        session.close()
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_lies_of_an_agent_are_refused_with_their_reason(evil: tuple[Store, LabSession], name: str) -> None:
+    values, reason = LIES[name]
+    with pytest.raises(PipelineError, match=reason):
+        lie(evil[0], **values)
+    assert evil[0].runs("c1") == ()
+
+
+def test_a_result_counts_once_and_while_its_job_is_open(evil: tuple[Store, LabSession], store: Store) -> None:
+    mine, session = evil
+    lie(mine)
+    lie(mine, latencies_ns=(1, 2, 3))
+    (kept,) = store.runs("c1")
+    assert kept.result.latencies_ns == RUN.result.latencies_ns
+    session.call("lab_change", "c1", "rig:0", "measured", 0, "")
+    with pytest.raises(PipelineError, match="the job of rig:0 is measured"):
+        lie(mine, round=1)
+    with pytest.raises(SessionLost, match="rig:1"):
+        session.call("lab_change", "c1", "rig:1", "failed", 0, "")
+
+
+def test_more_results_than_planned_are_refused(evil: tuple[Store, LabSession], store: Store, tmp_path: Path) -> None:
+    campaign = entered(store, ["rig:0"], 1, "c3")
+    file = tmp_path / "x"
+    file.write_bytes(secrets.token_bytes(10))
+    submit_jobs(store, "c3", {"rig:0": 2}, keep_files(store, {"artifacts/x": file}))
+    lie(evil[0], campaign="c3", round=0)
+    lie(evil[0], campaign="c3", round=1)
+    with pytest.raises(PipelineError, match="more runs than were planned"):
+        lie(evil[0], campaign="c3", round=2)
+    assert most_runs(campaign.job(), ["rig:0"])["rig:0"] > 1000
+
+
+IMPOSSIBLE: dict[str, tuple[str, str]] = {
+    "a wrong digest": ("UPDATE runs SET digest = 'x'", "its digest is another"),
+    "a result that is none": ("UPDATE runs SET result = '[]'", "Expected"),
+    "a text that is no JSON": ("UPDATE runs SET spec = '{'", "truncated"),
+    "another device in its document": ("UPDATE runs SET device = 'rig:1'", "its column device is not that"),
+    "another status": ("UPDATE runs SET status = 'failed'", "its column status is not that"),
+    "another median": ("UPDATE runs SET median_ns = 1", "its column median_ns is not that of its document"),
+    "a negative latency": (
+        "UPDATE latencies SET nanoseconds = nanoseconds || decode(repeat('ff', 8), 'hex'), samples = samples + 1",
+        "a latency is negative",
+    ),
+    "a failure that went well": (
+        """UPDATE runs SET result = replace(result, '"status":"ok"', '"status":"failed"'), status = 'failed'""",
+        "its status is failed without a failure",
+    ),
+    "a planned run of another device": ("UPDATE runs SET planned = 'OTHER'", "it was planned for rig:1"),
+}
+"""What an agent may enter with SQL of its own, here made by changes of a sound row, to why the row is left out."""
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_run_that_cannot_be_is_left_out_with_its_reason(
+    url: str, evil: tuple[Store, LabSession], store: Store, tmp_path: Path, name: str
+) -> None:
+    mine, _ = evil
+    statement, reason = IMPOSSIBLE[name]
+    campaign = store.campaign("c1")
+    planned = {run.device: run for run in reversed(campaign.job().planned)}
+    here = planned["rig:0"]
+    sound = {"planned": here.id, "model": here.model, "variant": here.variant}
+    lie(mine, **sound, round=0)
+    store.write(lambda connection: connection.exec_driver_sql(statement.replace("OTHER", planned["rig:1"].id)))
+    if name != "a wrong digest":
+        sign(store)
+    lie(mine, **sound, round=1)
+    report = assemble(store, campaign).report
+    (warned,) = [one for one in report.warnings if "was left out" in one.what]
+    assert warned.where.startswith("rig:0 at the host evil" if name != "another device in its document" else "rig:1 at")
+    assert "round 0 of the run" in warned.what
+    assert reason in warned.what
+    (row,) = [row for row in report.rows if (row.device, row.run) == (here.device, here.run) and not row.same_as]
+    assert row.statistics
+    assert len(row.statistics.round_medians_ns) == 1
+    assert [median.round for medians in store.run_medians(["c1"]) for median in medians][-1] == 1
+    assert cancel_jobs(store, "c1")
+    closed = close(url, "c1", tmp_path / "closed", NoProgress())
+    assert warned in closed.assembled.report.warnings
+    assert reason in (tmp_path / "closed" / "report.md").read_text()
+
+
+def sign(store: Store) -> None:
+    """Give the row of runs the digest of what it holds, as its writer could."""
+    query = sa.select(runs, latencies.c.samples, latencies.c.nanoseconds).join_from(runs, latencies)
+
+    def work(connection: sa.Connection) -> None:
+        row = connection.execute(query).mappings().one()
+        connection.execute(runs.update().values(digest=row_digest("runs", row)))
+
+    store.write(work)
+
+
+@pytest.mark.parametrize("state", ["done", "cancelled", "anything"])
+def test_states_go_forward(evil: tuple[Store, LabSession], state: str) -> None:
+    with pytest.raises(SessionLost, match="a job in rounds does not become"):
+        evil[1].call("lab_change", "c1", "rig:0", state, 0, "")

@@ -1,0 +1,74 @@
+"""Four hosts with devices that all of them reach and that only sleep, and what happens to a lab at random.
+
+`nox -s lab_tests` runs it; LAB_EVENTS is how often each kind of event happens (2; 50 in the full session).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.campaign.store import open_store
+from pipeline.features.lab.queue import DONE
+from tests.features.lab.farm import (
+    JOURNAL,
+    SECONDS,
+    Faults,
+    all_in,
+    check_stored,
+    faults,
+    in_lab,
+    rigs,
+    submitted,
+    until,
+)
+from tests.features.lab.hosts import EVENTS, HOSTS, Tally, agents, busy_share, lab, stored_in
+
+pytestmark = pytest.mark.lab
+
+
+def settings(tmp_path: Path, seconds: float) -> dict[str, str]:
+    """Of devices whose runs take so many seconds."""
+    return {SECONDS: str(seconds), JOURNAL: str(tmp_path / "journal")}
+
+
+def test_events_at_random_moments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing that was stored is lost, nothing is stored twice or on a wrong device, and every campaign ends."""
+    names, tally, rounds = rigs(64), Tally(), 20
+    with (
+        lab(tmp_path) as found,
+        agents(found, ["64"] * HOSTS, settings(tmp_path, 4.0)),
+        open_store(found.server.url) as store,
+    ):
+        campaigns = tally.events(
+            found, store, lambda number: submitted(store, tmp_path, names, rounds, f"c{number:03}")
+        )
+        counted = {faults(store, campaign, rounds) for campaign in campaigns}
+        begun = len((tmp_path / "journal").read_text().splitlines())
+        stored = len(stored_in(store))
+    with capsys.disabled():
+        print(f"\nlab: {EVENTS} of each event: {stored} of {len(campaigns) * len(names) * 2 * rounds} runs stored")
+        print(f"lab: {len(campaigns)} campaigns ended, {tally.lost} lost, {counted}, {begun - stored} begun in vain")
+        print("\n".join(tally.lines()))
+    assert (tally.lost, counted) == (0, {Faults(missing=0, twice=0, wrong_device=0)})
+
+
+def test_a_thousand_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    count, rounds = 1000, 4
+    parts = [f"{number * count // HOSTS}-{(number + 1) * count // HOSTS}" for number in range(HOSTS)]
+    with (
+        lab(tmp_path) as found,
+        agents(found, parts, settings(tmp_path, 20.0)),
+        open_store(found.server.url) as store,
+    ):
+        campaign = submitted(store, tmp_path, rigs(count), rounds)
+        until(lambda: len(store.finished(campaign.id)) > 100, 600)
+        found.killed(0)
+        until(all_in(store, DONE), 3600)
+        check_stored(store, campaign, rounds)
+        runs = store.runs(campaign.id)
+        killed = set(in_lab(rigs(count // HOSTS)))
+        share, others = busy_share(runs), busy_share([run for run in runs if run.result.device not in killed])
+    with capsys.disabled():
+        print(f"\nlab: {count} devices, {count * 2 * rounds} runs stored once, {share:.1%} of device time in runs")
+        print(f"lab: {others:.1%} on the hosts whose agent was not killed")
+    assert len({run.result.device for run in runs} & killed) == count // HOSTS

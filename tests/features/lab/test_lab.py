@@ -1,0 +1,201 @@
+"""Agents of a lab on a real PostgreSQL: what is submitted is measured once, whatever happens to agents and server."""
+
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+
+import pytest
+
+from device_runner import device
+from device_runner.device import DeviceFacts, identity
+from pipeline.campaign.store import Store, StoreError, open_store
+from pipeline.core.errors import ConfigError, MissingError
+from pipeline.features.lab import agent as lab_agent
+from pipeline.features.lab import session as lab_session
+from pipeline.features.lab.campaigns import chosen_devices, lab_status, status_lines
+from pipeline.features.lab.carry import lab_versions
+from pipeline.features.lab.queue import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    WAITING,
+    cancel_jobs,
+    fetch_file,
+    jobs_of,
+    keep_files,
+    lab_hosts,
+)
+from pipeline.features.lab.session import LabSession, SessionLost, blobs
+from tests.features.lab.farm import (
+    JOURNAL,
+    SCHEME,
+    agent,
+    all_in,
+    check_stored,
+    end_session,
+    host_session,
+    rigs,
+    shared_identity,
+    silent,
+    submitted,
+    until,
+)
+from tests.postgres import PostgresServer
+
+pytestmark = pytest.mark.postgresql
+
+
+def test_two_hosts_and_what_happens_to_them(
+    server: PostgresServer, url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of the database, a session that is ended, and an agent that stops, in one campaign."""
+    monkeypatch.setenv(JOURNAL, str(tmp_path / "journal"))
+    names, rounds = rigs(4), 12
+    campaign = submitted(store, tmp_path, names, rounds)
+    with agent(url, "h1", names) as first, agent(url, "h2", names):
+        until(lambda: len(store.finished(campaign.id)) >= 10)
+        server.restart(0.3)
+        until(lambda: len(store.finished(campaign.id)) >= 30)
+        with store.engine.begin() as connection:
+            connection.execute(end_session("h2"))
+        until(lambda: len(store.finished(campaign.id)) >= 50)
+        first.set()
+        until(all_in(store, DONE))
+    check_stored(store, campaign, rounds)
+    begun = len((tmp_path / "journal").read_text().splitlines())
+    stored = len(names) * 2 * rounds
+    assert stored <= begun <= stored + 3 * len(names), "each event costs a device at most the run that it is in"
+
+
+def test_cancelled_campaign_ends_and_keeps_what_was_measured(url: str, store: Store, tmp_path: Path) -> None:
+    names = rigs(2)
+    campaign = submitted(store, tmp_path, names, 1000)
+    with agent(url, "h1", names):
+        until(lambda: len(store.finished(campaign.id)) >= 4)
+        assert cancel_jobs(store, campaign.id) == 2
+        time.sleep(0.5)
+        kept = len(store.runs(campaign.id))
+        time.sleep(0.5)
+        assert len(store.runs(campaign.id)) == kept
+    assert all_in(store, CANCELLED)()
+
+
+def test_host_of_another_version_is_refused_and_says_why(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = rigs(1)
+    campaign = submitted(store, tmp_path, names, 1)
+    other = {**lab_versions(), "onnxruntime": "1.0.0"}
+    monkeypatch.setattr("pipeline.features.lab.carry.lab_versions", lambda: other)
+    with agent(url, "old", names):
+        until(lambda: bool(jobs_of(store)[0].reason))
+        until(lambda: "refused" in str(lab_hosts(store)))
+    assert jobs_of(store)[0].state == WAITING
+    assert "onnxruntime 1.0.0, the campaign" in jobs_of(store)[0].reason
+    assert "is refused" in "\n".join(status_lines(lab_status(url)))
+    monkeypatch.undo()
+    monkeypatch.setitem(device.OPENERS, SCHEME, "tests.features.lab.farm:open_rig")
+    monkeypatch.setattr(lab_agent, "identity", shared_identity)
+    with agent(url, "new", names):
+        until(all_in(store, DONE))
+    check_stored(store, campaign, 1)
+
+
+def test_device_that_cannot_be_used_fails_with_its_reason_and_costs_no_other(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a disk that is full on one host: its cache cannot be written."""
+    monkeypatch.setenv("ORT_MOBILE_CACHE", "/dev/null/cache")
+    names = rigs(2)
+    submitted(store, tmp_path, names, 1)
+    with agent(url, "full", names):
+        until(all_in(store, FAILED))
+    assert all("full: " in job.reason and job.attempts == 3 for job in jobs_of(store))
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_host_whose_clock_is_off_keeps_its_leases(
+    url: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    """Leases and signs of life go by the database's clock, the times of runs by the host's own."""
+
+    class Shifted(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Shifted":
+            return super().now(tz) + timedelta(hours=hours)
+
+    clock = time.time
+    monkeypatch.setattr("device_runner.result.datetime", Shifted)
+    monkeypatch.setattr(time, "time", lambda: clock() + 3600 * hours)
+    names, rounds = rigs(1), 30
+    campaign = submitted(store, tmp_path, names, rounds)
+    with agent(url, "h1", names):
+        until(lambda: len(store.finished(campaign.id)) >= 2)
+        while not all_in(store, DONE)():
+            assert lab_hosts(store)[0]["silent_seconds"] < lab_session.SILENT_SECONDS
+            time.sleep(0.1)
+        assert {host["name"]: host["state"] for host in lab_status(url)["hosts"]}["h1"] == "working"
+    check_stored(store, campaign, rounds)
+    begun = [datetime.fromisoformat(run.result.started_at) for run in store.runs(campaign.id)]
+    assert all(abs((one - datetime.now(UTC)).total_seconds() / 3600 - hours) < 0.5 for one in begun)
+
+
+def test_silent_host_loses_its_devices_to_others_alone(store: Store) -> None:
+    """A stopped process holds its connection; only others can see that it gives no sign of life."""
+    stopped, other = host_session(store, "stopped", ["phone"]), host_session(store, "other", ["phone"])
+    assert stopped.take("phone")
+    assert not other.take("phone")
+    silent(store, "stopped")
+    until(lambda: other.take("phone"), 15)
+    with pytest.raises(SessionLost, match="no lease of phone any more"):
+        stopped.state_of("c", "phone")
+    assert other.state_of("c", "phone") == ""
+    silent(store, "other")
+    assert other.take("phone"), "nobody else took it"
+    stopped.close()
+    other.close()
+
+
+def test_lab_needs_postgresql(tmp_path: Path) -> None:
+    with open_store(f"sqlite:///{tmp_path / 'x.sqlite'}") as found, pytest.raises(ConfigError, match="PostgreSQL"):
+        LabSession(found.engine, "h", "k")
+
+
+def test_file_whose_parts_were_changed_is_refused(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "m.ort"
+    path.write_bytes(bytes(3 << 20))
+    (kept,) = keep_files(store, {"artifacts/m.ort": path})
+    fetch_file(store, kept, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+    store.write(lambda connection: connection.execute(blobs.update().where(blobs.c.part == 1).values(content=b"x")))
+    with pytest.raises(StoreError, match="not as it was submitted"):
+        fetch_file(store, kept, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        (DeviceFacts(name="local", platform="linux", host="h1"), "local@h1"),
+        (DeviceFacts(name="adb:emulator-5554", platform="android", host="h1", serial="EMU"), "adb:emulator-5554@h1"),
+        (DeviceFacts(name="adb:R58M1@10.0.0.5:5037", platform="android", host="h1"), "adb:R58M1"),
+        (DeviceFacts(name="adb:10.0.0.7:5555", platform="android", host="h1", serial="R58M1"), "adb:R58M1"),
+        (DeviceFacts(name="adb:127.0.0.1:5555", platform="android", host="h1"), "adb:127.0.0.1:5555@h1"),
+        (DeviceFacts(name="android-host:1.29.0", platform="linux", host="h2"), "android-host:1.29.0@h2"),
+    ],
+)
+def test_names_among_all_hosts(facts: DeviceFacts, name: str) -> None:
+    assert identity(facts) == name
+
+
+def test_config_means_devices_of_the_lab() -> None:
+    facts = {
+        name: DeviceFacts(name=name, platform="android", model=model)
+        for name, model in (("adb:A", "Pixel 8"), ("adb:B", "SM-S918B"), ("local@h1", ""), ("local@h2", ""))
+    }
+    assert list(chosen_devices(["adb:*"], facts)) == ["adb:A", "adb:B"]
+    assert list(chosen_devices(["adb:model=Pixel*"], facts)) == ["adb:A"]
+    assert list(chosen_devices(["local"], facts)) == ["local@h1", "local@h2"]
+    assert list(chosen_devices(["local@h2", "adb:B"], facts)) == ["adb:B", "local@h2"]
+    with pytest.raises(MissingError, match="no host of the lab"):
+        chosen_devices(["adb:C"], facts)

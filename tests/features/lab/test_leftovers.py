@@ -1,0 +1,156 @@
+"""What campaigns leave on hosts and in the database, when it is removed, and what a host does without its lease."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from device_runner.files import cache_folder
+from pipeline.campaign.store import Store, StoreError
+from pipeline.features.lab import work as lab_work
+from pipeline.features.lab.queue import (
+    DONE,
+    cancel_jobs,
+    fetch_file,
+    files_of,
+    keep_files,
+    remove_old_files,
+    submit_jobs,
+)
+from pipeline.features.lab.session import blobs, jobs
+from tests.features.lab.farm import (
+    FILE,
+    JOURNAL,
+    SECONDS,
+    agent,
+    all_in,
+    check_stored,
+    host_session,
+    in_lab,
+    rigs,
+    silent,
+    submitted,
+    until,
+)
+
+pytestmark = pytest.mark.postgresql
+
+
+def parts(store: Store) -> int:
+    return int(store.read(lambda connection: connection.scalar(sa.select(sa.func.count()).select_from(blobs))) or 0)
+
+
+def aged(store: Store, days: int) -> None:
+    """As if all jobs had last changed so long ago."""
+    past = sa.func.now() - sa.func.make_interval(0, 0, 0, days)
+
+    def work(connection: sa.Connection) -> None:
+        connection.execute(jobs.update().values(changed=past))
+        connection.execute(blobs.update().values(stored=past))
+
+    store.write(work)
+
+
+def test_host_removes_files_of_campaigns_that_have_ended(
+    url: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of one that was cancelled, and of one that an agent before had fetched; never of one that goes on."""
+    monkeypatch.setattr(lab_work, "TIDY_SECONDS", 0.1)
+    folder, names = cache_folder() / "lab", rigs(2)
+    submitted(store, tmp_path, names[:1], 1000, "c:1")
+    submitted(store, tmp_path, names[1:], 1, "c:2")
+    (folder / "c=9").mkdir(parents=True)
+    submitted(store, tmp_path, ("rig:9",), 1, "c:9")
+    cancel_jobs(store, "c:9")
+    (folder / "of-another-database").mkdir()
+    with agent(url, "h1", names):
+        until(lambda: len(store.finished("c:1")) > 2 and len(store.finished("c:2")) > 1)
+        until(lambda: {path.name for path in folder.iterdir()} == {"c=1", "of-another-database"})
+        assert (folder / "c=1/artifacts/m.ort").read_bytes() == FILE
+        assert cancel_jobs(store, "c:1") == 1
+        until(lambda: {path.name for path in folder.iterdir()} == {"of-another-database"})
+
+
+def test_files_of_campaigns_that_ended_long_ago_leave_the_database(store: Store, tmp_path: Path) -> None:
+    submitted(store, tmp_path, rigs(1), 1, "c1")
+    stored = parts(store)
+    aged(store, 100)
+    assert (remove_old_files(store), parts(store)) == (0, stored), "the campaign has not ended"
+    cancel_jobs(store, "c1")
+    assert remove_old_files(store) == 0, "it ended now"
+    submitted(store, tmp_path, rigs(2)[1:], 1, "c2")
+    aged(store, 100)
+    assert remove_old_files(store) == 0, "another uses the same file"
+    cancel_jobs(store, "c2")
+    aged(store, 31)
+    assert (remove_old_files(store), parts(store)) == (stored, 0)
+    with pytest.raises(StoreError, match="30 days after a campaign's end they are removed"):
+        fetch_file(store, files_of(store, "c1")[0], tmp_path / "copy")
+
+
+def test_files_that_are_removed_while_they_are_submitted_again_are_missed(
+    store: Store,
+    tmp_path: Path,
+) -> None:
+    campaign = submitted(store, tmp_path, rigs(1), 1, "c1")
+    cancel_jobs(store, "c1")
+    aged(store, 31)
+    store.start(msgspec.structs.replace(campaign, id="c2"))
+    file = tmp_path / "m.ort"
+    file.write_bytes(FILE)
+    kept = keep_files(store, {"artifacts/m.ort": file})
+    assert remove_old_files(store) > 0
+    with pytest.raises(StoreError, match="files of the campaign are gone"):
+        submit_jobs(store, "c2", dict.fromkeys(in_lab(rigs(1)), 9), kept)
+
+
+def test_host_that_lost_its_lease_begins_nothing_until_it_has_it_again(
+    url: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Then it goes on with what is not stored: at most the run that it was in when it lost the lease is done twice."""
+    journal = tmp_path / "journal"
+    monkeypatch.setenv(JOURNAL, str(journal))
+    monkeypatch.setenv(SECONDS, "0.3")
+    (name,), rounds = rigs(1), 8
+    campaign = submitted(store, tmp_path, (name,), rounds)
+    other = host_session(store, "other", (name,))
+
+    def taken() -> bool:
+        silent(store, "h1")
+        return other.take(name)
+
+    def begun() -> int:
+        return len(journal.read_text().splitlines())
+
+    with agent(url, "h1", (name,)):
+        until(lambda: len(store.finished(campaign.id)) >= 2)
+        until(taken)
+        time.sleep(0.5)  # the run that it was in ends
+        before = begun()
+        time.sleep(1.0)
+        assert begun() == before
+        assert 0 <= before - len(store.finished(campaign.id)) <= 1, "a result needs its lease"
+        other.end()
+        until(all_in(store, DONE))
+    check_stored(store, campaign, rounds)
+    assert 2 * rounds <= begun() <= 2 * rounds + 1
+
+
+def test_files_of_a_submit_that_was_broken_off_are_removed_after_a_day(store: Store, tmp_path: Path) -> None:
+    """Not before: another may be uploading them."""
+    submitted(store, tmp_path, rigs(1), 1, "c1")
+    stored = parts(store)
+    file = tmp_path / "other.ort"
+    file.write_bytes(bytes(3 << 20))
+    keep_files(store, {"artifacts/other.ort": file})
+    assert (remove_old_files(store), parts(store)) == (0, stored + 3)
+    aged(store, 2)
+    assert (remove_old_files(store), parts(store)) == (3, stored)

@@ -1,0 +1,205 @@
+"""Code for other kinds of apps: compiled and run where the tools can be had, else compared with published names."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from pipeline.features.languages.snippet import LANGUAGES
+from tests.command import Done, ort_mobile
+from tests.debian_packages import unpacked
+from tests.features.android.samples import bundle, shipped, signature, two_classes
+
+FACTS = Path(__file__).resolve().parents[3] / "docs/facts/release_consumers.md"
+HOSTILE = 'a "quoted" \\ ${value} \\u0041 \n*/ \x01 \\'
+EVERYTHING = RunOptions(
+    intra_op_threads=2, inter_op_threads=3, execution_mode=ExecutionMode.PARALLEL, cpu_arena=False,
+    memory_pattern=False, optimization_level=OptimizationLevel.EXTENDED, session_config={"app.note": HOSTILE},
+)  # fmt: skip
+NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16, NnapiFlag.CPU_DISABLED))
+XNNPACK = RunOptions(provider="xnnpack", provider_options={"intra_op_num_threads": "4"})
+COREML = RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"})
+WAYS = (NNAPI, XNNPACK, COREML, EVERYTHING)
+
+
+def printed(folder: Path, language: str, *more: str) -> Done:
+    return ort_mobile("release", "snippet", folder / "bundle", "--for", language, *more)
+
+
+def sample(folder: Path, *ways: RunOptions, **more: Any) -> None:
+    bundle(folder, (shipped(runs=ways or WAYS, file="models/m.ort", **more),))
+
+
+def reference(folder: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    x = (np.arange(64, dtype=np.float32) / np.float32(10) - np.float32(3)).reshape(1, 1, 8, 8)
+    session = onnxruntime.InferenceSession(str(folder / "bundle/models/m.ort"))
+    return x, np.asarray(session.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_way_is_in_the_code_in_its_order(tmp_path: Path, language: str) -> None:
+    sample(tmp_path)
+    result = printed(tmp_path, language)
+    assert result.code == 0, result.text
+    places = [result.out.rindex(name) for name in ("nnapi+", "xnnpack+", "coreml+", "cpu+")]
+    assert places == sorted(places)
+    assert "\x01" not in result.out
+    assert "for every device" in result.out
+
+
+def test_python_opens_the_model_with_the_recorded_options(tmp_path: Path) -> None:
+    sample(tmp_path)
+    names: dict[str, Any] = {}
+    exec(printed(tmp_path, "python").out, names)
+    session = names["open_m"](str(tmp_path / "bundle/models/m.ort"))
+    used = session.get_session_options()
+    assert used.intra_op_num_threads == 2
+    assert used.inter_op_num_threads == 3
+    assert used.execution_mode == onnxruntime.ExecutionMode.ORT_PARALLEL
+    assert (used.enable_mem_pattern, used.enable_cpu_mem_arena) == (False, False)
+    assert used.get_session_config_entry("app.note") == HOSTILE
+    x, expected = reference(tmp_path)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_devices_of_a_class_have_a_function_of_their_own(tmp_path: Path) -> None:
+    two_classes(tmp_path)
+    code = printed(tmp_path, "python").out
+    assert re.findall(r"# for (.*)\ndef (\w+)", code) == [
+        ("all other devices", "open_m"),
+        ("chip Qualcomm SM8550, ABI arm64-v8a, API level 31 or higher", "open_m_2"),
+        ("chip msm8998, ABI arm64-v8a, API level 27 or higher", "open_m_3"),
+    ]
+
+
+def test_what_a_package_cannot_set_is_reported(tmp_path: Path) -> None:
+    sample(tmp_path)
+    told = {name: json.loads(printed(tmp_path, name, "--json", "-").out)["lost"] for name in LANGUAGES}
+    assert told["python"] == told["cpp"] == told["maui"] == []
+    assert told["react-native"] == [
+        "m: xnnpack+intra_op_num_threads=4 without options of the provider, which onnxruntime-react-native cannot set",
+        *[line for line in told["react-native"] if "without session config entries, which" in line],
+    ]
+    assert len(told["react-native"]) == 2
+    assert len(told["flutter"]) == 4
+    assert "warning: m: " in printed(tmp_path, "flutter").err
+
+
+@pytest.mark.parametrize(
+    ("language", "more", "message"),
+    [
+        ("react-native", (), "onnxruntime-react-native has no call for the provider zeta"),
+        ("flutter", (), "flutter_onnxruntime has no call for the provider zeta"),
+        ("maui", (), "Microsoft.ML.OnnxRuntime has no call for the provider zeta"),
+        ("cpp", ("--model", "other"), "the model 'other' does not ship to phone"),
+        ("cpp", ("--target", "tv"), "no target 'tv' for cpp apps"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(tmp_path: Path, language: str, more: tuple[str, ...], message: str) -> None:
+    sample(tmp_path, RunOptions(provider="zeta"))
+    result = printed(tmp_path, language, *more)
+    assert message in result.err
+    assert result.code == 2
+    assert result.out == ""
+
+
+def test_two_models_of_one_function_are_refused(tmp_path: Path) -> None:
+    bundle(tmp_path, (shipped("a.b"), shipped("a-b")), (signature("a.b"), signature("a-b")))
+    assert "would both be opened by open_a_b" in printed(tmp_path, "cpp").err
+    assert printed(tmp_path, "cpp", "--model", "a-b").code == 0
+
+
+def published(start: str) -> set[str]:
+    """The words of docs/facts/release_consumers.md on a package, all in code there."""
+    text = FACTS.read_text("utf-8")
+    own = text[text.index(start) :].split("\n- ")[0]
+    return {word for code in re.findall(r"`([^`]*)`", own) for word in re.findall(r"\w+", code)}
+
+
+@pytest.mark.parametrize(
+    ("language", "start", "pattern"),
+    [
+        ("flutter", "- Flutter, ", r"(\w+)(?=: (?:\[|\d|true|false))|OrtProvider\.(\w+)|OnnxRuntime\(\)\.(\w+)"),
+        ("maui", "- .NET MAUI, ", r"options\.(\w+)|FileSystem\.(\w+)|new (InferenceSession|SessionOptions)"),
+    ],
+)
+def test_code_that_is_not_compiled_uses_published_names_only(
+    tmp_path: Path, language: str, start: str, pattern: str
+) -> None:
+    sample(tmp_path)
+    code = "\n".join(line.partition("//")[0] for line in printed(tmp_path, language).out.splitlines())
+    used = {name for found in re.findall(pattern, code) for name in ((found,) if isinstance(found, str) else found)}
+    assert len(used - {""}) > 6
+    assert used - {""} - published(start) == set()
+
+
+CPP_MAIN = """
+#include <cstdio>
+int main(int, char** arguments) {
+    Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "app");
+    Ort::Session session = open_m(environment, arguments[1]);
+    std::vector<float> x(64);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) / 10.0f - 3.0f;
+    const int64_t shape[] = {1, 1, 8, 8};
+    const char* inputs[] = {"x"};
+    const char* outputs[] = {"y"};
+    auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+    auto value = Ort::Value::CreateTensor<float>(memory, x.data(), x.size(), shape, 4);
+    auto results = session.Run(Ort::RunOptions{nullptr}, inputs, &value, 1, outputs, 1);
+    const float* y = results[0].GetTensorData<float>();
+    for (int i = 0; i < 128; ++i) std::printf("%.9g ", y[i]);
+}
+"""
+
+
+@pytest.mark.network
+def test_cpp_compiles_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> None:
+    compiler = next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
+    if not compiler:
+        pytest.skip("no C++ compiler")
+    sample(tmp_path, XNNPACK, COREML, EVERYTHING)
+    headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
+    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+    (tmp_path / "libonnxruntime.so.1").symlink_to(library)
+    (tmp_path / "app.cc").write_text(printed(tmp_path, "cpp").out + CPP_MAIN, "utf-8")
+    command = [compiler, "-std=c++17", "-Wall", "-I", str(headers), str(tmp_path / "app.cc"), str(library)]
+    link = ["-Wl,-rpath," + str(tmp_path), "-o", str(tmp_path / "app")]
+    compiled = subprocess.run([*command, *link], capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
+    ran = subprocess.run(
+        [str(tmp_path / "app"), str(tmp_path / "bundle/models/m.ort")], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    _, expected = reference(tmp_path)
+    np.testing.assert_allclose(np.array(ran.stdout.split(), np.float32), expected.ravel(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.network
+def test_typescript_fits_the_types_of_the_package(tmp_path: Path) -> None:
+    if not shutil.which("npm"):
+        pytest.skip("no npm here: install Node.js")
+    sample(tmp_path)
+    app = tmp_path / "app"
+    app.mkdir()
+    packages = ["onnxruntime-react-native@1.24.3", "onnxruntime-common@1.24.3", "typescript@5.9.3"]
+    flags = ["--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund", "--silent"]
+    fetched = subprocess.run(
+        ["npm", "install", *flags, *packages], cwd=app, capture_output=True, text=True, check=False
+    )
+    if fetched.returncode:
+        pytest.skip(f"the package index cannot be reached: {(fetched.stderr or fetched.stdout).strip()[-200:]}")
+    check = ["node_modules/.bin/tsc", "--strict", "--noEmit", "--skipLibCheck", "--target", "es2020",
+             "--moduleResolution", "node", "open.ts"]  # fmt: skip
+    code = printed(tmp_path, "react-native").out
+    (app / "open.ts").write_text(code, "utf-8")
+    done = subprocess.run(check, cwd=app, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    (app / "open.ts").write_text(code.replace("useFP16", "useFP61"), "utf-8")
+    assert "useFP61" in subprocess.run(check, cwd=app, capture_output=True, text=True, check=False).stdout

@@ -1,0 +1,213 @@
+"""`ort-mobile release CONFIG`: every gate refuses alone with exit code 4 and its reason; else all is signed."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE
+from tests.command import Done, ort_mobile
+from tests.features.android.samples import needs_java
+from tests.library.library_files import official_aar
+from tests.onnx_samples import conv_bn, quiet_map, save
+from tests.release.test_signature import write_keys
+
+CONFIG = """
+name = "demo"
+{top}
+[[models]]
+path = "m.onnx"
+{model}
+[[targets]]
+name = "phone"
+platform = "android"
+abis = ["arm64-v8a"]
+{target}
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+{variants}
+[[runs]]
+provider = "cpu"
+[release]
+gates = [{gates}]
+{release}
+"""
+LICENSED = {"model": 'license = "Apache-2.0"'}
+ALL = '"accuracy", "proof", "budget", "signature", "license"'
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model and a key."""
+    save(conv_bn(8), tmp_path / "m.onnx")
+    write_keys(tmp_path)
+    monkeypatch.delenv("ORT_MOBILE_KEY", raising=False)
+    return tmp_path
+
+
+def release(place: Path, *words: str, gates: str = "", **parts: str) -> Done:
+    """The command with a config of these parts; nothing is measured."""
+    empty = dict.fromkeys(("top", "model", "target", "variants", "release"), "")
+    (place / "demo.toml").write_text(CONFIG.format(gates=gates, **{**empty, **parts}))
+    return ort_mobile("release", "demo.toml", "--convert-only", "--output", "out", *words, cwd=place)
+
+
+BUDGET = {"release": "[build]\nmax_library_bytes = { arm64-v8a = 100 }"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("gate", "parts", "reason"),
+    [
+        ("signature", {}, "there is no key to sign the bundle with"),
+        ("license", {}, "the licence of m is not known"),
+        ("license", {**LICENSED, "target": 'library = "app.aar"'}, "the licence of the library of phone is not known"),
+        ("proof", {}, "the bundle cannot be shown to run in the library of phone"),
+        ("accuracy", {"variants": 'precisions = ["fp16"]'}, "and no budget for its accuracy"),
+        ("budget", BUDGET, "no library of target phone is known"),
+        ("budget", {**BUDGET, "target": 'library = "app.aar"'}, "bytes over budget"),
+    ],
+)
+def test_each_gate_refuses_alone_and_nothing_is_signed(
+    place: Path, gate: str, parts: dict[str, str], reason: str
+) -> None:
+    if "app.aar" in parts.get("target", ""):
+        official_aar(place / "app.aar", "1.28.0")
+    done = release(place, *(() if gate == "signature" else ("--key", "key.pem")), gates=f'"{gate}"', **parts)
+    assert done.code == 4, done
+    assert reason in done.err
+    assert "nothing was signed or packaged" in done.err
+    assert not (place / "out/bundle" / SIGNATURE_FILE).exists()
+    assert not (place / "out/maven").exists()
+
+
+@pytest.mark.long
+def test_outputs_that_nothing_could_judge_pass_no_gate(place: Path) -> None:
+    save(quiet_map(60.0), place / "m.onnx")
+    done = release(place, "--key", "key.pem", gates='"accuracy"')
+    assert done.code == 4, done
+    assert "m basic-fixed: its outputs could not be judged" in done.err
+    assert "remedy: give test data" in done.err
+
+
+@pytest.mark.long
+def test_without_the_gate_it_passes(place: Path) -> None:
+    done = release(place, **LICENSED)
+    assert done.code == 0, done
+    assert "signed   by nobody" in done.out
+
+
+@pytest.mark.long
+def test_reasons_that_need_no_measurement_come_first_and_together(place: Path) -> None:
+    done = release(place, gates=ALL)
+    assert done.code == 4
+    assert "there is no key" in done.err
+    assert "the licence of m is not known" in done.err
+    assert not (place / "out").exists()
+
+
+@pytest.mark.long
+def test_a_release_is_signed_with_its_evidence(place: Path) -> None:
+    done = release(
+        place, "--key", "key.pem", "--json", "-", gates='"accuracy", "budget", "signature", "license"', **LICENSED
+    )
+    assert done.code == 0, done
+    document = done.document()
+    checked = ort_mobile("verify", "out/bundle", "--key", "key.pub", "--json", "-", cwd=place).document()
+    assert document["signed_by"] == checked["signed_by"]
+    assert checked["attested_tests"]["passedTests"] == ["outputs/m/basic-fixed"]
+    assert (place / "out/bundle" / ATTESTATION_FILE).is_file()
+    sbom = json.loads((place / "out/bundle/evidence/sbom.cdx.json").read_bytes())
+    assert [part["licenses"] for part in sbom["components"]] == [
+        [{"expression": "Apache-2.0"}],
+        [{"expression": "MIT"}],
+    ]
+
+
+@pytest.mark.long
+def test_the_key_of_the_environment_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_MOBILE_KEY", str(place / "key.pem"))
+    assert release(place, gates='"signature"').code == 0
+    assert (place / "out/bundle" / SIGNATURE_FILE).is_file()
+
+
+@pytest.fixture
+def java() -> None:
+    needs_java()
+
+
+IOS = '[[targets]]\nname = "ios"\nplatform = "ios"\nmin_os_version = "15.1"\n'
+ANDROID = '[release.android]\ngroup = "com.example"'
+
+
+@pytest.mark.usefixtures("java")
+def test_packages_are_written_when_all_gates_pass(place: Path) -> None:
+    done = release(place, "--version", "1.0", "--key", "key.pem", gates='"signature"', release=ANDROID)
+    assert done.code == 0, done
+    assert "android  com.example:demo-models:1.0 in out/maven" in done.out
+    assert (place / "out/maven/com/example/demo-models/1.0/demo-models-1.0.aar").is_file()
+
+
+@pytest.mark.long
+def test_a_swift_package_is_written_too(place: Path) -> None:
+    done = release(place, release=f'[release.apple]\n{IOS}ort_release = "1.24"')
+    assert done.code == 0, done
+    assert "apple    DemoModels in out/swift" in done.out
+    assert (place / "out/swift/Package.swift").is_file()
+
+
+@pytest.mark.long
+def test_a_package_that_cannot_be_made_leaves_the_bundle_unsigned(place: Path) -> None:
+    table = f'[release.apple]\nname = "Swift"\n{IOS}ort_release = "1.24"'
+    done = release(place, "--key", "key.pem", gates='"signature"', release=table)
+    assert done.code == 2
+    assert "'Swift' cannot be the name of a Swift module" in done.err
+    assert not (place / "out/bundle" / SIGNATURE_FILE).exists()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("java")
+def test_the_config_offers_what_the_command_for_android_does(place: Path) -> None:
+    more = f'{ANDROID}\ntelemetry = "off"\nai_pack = "models_pack"'
+    done = release(place, "--version", "1.0", release=more)
+    assert done.code == 0, done
+    assert "ai pack  models_pack" in done.out
+    assert (place / "models_pack/build.gradle.kts").is_file()
+    module = place / "out/maven/com/example/demo-models/1.0"
+    assert "switch ONNX Runtime's telemetry off" in (module / "demo-models-1.0.pom").read_text()
+    with zipfile.ZipFile(module / "demo-models-1.0.aar") as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".ort")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("words", "table", "reason"),
+    [
+        (("--key", "m.onnx"), "", "the key cannot be used"),
+        ((), ANDROID, "the packages have no version"),
+        (("--version", "../1"), ANDROID, "cannot be a version in a Maven repository"),
+        (("--version", "1"), '[release.android]\ngroup = "9 lives"', "cannot be a group in a Maven repository"),
+        (("--version", "1"), f'{ANDROID}\nai_pack = "9 lives"', "is no name for an AI pack"),
+        (("--version", "1"), f'{ANDROID}\nruntime = "m.onnx"', "m.onnx"),
+        (("--version", "1"), f'{ANDROID}\ntarget = "tablet"', "this config has no target 'tablet' for Android"),
+        ((), "[release.apple]", "nothing in this config is for iOS or macOS"),
+        ((), f'[release.apple]\n{IOS}ort_release = "1.22"', "no Swift package of ONNX Runtime 1.22 is known"),
+        ((), f'[release.apple]\nruntime_url = "https://a.b/c.zip"\n{IOS}', "--runtime-url is the address"),
+    ],
+)
+def test_what_cannot_be_used_is_found_before_anything_is_made(
+    place: Path, words: tuple[str, ...], table: str, reason: str
+) -> None:
+    done = release(place, *words, release=table)
+    assert done.code == 2, done
+    assert reason in done.err
+    assert not (place / "out").exists()
+
+
+@pytest.mark.long
+def test_the_gates_that_there_are_are_listed_for_another_name(place: Path) -> None:
+    done = release(place, gates='"speed"')
+    assert done.code == 2
+    assert "accuracy, proof, budget, signature, license" in done.err

@@ -1,0 +1,86 @@
+"""Bisections of every kind: a step, none, a slowdown that goes again, and positions that cannot be measured."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.features.pairs.measure import BisectionStep, next_step
+from pipeline.features.pairs.report import (
+    BisectionEnd,
+    BisectionReport,
+    GatedRun,
+    GateOutcome,
+    PositionStanding,
+    bisection_headline,
+    bisection_listing,
+)
+
+GOOD, SLOWER, OPEN, SKIP = (
+    PositionStanding.GOOD,
+    PositionStanding.SLOWER,
+    PositionStanding.UNDECIDED,
+    PositionStanding.SKIPPED,
+)
+
+
+def bisected(truth: Mapping[int, PositionStanding], count: int) -> tuple[BisectionStep, int]:
+    """The end of a bisection over what is true, and how many positions it measured."""
+    known: dict[int, PositionStanding] = {}
+    while (step := next_step(known, count)).measure is not None:
+        assert step.measure not in known
+        known[step.measure] = truth[step.measure]
+    return step, len(known)
+
+
+@given(st.integers(2, 200).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count - 1))))
+def test_one_step_is_found_in_logarithmic_time(case: tuple[int, int]) -> None:
+    count, at = case
+    step, measured = bisected({place: SLOWER if place >= at else GOOD for place in range(count)}, count)
+    assert (step.end, step.good, step.slower) == (BisectionEnd.FOUND, at - 1, at)
+    assert measured <= count.bit_length() + 1
+
+
+def test_without_a_difference_only_the_last_is_measured() -> None:
+    assert bisected(dict.fromkeys(range(9), GOOD), 9) == (
+        BisectionStep(good=0, slower=8, end=BisectionEnd.NO_DIFFERENCE), 1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("last", "end"), [(OPEN, BisectionEnd.NO_DIFFERENCE), (SKIP, BisectionEnd.NOT_MEASURABLE)])
+def test_an_end_that_is_not_slower_for_sure_is_told_apart(last: PositionStanding, end: BisectionEnd) -> None:
+    assert next_step({4: last}, 5).end is end
+
+
+def test_positions_that_cannot_be_measured_leave_a_range() -> None:
+    truth = {1: GOOD, 2: SKIP, 3: OPEN, 4: SLOWER, 5: SLOWER}
+    step, _ = bisected(truth, 6)
+    assert (step.end, step.good, step.slower) == (BisectionEnd.RANGE, 1, 4)
+
+
+def test_skipped_positions_next_to_the_step_do_not_hide_it() -> None:
+    step, _ = bisected({1: GOOD, 2: GOOD, 3: SLOWER, 4: SKIP, 5: SLOWER}, 6)
+    assert (step.end, step.good, step.slower) == (BisectionEnd.FOUND, 2, 3)
+
+
+def test_a_slowdown_that_went_again_is_not_monotone() -> None:
+    step = next_step({8: SLOWER, 4: GOOD, 2: SLOWER}, 9)
+    assert (step.end, step.good, step.slower) == (BisectionEnd.NOT_MONOTONE, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "high", "said"),
+    [
+        (GateOutcome.NOT_SHOWN, 1.139, "No slowdown shown: b is at most 13.9% slower than a"),
+        (GateOutcome.FASTER, 0.9, "No slowdown: b is faster than a"),
+        (GateOutcome.UNCHANGED, None, "No difference: b is not slower than a"),
+    ],
+)
+def test_an_end_that_may_be_slower_is_not_called_the_same(outcome: GateOutcome, high: float | None, said: str) -> None:
+    step = GatedRun(device="local", model="m", base="", candidate="", outcome=outcome, ratio=high, low=high, high=high)
+    report = BisectionReport(
+        device="local", positions=("a", "b"), end=BisectionEnd.NO_DIFFERENCE, good="a", slower="b", rows=(), step=step
+    )
+    assert bisection_headline(report) == said
+    assert bisection_listing(report).head[-1] == "Standing"

@@ -1,0 +1,215 @@
+"""Two campaigns compared: in pairs or not, with what changed named, and nothing said that the rounds do not show."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+
+from device_runner.device import DeviceFacts
+from device_runner.result import Failure, FailureKind, Mark
+from pipeline.campaign.provenance import ChangedFact
+from pipeline.campaign.record import Host
+from pipeline.campaign.statistics import Verdict
+from pipeline.core.errors import ConfigError
+from pipeline.features.pairs import comparison
+from pipeline.features.pairs.comparison import ComparedSide, compare_sides, unpaired_interval
+from pipeline.report import markdown
+from pipeline.report.model import CampaignReport
+from pipeline.report.rows import MeasuredRow, make_rows
+from pipeline.report.show import plain_lines
+from tests.report_samples import make_report, record, runs
+
+SCHEMA = Path(__file__).resolve().parents[3] / "docs" / "comparison.schema.json"
+
+
+def campaign(
+    name: str, *rows: MeasuredRow, host: Host | None = None, devices: tuple[DeviceFacts, ...] = ()
+) -> CampaignReport:
+    """A report of these rows."""
+    return CampaignReport(
+        name="my", campaign=name, created_at="2026-01-31T08:15:30.123Z", margin=0.05, host=host or Host(), versions={},
+        rows=make_rows(rows).rows, devices=devices,
+    )  # fmt: skip
+
+
+def row(factor: float, seed: int, variant: str = "all-fixed", device: str = "local", rounds: int = 8) -> MeasuredRow:
+    return MeasuredRow(device=device, model="m", variant=variant, run="cpu", runs=runs(factor, seed, rounds=rounds))
+
+
+def test_two_campaigns_are_not_paired_and_say_so() -> None:
+    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1.0, 1))),
+                          ComparedSide(source="b", report=campaign("2", row(1.5, 2))))  # fmt: skip
+    (one,) = found.rows
+    assert (one.verdict, one.paired, one.a_rounds) == (Verdict.SLOWER, False, 8)
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low < 1.5 < one.high
+    assert [note.title for section in comparison.sections(found) for note in section.notes] == ["", "unpaired"]
+
+
+def test_runs_of_one_campaign_are_compared_in_pairs() -> None:
+    """Drift that both rows share is in no interval of pairs, and widens an unpaired one."""
+    both = campaign("1", row(1.0, 1, "none-fixed"), row(1.1, 2, "all-fixed"))
+    sides = (
+        ComparedSide(source="a", report=both, run="none-fixed"),
+        ComparedSide(source="a", report=both, run="all-fixed/cpu"),
+    )
+    (one,) = compare_sides(*sides).rows
+    assert one.paired
+    assert one.a == "none-fixed/cpu"
+    assert one.verdict is Verdict.SLOWER
+
+
+def test_a_round_that_failed_leaves_nothing_to_pair_by() -> None:
+    crash = record(6, (), Failure(kind=FailureKind.CRASH, message="gone"))
+    failed = MeasuredRow(device="local", model="m", variant="b", run="cpu", runs=(*runs(1.0, 1, rounds=6), crash))
+    both = campaign("1", row(1.0, 1, "a", rounds=6), failed)
+    (one,) = compare_sides(
+        ComparedSide(source="a", report=both, run="a"), ComparedSide(source="a", report=both, run="b")
+    ).rows
+    assert not one.paired
+
+
+def test_what_changed_is_named() -> None:
+    before, after = row(1.0, 1, device="adb:1"), row(1.0, 2, device="adb:1")
+    first = campaign("1", before, host=Host(cpu="old"),
+                     devices=(DeviceFacts(name="adb:1", platform="android", fingerprint="b/1"),))  # fmt: skip
+    second = campaign("2", after, host=Host(cpu="new"),
+                      devices=(DeviceFacts(name="adb:1", platform="android", fingerprint="b/2"),))  # fmt: skip
+    changed = msgspec.structs.replace(
+        second.rows[0], measured_with={**(second.rows[0].measured_with or {}), "ONNX Runtime": "1.31.1"}
+    )
+    second = msgspec.structs.replace(second, rows=(changed,))
+    (one,) = compare_sides(ComparedSide(source="a", report=first), ComparedSide(source="b", report=second)).rows
+    assert [(c.what, c.before, c.after) for c in one.changes] == [
+        ("ONNX Runtime", "not known", "1.31.1"),
+        ("system", "android b/1", "android b/2"),
+        ("driven by", "old", "new"),
+    ]
+
+
+def test_only_settings_that_differ_are_named() -> None:
+    def measured(min_runs: int, max_seconds: float) -> MeasuredRow:
+        found = tuple(
+            msgspec.structs.replace(
+                run, spec=msgspec.structs.replace(run.spec, min_runs=min_runs, max_seconds=max_seconds)
+            )
+            for run in runs(1.0, 1)
+        )
+        return MeasuredRow(device="local", model="m", variant="a", run="cpu", runs=found)
+
+    found = compare_sides(
+        ComparedSide(source="a", report=campaign("1", measured(20, 60.0))),
+        ComparedSide(source="b", report=campaign("2", measured(50, 1.5))),
+    )
+    notes = next(section.notes for section in comparison.sections(found) if section.title.startswith("What changed"))
+    assert [(note.title, note.text) for note in notes] == [
+        ("measurement min_runs", "20 → 50"),
+        ("measurement max_seconds", "60 → 1.5"),
+    ]
+
+
+def test_what_one_side_alone_has_is_listed() -> None:
+    first, second = campaign("1", row(1, 1, "x"), row(1, 1, "y")), campaign("2", row(1, 1, "y"), row(1, 1, "y", "d"))
+    found = compare_sides(ComparedSide(source="a", report=first), ComparedSide(source="b", report=second))
+    assert found.only_a == ("local / m / x / cpu",)
+    assert found.only_b == ("d / m / y / cpu",)
+
+
+def test_few_rounds_and_times_of_no_phone_give_no_ratio() -> None:
+    few = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1, rounds=3))),
+                        ComparedSide(source="b", report=campaign("2", row(1, 1))))  # fmt: skip
+    assert few.rows[0].ratio is None
+    assert "at least 4" in few.rows[0].note
+    marked = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu",
+                         runs=tuple(record(n, (2_000_000,), marks=(Mark.NOT_A_PHONE,)) for n in range(6)))  # fmt: skip
+    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
+                          ComparedSide(source="b", report=campaign("2", marked)))  # fmt: skip
+    assert found.rows[0].note == "times of B are not a phone's"
+
+
+@pytest.mark.parametrize(
+    ("run", "what"), [("nope", "no run 'nope'"), ("", "no run is named, and there are several of m on local")]
+)
+def test_a_run_that_is_not_one_is_refused(run: str, what: str) -> None:
+    report, other = campaign("1", row(1, 1, "x"), row(1, 1, "y")), campaign("2", row(1, 1, "z"))
+    with pytest.raises(ConfigError, match=what):
+        compare_sides(ComparedSide(source="a", report=report, run=run), ComparedSide(source="b", report=other, run="z"))
+
+
+def test_a_run_that_is_named_for_one_side_is_meant_on_both() -> None:
+    first, second = (campaign(name, row(1, 1, "x"), row(1, 2, "y")) for name in ("1", "2"))
+    for named in ({"a": "x"}, {"b": "x/cpu"}):
+        found = compare_sides(ComparedSide(source="a", report=first, run=named.get("a", "")),
+                              ComparedSide(source="b", report=second, run=named.get("b", "")))  # fmt: skip
+        assert [(one.a, one.b) for one in found.rows] == [("x/cpu", "x/cpu")]
+
+
+def notes_of(found: comparison.SideComparison) -> str:
+    return "; ".join(f"{note.title} {note.text} {note.remedy}" for s in comparison.sections(found) for note in s.notes)
+
+
+def test_a_campaign_compared_with_itself_says_so_and_two_runs_of_one_do_not() -> None:
+    both = campaign("1", row(1.0, 1, "x"), row(1.1, 2, "y"))
+    itself = compare_sides(ComparedSide(source="a", report=both), ComparedSide(source="a", report=both))
+    assert "compared with themselves" in notes_of(itself)
+    runs_of_it = compare_sides(
+        ComparedSide(source="a", report=both, run="x"), ComparedSide(source="a", report=both, run="y")
+    )
+    assert "themselves" not in notes_of(runs_of_it)
+
+
+def test_where_devices_differ_the_remedy_does_not_blame_names_of_runs_alone() -> None:
+    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
+                          ComparedSide(source="b", report=campaign("2", row(1, 1, device="adb:1"))))  # fmt: skip
+    assert "nothing was compared" in notes_of(found)
+    assert "the same devices and models" in notes_of(found)
+
+
+def test_of_a_run_that_failed_no_change_is_told() -> None:
+    crash = record(0, (), Failure(kind=FailureKind.CRASH, message="gone"))
+    failed = MeasuredRow(device="local", model="m", variant="all-fixed", run="cpu", runs=(crash,))
+    found = compare_sides(ComparedSide(source="a", report=campaign("1", row(1, 1))),
+                          ComparedSide(source="b", report=campaign("2", failed)))  # fmt: skip
+    assert "in B" in found.rows[0].note
+    assert found.rows[0].changes == ()
+    assert "not known" not in notes_of(found)
+    assert "nothing that is known" not in notes_of(found)
+
+
+@pytest.mark.long
+def test_unpaired_intervals_hold_the_truth() -> None:
+    """5,000 pairs of equal sides with seeded noise: a 95 % interval misses in about one of twenty."""
+    random = np.random.default_rng(7)
+    inside = 0
+    for _ in range(5000):
+        a, b = np.exp(random.normal(14, 0.02, (2, 6)))
+        _, low, high = unpaired_interval(a, b)
+        inside += low <= 1 <= high
+    assert 0.94 <= inside / 5000 <= 0.97
+
+
+def test_rounds_without_any_scatter_are_compared() -> None:
+    assert unpaired_interval([2.0] * 5, [4.0] * 5) == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_documents_keep_to_the_schema_and_hostile_names_do_nothing() -> None:
+    report = make_report(model="m|<script>@all`", device="adb:\x1b[2J")
+    found = compare_sides(ComparedSide(source="a", report=report), ComparedSide(source="b", report=report))
+    jsonschema.validate(json.loads(msgspec.json.encode(found)), json.loads(SCHEMA.read_text(encoding="utf-8")))
+    parts = ((comparison.listing(found),), comparison.sections(found))
+    page = markdown.render_parts("Comparison", *parts)
+    assert "<script>" not in page
+    assert "\x1b" not in page
+    assert all("\x1b" not in line for line in plain_lines(comparison.listing(found)))
+
+
+def test_long_texts_are_cut_where_they_differ() -> None:
+    change = ChangedFact(what="host", before="x" * 100 + "1" + "y" * 100, after="x" * 100 + "2" + "y" * 100)
+    text = comparison.change_text(change)
+    assert "1" in text
+    assert "2" in text
+    assert len(text) < 140

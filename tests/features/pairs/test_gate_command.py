@@ -1,0 +1,281 @@
+"""Gates and bisections on this computer: a real regression, a real step, histories out of real stores, bad input.
+
+The slower models have eight times the work, so that no load of the machine hides it; nothing is judged by the clock.
+"""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from onnx import helper
+
+from device_runner.result import Status
+from pipeline.campaign.store import open_store
+from tests.command import Done, ort_mobile
+from tests.probe_models import FLOAT, save_model
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+SHORT = ("--rounds", "8", "--min-runs", "25", "--min-seconds", "0.01", "--threads", "1")
+CONFIG = """
+name = "my"
+[[models]]
+path = "m.onnx"
+[[targets]]
+name = "desk"
+platform = "linux"
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+threads = 1
+[measure]
+rounds = 4
+min_runs = 2
+min_seconds = 0.001
+"""
+
+
+def chain(path: Path, length: int) -> Path:
+    """So many equal products of matrices: work that grows by as much, and that no optimization removes."""
+    names = ["x", *(f"x{n}" for n in range(1, length)), "y"]
+    nodes = [helper.make_node("MatMul", [names[n], "w"], [names[n + 1]]) for n in range(length)]
+    weight = np.eye(96, dtype=np.float32)[::-1].copy()
+    return save_model(path, nodes, {"x": (FLOAT, [96, 96])}, {"y": (FLOAT, [96, 96])}, {"w": weight})
+
+
+def valid(done: Done, schema: str) -> Any:
+    document = done.document()
+    jsonschema.validate(document, json.loads((DOCS / schema).read_text(encoding="utf-8")))
+    return document
+
+
+def test_a_real_regression_is_found_and_nothing_is_measured_twice(tmp_path: Path) -> None:
+    chain(tmp_path / "before.onnx", 6)
+    chain(tmp_path / "after.onnx", 48)
+    line = ("gate", "before.onnx", "after.onnx", *SHORT, "--junit", "g.xml", "--markdown", "g.md", "--json", "-")
+    first = ort_mobile(*line, cwd=tmp_path)
+    assert first.code == 4, first.err
+    document = valid(first, "gate.schema.json")
+    (found,) = document["rows"]
+    assert found["outcome"] == "regression"
+    assert found["low"] > 1.01
+    assert [change["what"] for change in found["changes"]] == ["artifact"]
+    assert ET.fromstring((tmp_path / "g.xml").read_bytes())[0].get("failures") == "1"
+    assert (tmp_path / "g.md").read_text().startswith("# Regression: 1 of 1 slower")
+    again = ort_mobile(*line, cwd=tmp_path)
+    assert again.document() == document
+    assert "measure: 0 to do" in again.err
+    compared = ort_mobile("compare", "output/gate", "output/gate", cwd=tmp_path)
+    assert compared.code == 2
+    assert "these are runs of `gate`, `bisect` or `doctor`" in compared.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("gate", "m.onnx", "m.onnx", "--base-library", "wheel:1.2.3"),
+        ("bisect", "m.onnx", "n.onnx", "m.onnx", "--library", "jvm:1.2.3"),
+        ("bisect", "m.onnx", "--library", "android:1.2.3", "--library", "wheel:1.2.3"),
+        ("perf", "m.onnx", "--library", "wheel:1.2.3"),
+        ("doctor", "m.onnx", "--library", "wheel:1.2.3"),
+        ("run", "--model", "m.onnx", "--library", "wheel:1.2.3"),
+        ("plan", "my.toml", "--library", "wheel:1.2.3"),
+        ("run", "my.toml", "--device", "adb:none@127.0.0.1:1"),
+        ("run", "my.toml", "--device", "adb:none@127.0.0.1:1", "--wait", "60"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_is_converted_or_measured(
+    tmp_path: Path, line: tuple[str, ...]
+) -> None:
+    chain(tmp_path / "m.onnx", 2)
+    chain(tmp_path / "n.onnx", 3)
+    (tmp_path / "my.toml").write_text(CONFIG)
+    done = ort_mobile(*line, cwd=tmp_path)
+    assert done.code == 3, done.err
+    assert "to do" not in done.err
+    library = next((word for word in reversed(line) if word.endswith(":1.2.3")), None)
+    remedy = "ort-mobile library get" if library else "`ort-mobile devices` says what each one needs"
+    assert remedy in done.err
+
+
+def test_more_rounds_go_on_with_those_that_are_stored(tmp_path: Path) -> None:
+    chain(tmp_path / "before.onnx", 2)
+    chain(tmp_path / "after.onnx", 2 + 1)
+    ort_mobile("gate", "before.onnx", "after.onnx", *SHORT, cwd=tmp_path)
+    done = ort_mobile("gate", "before.onnx", "after.onnx", *SHORT, "--rounds", "9", "--json", "-", cwd=tmp_path)
+    assert "measure: 2 to do" in done.err
+    assert done.document()["rows"][0]["rounds"] == 9
+
+
+def test_the_same_file_is_unchanged_and_a_candidate_that_fails_has_no_verdict(tmp_path: Path) -> None:
+    chain(tmp_path / "m.onnx", 2)
+    same = ort_mobile("gate", "m.onnx", "m.onnx", *SHORT, "--json", "-", cwd=tmp_path)
+    assert same.code == 0
+    assert same.document()["rows"][0]["outcome"] == "unchanged"
+    (tmp_path / "broken.onnx").write_bytes(b"nothing of a model")
+    failed = ort_mobile("gate", "m.onnx", "broken.onnx", *SHORT, "--json", "-", cwd=tmp_path)
+    assert failed.code == 1
+    assert failed.document()["rows"][0]["outcome"] == "failed"
+    assert failed.document()["rows"][0]["note"].startswith("candidate: model_load")
+
+
+@pytest.mark.long
+def test_bisect_finds_the_step_and_skips_what_does_not_run(tmp_path: Path) -> None:
+    names = ["a.onnx", "b.onnx", "broken.onnx", "c.onnx", "d.onnx", "e.onnx"]
+    for name, length in zip(names, (6, 6, 6, 6, 48, 48), strict=True):
+        chain(tmp_path / name, length)
+    (tmp_path / "broken.onnx").write_bytes(b"nothing of a model")
+    done = ort_mobile("bisect", *names, *SHORT, "--json", "-", cwd=tmp_path)
+    assert done.code == 0, done.err
+    document = valid(done, "bisection.schema.json")
+    assert (document["end"], document["good"], document["slower"]) == ("found", "c.onnx", "d.onnx")
+    assert [row["standing"] for row in document["rows"]][-1] == "slower"
+    none = ort_mobile("bisect", "a.onnx", "c.onnx", *SHORT, cwd=tmp_path)
+    assert none.code == 0
+    assert "No difference: c.onnx is not slower than a.onnx" in none.out
+    skipped = ort_mobile("bisect", "a.onnx", "broken.onnx", "d.onnx", *SHORT, cwd=tmp_path)
+    assert "The first slower one is after a.onnx, at the latest d.onnx" in skipped.out
+
+
+@pytest.mark.long
+def test_a_bisection_knows_what_earlier_ones_stored(tmp_path: Path) -> None:
+    """The third is slower than the first, which the one after it is not: what made it slower cannot be one step."""
+    for name, length in {"a.onnx": 4, "b.onnx": 120, "c.onnx": 3, "d.onnx": 121}.items():
+        chain(tmp_path / name, length)
+    for name in ("b.onnx", "c.onnx"):
+        ort_mobile("bisect", "a.onnx", name, *SHORT, cwd=tmp_path)
+    done = ort_mobile("bisect", "a.onnx", "b.onnx", "c.onnx", "d.onnx", *SHORT, "--json", "-", cwd=tmp_path)
+    assert done.code == 1
+    assert done.document()["end"] == "not monotone"
+    assert done.err.count("measure: 16 to do") == 1
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two output folders, the second of a model with eight times the work."""
+    folder = tmp_path_factory.mktemp("jobs")
+    (folder / "my.toml").write_text(CONFIG)
+    for name, length in (("before", 6), ("after", 48)):
+        chain(folder / "m.onnx", length)
+        done = ort_mobile("run", "my.toml", "--output", name, cwd=folder)
+        assert done.code == 0, done.err
+    return folder
+
+
+def with_history(source: Path, target: Path, factors: list[float]) -> None:
+    """A store with a campaign for each factor: the runs of the first, with their latencies times that."""
+    with open_store(f"sqlite:///{source}") as store:
+        (campaign,) = store.campaigns()
+        runs, artifacts, devices = store.runs(campaign.id), store.artifacts(campaign.id), store.devices(campaign.id)
+    with open_store(f"sqlite:///{target}") as store:
+        for number, factor in enumerate(factors):
+            made = msgspec.structs.replace(campaign, id=f"day-{number:02}")
+            store.start(made, devices, artifacts)
+            for run in runs:
+                result = run.result
+                if result.status is Status.OK:
+                    scaled = tuple(int(1_000_000 * factor) for _ in result.latencies_ns)
+                    result = msgspec.structs.replace(result, latencies_ns=scaled)
+                store.add_run(msgspec.structs.replace(run, campaign=made.id, result=result))
+
+
+@pytest.mark.long
+def test_history_decides_what_is_measured_in_pairs(jobs: Path, tmp_path: Path) -> None:
+    quiet, slow = tmp_path / "quiet.sqlite", tmp_path / "slow.sqlite"
+    with_history(jobs / "before/results.sqlite", quiet, [1.0] * 12)
+    with_history(jobs / "before/results.sqlite", slow, [1.0] * 12 + [1.05] * 3)
+    line = ("gate", jobs / "before", jobs / "after", *SHORT, "--json", "-")
+    passed = ort_mobile(*line, "--history", quiet, cwd=tmp_path)
+    assert (passed.code, [row["outcome"] for row in passed.document()["rows"]]) == (0, ["not suspected"])
+    found = ort_mobile(*line, "--history", slow, "--svg", "h.svg", cwd=tmp_path)
+    assert found.code == 4, found.err
+    document = valid(found, "gate.schema.json")
+    assert [row["outcome"] for row in document["rows"]] == ["regression"]
+    assert document["histories"][0]["suspicion"]["before"] == "day-11"
+    assert (tmp_path / "h.svg").read_text().count('class="slow"') == 3
+    alone = ort_mobile("gate", "--history", slow, cwd=tmp_path)
+    assert alone.code == 0
+    assert "1 of 1 histories look slower: measure base and candidate in pairs" in alone.out
+
+
+def test_bundles_are_gated_without_a_database(jobs: Path, tmp_path: Path) -> None:
+    done = ort_mobile("gate", jobs / "before/bundle", jobs / "after/bundle", *SHORT, "--json", "-", cwd=tmp_path)
+    assert done.code == 4, done.err
+    assert done.document()["rows"][0]["model"] == "m"
+
+
+def test_gaps_are_told(jobs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    with_history(jobs / "before/results.sqlite", path, [1.0] * 3)
+    with open_store(f"sqlite:///{path}") as store:
+        first = store.campaigns()[0]
+        store.start(msgspec.structs.replace(first, id="day-50"), store.devices(first.id), store.artifacts(first.id))
+        store.start(msgspec.structs.replace(first, id="day-51", document=None))
+    done = ort_mobile("gate", "--history", path, cwd=tmp_path)
+    assert done.code == 0
+    assert "no round of it was run" in done.out
+    assert "stored by another release" in done.out
+    assert "3 of at least 11 campaigns" in done.out
+
+
+def test_a_changed_artifact_is_not_measured(jobs: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "after"
+    shutil.copytree(jobs / "after", changed)
+    shutil.rmtree(changed / "bundle")
+    for artifact in (changed / "artifacts").iterdir():
+        artifact.write_bytes(artifact.read_bytes() + b"x")
+    done = ort_mobile("gate", jobs / "before", changed, *SHORT, cwd=tmp_path)
+    assert done.code == 4
+    assert "an artifact is not what was recorded" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ((), 2, "name BASE and CANDIDATE"),
+        (("m.onnx",), 2, "name BASE and CANDIDATE"),
+        (("m.onnx", "nope.onnx"), 2, "there is nothing to measure"),
+        (("m.onnx", "text.txt"), 2, "there is nothing to measure"),
+        (("m.onnx", "m.onnx", "--history", "nope.sqlite"), 2, "there is no history here"),
+        (("--history", "text.txt"), 1, "no SQLite database"),
+        (("--history", "empty.sqlite"), 2, "no campaign is stored here"),
+        (("m.onnx", "m.onnx", "--device", "nonsense"), 2, "unknown device"),
+        (("m.onnx", "m.onnx", "--rounds", "3"), 2, "--rounds"),
+    ],
+)
+def test_bad_input_is_refused(arguments: tuple[str, ...], code: int, text: str, tmp_path: Path) -> None:
+    chain(tmp_path / "m.onnx", 1)
+    (tmp_path / "text.txt").write_text("nothing that can be measured" * 100)
+    open_store(f"sqlite:///{tmp_path}/empty.sqlite").close()
+    done = ort_mobile("gate", *arguments, cwd=tmp_path)
+    assert done.code == code, done.err
+    assert text in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_damaged_history_names_its_place(jobs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    with_history(jobs / "before/results.sqlite", path, [1.0] * 2)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE runs SET result = replace(result, 'ok', 'no')")
+    connection.close()
+    done = ort_mobile("gate", "--history", path, cwd=tmp_path)
+    assert done.code == 1
+    assert "damaged" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"), [(("m.onnx",), "nothing to bisect"), (("m.onnx", "m.onnx", "--model", "x"), "no model 'x'")]
+)
+def test_bisections_of_nothing_are_refused(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    chain(tmp_path / "m.onnx", 1)
+    done = ort_mobile("bisect", *arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert text in done.err

@@ -1,0 +1,92 @@
+"""Which runs prove a bundle: by target, way to run and API level, each once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_runner.spec import NnapiFlag, RunOptions
+from pipeline.core.errors import CheckFailed, ConfigError
+from pipeline.core.variant import Level, Variant
+from pipeline.features.prove.plan import ProofOrder, levels_of, trials_of, wanted_targets
+from pipeline.release.manifest import BundledFile, Content, Shipped
+
+CPU = RunOptions()
+NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16,))
+
+
+def shipped(
+    target: str = "phone", *, platform: str = "android", level: int | None = 27, runs: tuple[RunOptions, ...] = (CPU,)
+) -> Shipped:
+    return Shipped(
+        target=target,
+        platform=platform,
+        model="m",
+        model_sha256="0" * 64,
+        variant=Variant(level=Level.BASIC),
+        file="models/m.ort",
+        semantic_digest="1" * 64,
+        runs=runs,
+        ort_release="1.29",
+        min_api_level=level,
+        basis="advised",
+    )
+
+
+def content(*ships: Shipped) -> Content:
+    file = BundledFile(path="models/m.ort", size_bytes=1, sha256="0" * 64)
+    return Content(name="demo", made_with={}, files=(file,), ships=ships)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "levels"), [(24, (24, 31)), (27, (27, 31)), (31, (31,)), (34, (34,)), (None, (27, 31))]
+)
+def test_the_lowest_level_of_a_target_and_the_newest(lowest: int | None, levels: tuple[int, ...]) -> None:
+    assert levels_of(shipped(level=lowest)) == levels
+
+
+@given(levels=st.lists(st.integers(21, 99), max_size=4, unique=True), runs=st.sampled_from([(CPU,), (NNAPI, CPU)]))
+def test_every_way_at_every_level_once(levels: list[int], runs: tuple[RunOptions, ...]) -> None:
+    one = shipped(runs=runs)
+    order = ProofOrder(library="x", api_levels=tuple(levels))
+    trials = trials_of([one, one], order)
+    keys = [(trial.options, trial.api_level) for trial in trials]
+    assert len(keys) == len(set(map(str, keys))) == len(runs) * len(levels or levels_of(one))
+    assert [trial.api_level for trial in trials] == sorted(trial.api_level for trial in trials)
+
+
+def test_what_two_targets_share_is_run_once_for_both() -> None:
+    order = ProofOrder(library="x")
+    trials = trials_of([shipped("old", level=27), shipped("new", level=30)], order)
+    assert [(trial.api_level, trial.targets) for trial in trials] == [
+        (27, ("old",)),
+        (30, ("new",)),
+        (31, ("old", "new")),
+    ]
+
+
+def test_the_first_way_is_the_chosen_one() -> None:
+    trials = trials_of([shipped(runs=(NNAPI, CPU))], ProofOrder(library="x", api_levels=(30,)))
+    assert [(trial.run, trial.chosen) for trial in trials] == [("nnapi+USE_FP16", True), ("cpu", False)]
+
+
+def test_other_platforms_are_left_out_by_name() -> None:
+    wanted, left = wanted_targets(content(shipped(), shipped("desk", platform="linux")), ProofOrder(library="x"))
+    assert [one.target for one in wanted] == ["phone"]
+    assert left == ["desk"]
+
+
+@pytest.mark.parametrize(("targets", "told"), [(("desk",), "desk (linux)"), (("tablet",), "no target 'tablet'")])
+def test_nothing_to_prove_is_a_clear_error(targets: tuple[str, ...], told: str) -> None:
+    bundle = content(shipped(), shipped("desk", platform="linux"))
+    with pytest.raises(ConfigError) as caught:
+        wanted_targets(bundle, ProofOrder(library="x", targets=targets))
+    assert told in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("file", ["../../etc/hostname", "/etc/hostname", "models/other.ort"])
+def test_what_is_no_file_of_the_bundle_is_never_opened(file: str) -> None:
+    import msgspec
+
+    with pytest.raises(CheckFailed, match="contradicts itself"):
+        wanted_targets(content(msgspec.structs.replace(shipped(), file=file)), ProofOrder(library="x"))

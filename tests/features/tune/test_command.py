@@ -1,0 +1,160 @@
+"""`ort-mobile tune` as a user runs it: with the real probe on this computer, killed, resumed, released."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.campaign.store import open_store
+from pipeline.campaign.tuned import TUNE_VERSION, TuneReport
+from pipeline.job.assemble import NO_ANSWERS
+from pipeline.job.stored import stored as assembled_of
+from pipeline.release.manifest import read_manifest
+from pipeline.report import markdown
+from tests.command import ort_mobile
+from tests.job.test_job import EXAMPLE, write_config
+
+CONFIG = f"""
+name = "demo"
+[[models]]
+path = "{EXAMPLE / "mnist.onnx"}"
+test_data = "{EXAMPLE}"
+[[targets]]
+name = "desk"
+platform = "linux"
+[[targets]]
+name = "phone"
+platform = "android"
+[variants]
+levels = ["basic", "all"]
+styles = ["fixed"]
+[[runs]]
+provider = "cpu"
+[tune]
+goals = ["latency", "memory"]
+threads = [1, 2]
+minutes = 5
+[measure]
+min_runs = 3
+min_seconds = 0.001
+"""
+
+
+def campaigns(folder: Path) -> list[tuple[CampaignRecord, tuple[RunRecord, ...]]]:
+    with open_store(f"sqlite:///{folder / 'out/results.sqlite'}") as store:
+        return [(one, store.runs(one.id)) for one in store.campaigns()]
+
+
+def stored(folder: Path) -> int:
+    try:
+        with sqlite3.connect(f"file:{folder / 'out/results.sqlite'}?mode=ro", uri=True, timeout=5) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A folder after a search that was killed with -9 and resumed with less time; how many runs the first had."""
+    folder = tmp_path_factory.mktemp("tune")
+    config = write_config(folder, CONFIG)
+    job = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "tune", str(config), "--output", str(folder / "out")],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while stored(folder) < 5 and job.poll() is None:
+        time.sleep(0.02)
+    job.kill()
+    _, said = job.communicate()
+    assert job.returncode < 0, said
+    kept = stored(folder)
+    early = ort_mobile("report", folder / "out")
+    assert early.code == 2
+    assert "the search here has not ended" in early.err
+    ended = ort_mobile("tune", config, "--output", folder / "out", "--minutes", "0.1", "--resume")
+    assert ended.code == 0, ended.err
+    assert "Best configuration" in ended.out
+    assert "Pareto front" in ended.out
+    return folder, kept
+
+
+def test_a_killed_search_goes_on_in_its_campaign_and_is_confirmed_in_another(tuned: tuple[Path, int]) -> None:
+    folder, kept = tuned
+    (search, runs), (confirmed, rounds) = campaigns(folder)
+    assert search.job().searching
+    assert len(runs) >= kept
+    assert len({(run.planned, run.round) for run in runs}) == len(runs)
+    assert all(run.result.elapsed_ns > 0 for run in runs)
+    (found,) = confirmed.job().tuned
+    assert found.winner in {one.id for one in confirmed.job().planned}
+    assert found.processes == len(runs)
+    assert {run.round for run in rounds} == set(range(8))
+    assert found.winner in {run.planned for run in runs}, "never a winner that was not measured"
+
+
+def test_it_leaves_a_document_with_every_candidate_and_its_fate(tuned: tuple[Path, int]) -> None:
+    folder, _ = tuned
+    report = msgspec.json.decode((folder / "out/tune.json").read_bytes(), type=TuneReport)
+    assert report.version == TUNE_VERSION
+    (answer,) = report.answers
+    assert answer.confirmed_rounds == 8
+    assert answer.front
+    assert [one for one in answer.search.candidates if not one.dropped] == [
+        one for one in answer.search.candidates if one.id == answer.search.winner
+    ]
+    results = json.loads((folder / "out/results.json").read_text())
+    assert results["tuned"]["answers"][0]["variant"] == answer.variant
+    for file in ("report.md", "report.html"):
+        assert "Best configuration" in (folder / "out" / file).read_text()
+
+
+def test_what_was_found_ships_with_the_table_by_which_an_app_picks(tuned: tuple[Path, int]) -> None:
+    folder, _ = tuned
+    report = json.loads((folder / "out/tune.json").read_text())
+    again = ort_mobile("release", folder / "out")
+    assert again.code == 0, again.err
+    content = read_manifest(folder / "out/bundle").content
+    (choice,) = report["choices"]
+    rows = content.selection or ()
+    assert [row.target for row in rows] == ["desk", "desk"], "nothing was searched on a phone"
+    assert rows[0].abi
+    assert (rows[1].soc, rows[1].abi, rows[1].min_api_level) == ("", "", 0)
+    shipped = content.ships[rows[0].ships]
+    assert (shipped.variant.name, shipped.basis) == (choice["variant"], "measured")
+    assert shipped.runs[0].intra_op_threads == choice["options"].get("intra_op_threads", 0)
+    assert ort_mobile("verify", folder / "out/bundle").code == 0
+
+
+def test_without_the_feature_a_search_ships_nothing_and_says_why(
+    tuned: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = tuned
+    monkeypatch.setattr("pipeline.features.OFFERS", {})
+    assembled = assembled_of(folder / "out", None, None)
+    assert assembled.choices == ()
+    assert {row.reason for row in assembled.report.withheld} == {NO_ANSWERS}
+    assert NO_ANSWERS in {finding.what for finding in assembled.report.warnings}
+    assert "Best configuration" not in markdown.render(assembled.report)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--goal", "energy"), 3, "no device can measure what is asked for"),
+        (("--max-size-mb", "0.001"), 4, "no candidate is possible"),
+        (("--goal", "speed"), 2, "is not one of latency"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(tmp_path: Path, options: tuple[str, ...], code: int, said: str) -> None:
+    ended = ort_mobile("tune", write_config(tmp_path, CONFIG), "--output", tmp_path / "out", *options)
+    assert ended.code == code, ended.err
+    assert said in " ".join((ended.out + ended.err).split())
+    if (tmp_path / "out/tune.json").exists():
+        (answer,) = json.loads((tmp_path / "out/tune.json").read_text())["answers"]
+        assert "variant" not in answer or not answer["variant"]

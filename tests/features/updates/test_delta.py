@@ -1,0 +1,503 @@
+"""Deltas: the new bundle comes out byte by byte, small, at once or not at all, whatever is wrong or killed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import numpy_helper
+
+from device_runner.files import staging_folder
+from pipeline.cli.main import cli
+from pipeline.features.updates import delta
+from pipeline.features.updates.delta import DELTA_FILE, write_delta
+from pipeline.features.updates.words import ONNX_KINDS, Region, filled, from_words, gaps_of, refuse_outside, words_of
+from pipeline.release.bundle import make_bundle
+from pipeline.release.manifest import MANIFEST_FILE, SIGNATURE_FILE, verify_bundle
+from tests.ort_models import convert, parsed
+from tests.release.test_bundle import SHIPS, proof
+from tests.release.test_signature import write_keys
+
+WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
+
+
+KINDS = sorted(set(ONNX_KINDS.values()))
+
+
+def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
+    """A bundle with one model of these bytes."""
+    make_bundle(
+        folder / name, name="demo", sources={"models/m.ort": model, "operators/o.config": b"ai.onnx;13;Relu\n"},
+        **{"ships": SHIPS, "made_with": {}, "evidence": {}, **more},
+    )  # fmt: skip
+    return folder / name
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def code(result: Result) -> int:
+    return int(getattr(result.exception, "exit_code", result.exit_code))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder with the bundles old and new, and their delta."""
+    bundle(tmp_path, WEIGHTS.tobytes(), "old")
+    tuned = WEIGHTS * np.float32(1.0001)
+    bundle(tmp_path, tuned.tobytes(), "new")
+    assert code(run("delta", tmp_path / "old", tmp_path / "new", "--output", tmp_path / "d")) == 0
+    return tmp_path
+
+
+TUNED = (WEIGHTS * np.random.default_rng(1).normal(1, 1e-4, WEIGHTS.size)).astype(np.float32).tobytes()
+SHIFTED = b"one more node" + WEIGHTS.tobytes()
+OTHER = np.random.default_rng(2).normal(0, 0.05, 100_000).astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "how", "share"),
+    [(TUNED, "words", 0.55), (SHIFTED, "patch", 0.001), (OTHER, "whole", 1.0), (bytes(400_000), "zstd", 0.001)],
+    ids=["fine-tuned", "graph changed", "retrained", "zeros"],
+)
+def test_each_file_takes_its_smallest_form(tmp_path: Path, content: bytes, how: str, share: float) -> None:
+    old, new = bundle(tmp_path, WEIGHTS.tobytes(), "old"), bundle(tmp_path, content, "new")
+    result = run("delta", old, new, "--output", tmp_path / "d", "--json", "-")
+    document = json.loads(result.stdout)
+    forms = {file["path"]: file["how"] for file in document["files"]}
+    assert forms["models/m.ort"] == how
+    assert forms["operators/o.config"] == "kept"
+    assert document["size_bytes"] <= share * len(content) + 20_000
+    expected = files_of(new)
+    assert code(run("apply", tmp_path / "d", old)) == 0
+    assert files_of(old) == expected
+
+
+def ort_file(path: Path, weights: np.ndarray[Any, Any], nodes: int) -> bytes:
+    """An ORT file with these weights, and some nodes more or less behind them: its length and its offsets change."""
+    element = {"float32": "float", "float16": "float16", "int8": "int8"}[weights.dtype.name]
+    chain = " ".join(f"v{one + 1} = Transpose <perm = [1, 0]> (v{one})" for one in range(nodes))
+    model = parsed(
+        f"g (int64[n] x, int64[m] rows) => ({element}[a, b] y)"
+        f" {{ v0 = Gather (w, x) {chain} y = Gather (v{nodes}, rows) }}"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(weights.reshape(-1, 100), "w"))
+    return convert(model, path, level="none").read_bytes()
+
+
+@pytest.mark.parametrize(("type_", "share"), [("float32", 0.55), ("float16", 0.5), ("int8", 0.4)])
+def test_all_weights_of_a_longer_model_changed(tmp_path: Path, type_: str, share: float) -> None:
+    scale = 400 if type_ == "int8" else 1
+    tuned = WEIGHTS * np.random.default_rng(1).normal(1, 1e-4 if type_ == "float32" else 1e-2, WEIGHTS.size)
+    contents = [
+        ort_file(tmp_path / "m.ort", (one * scale).round(0 if scale > 1 else 9).astype(type_), nodes)
+        for one, nodes in ((WEIGHTS, 2), (tuned, 6))
+    ]
+    assert len(contents[0]) != len(contents[1])
+    old, new = (bundle(tmp_path, content, name) for content, name in zip(contents, ("old", "new"), strict=True))
+    document = json.loads(run("delta", old, new, "--output", tmp_path / "d", "--json", "-").stdout)
+    assert {file["path"]: file["how"] for file in document["files"]}["models/m.ort"] == "words"
+    assert document["size_bytes"] <= share * len(contents[1]) + 20_000
+    expected = files_of(new)
+    assert code(run("apply", tmp_path / "d", old)) == 0
+    assert files_of(old) == expected
+
+
+def test_the_delta_of_equal_bundles_is_small_and_changes_nothing(tmp_path: Path) -> None:
+    old = bundle(tmp_path, WEIGHTS.tobytes(), "old")
+    before = files_of(old)
+    assert code(run("delta", old, old, "--output", tmp_path / "d")) == 0
+    assert (tmp_path / "d").stat().st_size < 4000
+    assert code(run("apply", tmp_path / "d", old)) == 0
+    assert files_of(old) == before
+
+
+def test_applying_twice_is_applying_once(made: Path) -> None:
+    for said in ("bundle", "unchanged"):
+        done = run("apply", made / "d", made / "old")
+        assert code(done) == 0
+        assert done.output.startswith(said)
+    assert files_of(made / "old") == files_of(made / "new")
+
+
+def test_a_bundle_that_is_the_new_one_already_is_checked_alike(made: Path) -> None:
+    key = write_keys(made)
+    again = ("apply", made / "d", made / "new")
+    assert code(run(*again)) == 0
+    unsigned = run(*again, "--key", key.with_suffix(".pub"))
+    assert code(unsigned) == 4
+    assert getattr(unsigned.exception, "what", "") == "this bundle is not signed"
+    assert code(run(*again, "--target", "elsewhere")) == 4
+
+
+@pytest.mark.parametrize("place", ["old", "old/kept"])
+def test_the_old_bundle_is_not_kept_where_the_new_one_replaces_it(made: Path, place: str) -> None:
+    before = files_of(made / "old")
+    refused = run("apply", made / "d", made / "old", "--keep", made / place)
+    assert code(refused) == 2
+    assert str(getattr(refused.exception, "what", "")) == "--keep lies in the bundle"
+    assert files_of(made / "old") == before
+
+
+@pytest.mark.parametrize("name", ["old", "new"])
+def test_a_delta_is_not_written_into_a_bundle(made: Path, name: str) -> None:
+    assert code(run("delta", made / "old", made / "new", "--output", made / name / "models" / "d")) == 2
+    verify_bundle(made / name)
+
+
+def test_a_delta_for_another_bundle_is_refused(made: Path) -> None:
+    other = bundle(made, b"another", "other")
+    before = files_of(other)
+    assert code(run("apply", made / "d", other)) == 4
+    assert files_of(other) == before
+
+
+def test_a_signed_update_is_checked_with_the_key(made: Path) -> None:
+    key = write_keys(made)
+    unsigned = run("apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))
+    assert code(unsigned) == 4
+    assert getattr(unsigned.exception, "where", "") == str(made / "d")
+    assert code(run("sign", made / "new", "--key", key)) == 0
+    assert code(run("delta", made / "old", made / "new", "--output", made / "d")) == 0
+    assert code(run("apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))) == 0
+    assert (made / "old" / SIGNATURE_FILE).is_file()
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The delta with another document."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    document = json.loads(members[DELTA_FILE])
+    change(document)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**members, DELTA_FILE: json.dumps(document).encode()}.items():
+            archive.writestr(name, content)
+
+
+def model_of(document: dict[str, Any]) -> dict[str, Any]:
+    return next(file for file in document["files"] if file["path"] == "models/m.ort")
+
+
+REGION = [0, 0, 400_000, "f4"]
+ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a file outside": lambda d: model_of(d).update(path="../evil"),
+    "a base outside": lambda d: model_of(d).update(base="../../etc/passwd", how="kept"),
+    "an absolute base": lambda d: model_of(d).update(base="/etc/passwd"),
+    "another size": lambda d: model_of(d).update(size_bytes=1 << 40),
+    "another digest": lambda d: model_of(d).update(sha256="0" * 64),
+    "a missing member": lambda d: model_of(d).update(member="nothing"),
+    "an unknown form": lambda d: model_of(d).update(how="magic"),
+    "a missing file": lambda d: d["files"].remove(model_of(d)),
+    "a later version": lambda d: d.update(version=99),
+    "regions outside": lambda d: model_of(d).update(regions=[[0, 1 << 40, 4, "f4"]]),
+    "regions before": lambda d: model_of(d).update(regions=[[-4, 0, 4, "f4"]]),
+    "regions of another length": lambda d: model_of(d).update(regions=[[0, 0, 396, "f4"]]),
+    "regions twice": lambda d: model_of(d).update(regions=[REGION, REGION]),
+    "an unknown kind": lambda d: model_of(d).update(regions=[[0, 0, 400_000, "f1"]]),
+    "a rest from nowhere": lambda d: model_of(d).update(rest="nothing"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_damaged_deltas_change_nothing(made: Path, attack: str) -> None:
+    changed(made / "d", ATTACKS[attack])  # type: ignore[arg-type]
+    before = files_of(made / "old")
+    result = run("apply", made / "d", made / "old")
+    assert code(result) in (2, 4), result.exception
+    assert files_of(made / "old") == before
+    assert sorted(file.name for file in made.iterdir()) == ["d", "new", "old"]
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_no_damaged_byte_gets_through(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    old, new = bundle(folder, b"abc" * 50, "old"), bundle(folder, b"abd" * 60, "new")
+    assert code(run("delta", old, new, "--output", folder / "d")) == 0
+    content = bytearray((folder / "d").read_bytes())
+    content[data.draw(st.integers(0, 1 << 20)) % len(content)] ^= data.draw(st.integers(1, 255))
+    (folder / "d").write_bytes(content)
+    before, after = files_of(old), files_of(new)
+    result = run("apply", folder / "d", old)
+    assert files_of(old) == (after if code(result) == 0 else before)
+    assert code(result) in (0, 1, 2, 4)
+
+
+KILLS = """
+import os, random, shutil, signal, sys, time
+from pathlib import Path
+from device_runner.files import restore_place
+from pipeline.features.updates.delta import apply_delta
+from pipeline.release.manifest import verify_bundle
+
+folder, kills = Path(sys.argv[1]), int(sys.argv[2])
+random.seed(1)
+start = time.monotonic()
+shutil.copytree(folder / "old", folder / "b")
+apply_delta(folder / "d", folder / "b")
+whole, digests, killed = time.monotonic() - start, [], 0
+while killed < kills:
+    if not digests or digests[-1] == "new":
+        shutil.rmtree(folder / "b", ignore_errors=True)
+        shutil.copytree(folder / "old", folder / "b")
+    child = os.fork()
+    if not child:
+        apply_delta(folder / "d", folder / "b")
+        os._exit(0)
+    time.sleep(random.uniform(0, whole))
+    os.kill(child, signal.SIGKILL)
+    killed += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    restore_place(folder / "b")
+    digest = verify_bundle(folder / "b").content_sha256
+    digests.append("new" if digest == sys.argv[3] else "old" if digest == sys.argv[4] else "neither")
+print(killed, digests.count("old"), digests.count("new"), digests.count("neither"))
+"""
+
+
+def killed(made: Path, kills: int) -> list[int]:
+    """How many were killed, and how often the old, the new and neither bundle was there after it."""
+    digests = [verify_bundle(made / name).content_sha256 for name in ("new", "old")]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(made), str(kills), *digests], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_a_killed_update_leaves_the_old_or_the_new_bundle(made: Path) -> None:
+    count, _, _, neither = killed(made, 15)
+    assert (count, neither) == (15, 0)
+
+
+@pytest.mark.slow
+def test_two_hundred_killed_updates(made: Path) -> None:
+    count, old, _, neither = killed(made, 200)
+    assert (count, neither) == (200, 0)
+    assert old > 20
+
+
+def test_no_bundle_no_delta(made: Path) -> None:
+    shutil.rmtree(made / "old")
+    assert code(run("apply", made / "d", made / "old")) == 2
+    assert code(run("delta", made / "old", made / "new", "--output", made / "e")) == 2
+    missing = run("apply", made / "nothing", made / "new")
+    assert code(missing) == 2
+    assert "ort-mobile delta" in str(getattr(missing.exception, "remedy", ""))
+    assert not (made / "e").exists()
+    (made / "new" / MANIFEST_FILE).write_text("{}")
+    assert code(run("delta", made / "new", made / "new", "--output", made / "e")) == 4
+
+
+def refusal(*words: str | Path) -> str:
+    """What an apply says that is refused with exit code 4 and leaves the bundle as it was."""
+    bundle = Path(words[1])
+    before = files_of(bundle)
+    result = run("apply", *words)
+    assert code(result) == 4, (result.output, result.exception)
+    assert files_of(bundle) == before
+    assert sorted(path.name for path in bundle.parent.iterdir() if path.name.startswith(".")) == []
+    return str(getattr(result.exception, "what", "")) + ": " + str(getattr(result.exception, "why", ""))
+
+
+def test_a_bundle_that_must_not_ship_is_neither_packed_nor_applied(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle(made, OTHER, "failed", attest=lambda _: proof(failed=True))
+    assert code(run("delta", made / "old", made / "failed", "--output", made / "e")) == 4
+    assert not (made / "e").exists()
+    monkeypatch.setattr(delta, "refuse_unproven", lambda *_: None)
+    write_delta(made / "old", made / "failed", made / "e")
+    monkeypatch.undo()
+    assert "do not ship this bundle" in refusal(made / "e", made / "old")
+
+
+def test_going_back_must_be_asked_for(made: Path) -> None:
+    assert code(run("delta", made / "new", made / "old", "--output", made / "back")) == 0
+    assert "the new bundle is older" in refusal(made / "back", made / "new")
+    assert code(run("apply", made / "back", made / "new", "--allow-older")) == 0
+    assert files_of(made / "new") == files_of(made / "old")
+
+
+@pytest.mark.parametrize("new", ["unsigned", "signed by nobody knows whom"])
+def test_a_signed_bundle_is_not_replaced_without_its_key(made: Path, new: str) -> None:
+    key = write_keys(made)
+    assert code(run("sign", made / "old", "--key", key)) == 0
+    if new != "unsigned":
+        shutil.copy(made / "old" / SIGNATURE_FILE, made / "new")
+    assert code(run("delta", made / "old", made / "new", "--output", made / "e")) == 0
+    assert "nobody checks who signed" in refusal(made / "e", made / "old")
+    refusal(made / "e", made / "old", "--key", key.with_suffix(".pub"))
+    assert code(run("apply", made / "e", made / "old", "--allow-unsigned")) == 0
+
+
+def test_the_signature_is_checked_before_anything_is_unpacked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    make = delta._Unpacking.make
+
+    def noted(self: delta._Unpacking, file: delta.DeltaFile) -> None:
+        seen.append(file.path)
+        make(self, file)
+
+    monkeypatch.setattr(delta._Unpacking, "make", noted)
+    refusal(made / "d", made / "old", "--key", write_keys(made).with_suffix(".pub"))
+    assert seen == [MANIFEST_FILE, "manifest.sha256"]
+
+
+def test_members_that_the_archive_compresses_are_refused(made: Path) -> None:
+    with zipfile.ZipFile(made / "d") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(made / "d", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    assert "is compressed by the archive" in refusal(made / "d", made / "old")
+
+
+def test_a_small_delta_that_would_become_much_is_believed_of_a_signed_one_only(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "UNSIGNED_BYTES", 1 << 20)
+    key = write_keys(made)
+    bundle(made, bytes(20 << 20), "large")
+    assert code(run("sign", made / "large", "--key", key)) == 0
+    assert code(run("delta", made / "old", made / "large", "--output", made / "e")) == 0
+    assert (made / "e").stat().st_size < 100_000
+    assert "believed of a signed one only" in refusal(made / "e", made / "old")
+    assert code(run("apply", made / "e", made / "old", "--key", key.with_suffix(".pub"))) == 0
+
+
+def test_a_list_of_many_members_is_not_read(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta._Archive, "most", 100)
+    assert "its list of members has more than 100 bytes" in refusal(made / "d", made / "old")
+
+
+def test_while_one_update_is_at_work_another_says_so(made: Path) -> None:
+    with staging_folder(made / "old"):
+        result = run("apply", made / "d", made / "old")
+    assert (code(result), getattr(result.exception, "what", "")) == (2, "another process is replacing this")
+    assert code(run("apply", made / "d", made / "old")) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda d: d.update(files=[]), "no manifest.json"),
+        (lambda d: d.update(new_digest=d["new_digest"].upper()), "not the one that it names"),
+        (lambda d: model_of(d).update(base="models"), "is no file of the old bundle"),
+        (lambda d: d["files"].append({**model_of(d), "path": "models/m.ort/x"}), "not those of manifest.json"),
+        (lambda d: d["files"].append(model_of(d)), "makes a file twice"),
+    ],
+)
+def test_what_is_wrong_with_a_delta_is_said_of_the_delta(
+    made: Path, change: Callable[[dict[str, Any]], None], why: str
+) -> None:
+    changed(made / "d", change)
+    said = refusal(made / "d", made / "old")
+    assert said.startswith("the delta is damaged")
+    assert why in said
+
+
+STRACE = shutil.which("strace")
+
+
+def stopped_at_each(made: Path, calls: str, fault: str) -> int:
+    """How many of these system calls an update makes after which it was stopped; asserts on what each left."""
+    old, new, bundle = files_of(made / "old"), files_of(made / "new"), made / "w" / "m[1]"
+    for number in range(1, 500):
+        shutil.rmtree(bundle.parent, ignore_errors=True)
+        shutil.copytree(made / "old", bundle)
+        update = [sys.executable, "-m", "pipeline", "apply", str(made / "d"), str(bundle)]
+        traced = [str(STRACE), "-f", "-qq", "-o", str(made / "trace"), "-e", f"trace={calls}"]
+        done = subprocess.run(
+            [*traced, "-e", f"inject={calls}:{fault}:when={number}", *update],
+            cwd=Path(__file__).parents[3], env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, (calls, fault, number, done.stderr)
+        assert bundle.is_dir(), (calls, fault, number, done.stderr)
+        assert files_of(bundle) in (old, new), (calls, fault, number, done.stderr)
+        assert code(run("apply", made / "d", bundle)) == 0, (calls, fault, number)
+        assert files_of(bundle) == new
+        assert [path.name for path in bundle.parent.iterdir()] == [bundle.name], (calls, fault, number)
+        if "INJECTED" not in (made / "trace").read_text() and "SIG" not in (made / "trace").read_text():
+            return number - 1
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.skipif(not STRACE, reason="strace is not installed")
+@pytest.mark.parametrize(
+    ("call", "fault", "file", "status", "words"),
+    [
+        ("openat", "EACCES", "d", 1, "Permission denied"),
+        ("read", "EIO:when=1+", "d", 1, "Input/output error"),
+        ("read", "EIO:when=5", "d", 1, "Input/output error"),
+        ("openat", "EACCES:when=2", "m[1]/models/m.ort", 1, "Permission denied"),
+        ("read", "EIO:when=6", "m[1]/models/m.ort", 1, "Input/output error"),
+        ("write", "ENOSPC:when=1", "", 3, "No space left on device"),
+    ],
+)
+def test_what_the_system_refuses_is_no_damage(
+    made: Path, call: str, fault: str, file: str, status: int, words: str
+) -> None:
+    shutil.copytree(made / "old", made / "m[1]")
+    before = files_of(made / "m[1]")
+    only = ["-P", str(made / file)] if file else []
+    done = subprocess.run(
+        [str(STRACE), "-f", "-qq", "-o", "/dev/null", *only, "-e", f"trace={call}",
+         "-e", f"inject={call}:error={fault}",
+         sys.executable, "-m", "pipeline", "apply", str(made / "d"), str(made / "m[1]")],
+        cwd=Path(__file__).parents[3], env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr
+    assert str(made / file) in done.stderr
+    assert "damaged" not in done.stderr
+    assert "--output" not in done.stderr
+    assert files_of(made / "m[1]") == before
+
+
+FAULTS = ("signal=SIGKILL", "signal=SIGTERM", "signal=SIGINT", "signal=SIGHUP", "error=EIO", "error=ENOSPC")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not STRACE, reason="strace is not installed")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_update_that_is_stopped_as_it_swaps_leaves_one_of_the_bundles(made: Path, fault: str) -> None:
+    assert stopped_at_each(made, "renameat2", fault) == 1
+
+
+@pytest.mark.every_call
+@pytest.mark.skipif(not STRACE, reason="strace is not installed")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("calls", ["rename", "mkdir", "rmdir,unlink,unlinkat", "fsync", "flock"])
+def test_an_update_that_is_stopped_at_any_call_leaves_one_of_the_bundles(made: Path, calls: str, fault: str) -> None:
+    assert stopped_at_each(made, calls, fault) > 0
+
+
+@given(st.data())
+def test_words_are_undone(data: st.DataObject) -> None:
+    before, content = data.draw(st.binary(max_size=60)), data.draw(st.binary(max_size=60))
+    regions: list[Region] = []
+    end = 0
+    while end < len(content) and data.draw(st.booleans()):
+        new, old = data.draw(st.integers(end, len(content))), data.draw(st.integers(0, len(before)))
+        length = data.draw(st.integers(0, min(len(content) - new, len(before) - old)))
+        regions.append(Region(old=old, new=new, length=length, kind=data.draw(st.sampled_from(KINDS))))
+        end = new + length
+    refuse_outside(regions, len(before), len(content))
+    inside = from_words(before, words_of(before, content, regions), regions)
+    gaps = gaps_of(content, [(one.new, one.length) for one in regions])
+    assert filled(len(content), regions, inside, gaps) == content

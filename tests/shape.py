@@ -1,0 +1,143 @@
+"""How large the product's code is, as a reader meets it: `python -m tests.shape`.
+
+Prints a table of every package (lines, modules, data classes, functions, filler names), and the measures that
+docs/architecture.md gives. tests/test_project.py bounds the same numbers.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("pipeline", "device_runner")
+
+FILLERS = frozenset({"one", "found", "own", "its", "told", "said", "made", "theirs"})
+"""Names that say nothing of what they hold."""
+
+
+class Shape(NamedTuple):
+    """What is counted of some modules."""
+
+    lines: int = 0
+    modules: int = 0
+    data_classes: int = 0
+    functions: int = 0
+    fillers: int = 0
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """The product's modules by path, parsed once; empty ones left out."""
+    paths = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if path.stat().st_size)
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def lines(path: str) -> int:
+    """Lines of a module."""
+    return len((ROOT / path).read_text(encoding="utf-8").splitlines())
+
+
+def functions(module: ast.Module) -> list[ast.FunctionDef]:
+    """Every function and method, nested ones too."""
+    return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+
+
+@cache
+def data_classes() -> dict[str, list[str]]:
+    """The classes of each module that hold fields (Struct, NamedTuple, dataclass), heirs of such classes too."""
+    classes = {
+        (path, node.name): node
+        for path, module in sources().items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef)
+    }
+    bases = {"Struct", "NamedTuple", "TypedDict"}
+    count = -1
+    while count != len(bases):
+        count = len(bases)
+        bases |= {name for (_, name), node in classes.items() if any(base in bases for base in _bases(node))}
+    known: dict[str, list[str]] = {path: [] for path in sources()}
+    for (path, name), node in classes.items():
+        decorators = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
+        if name in bases or "dataclass" in decorators:
+            known[path].append(name)
+    return known
+
+
+def _bases(node: ast.ClassDef) -> Iterator[str]:
+    for base in node.bases:
+        yield ast.unparse(base).partition("[")[0].rpartition(".")[2]
+
+
+def filler_names(module: ast.Module) -> list[str]:
+    """Variables and parameters that are called by a filler, one entry for each place that binds one."""
+    bound = [node.arg for node in ast.walk(module) if isinstance(node, ast.arg)]
+    bound += [node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return [name for name in bound if name in FILLERS]
+
+
+def totals() -> dict[str, Shape]:
+    """The shape of each package, and of all under "total"."""
+    rows: dict[str, Shape] = {}
+    for path, module in sources().items():
+        parts = Path(path).parts
+        values = Shape(lines(path), 1, len(data_classes()[path]), len(functions(module)), len(filler_names(module)))
+        for name in ("/".join(parts[:2]) if len(parts) > 2 else parts[0], "total"):
+            rows[name] = Shape(*map(sum, zip(rows.get(name, Shape()), values, strict=True)))
+    return {**{name: row for name, row in rows.items() if name != "total"}, "total": rows["total"]}
+
+
+LOADED = """
+import resource, sys
+from pipeline.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ending:
+    assert ending.code in (0, 4, None), ending.code
+names = [name for name in sys.modules if name.split(".")[0] in ("pipeline", "device_runner")]
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(len(names), f"{used.ru_utime + used.ru_stime:.2f}", file=sys.stderr)
+"""
+
+EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
+
+COMMANDS = (
+    f"convert {EXAMPLE}/mnist.onnx --output converted",
+    "gate converted/mnist.none-fixed.ort converted/mnist.all-fixed.ort --rounds 8 --min-runs 5 --output gated",
+    f"run --model {EXAMPLE}/mnist.onnx --test-data {EXAMPLE} --quick --output out",
+    "report out --list",
+    "verify out/bundle",
+)
+
+
+def loaded(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Of each command, run for real: the product's modules that its process imported, and its processor time."""
+    for line in COMMANDS:
+        done = subprocess.run(
+            [sys.executable, "-c", LOADED, *line.split()], cwd=folder, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        count, seconds = done.stderr.splitlines()[-1].split()
+        yield line.split()[0], count, seconds
+
+
+def main() -> int:
+    """Print the table, and what commands load."""
+    print(f"{'':24}{'lines':>8}{'modules':>9}{'data classes':>14}{'functions':>11}{'fillers':>9}")
+    for name, row in totals().items():
+        print(f"{name:24}{row.lines:8}{row.modules:9}{row.data_classes:14}{row.functions:11}{row.fillers:9}")
+    print(f"{'tests':24}{sum(len(path.read_text('utf-8').splitlines()) for path in (ROOT / 'tests').rglob('*.py')):8}")
+    with tempfile.TemporaryDirectory() as folder:
+        for command, count, seconds in loaded(Path(folder)):
+            print(f"{command:24} loads {count} modules, {seconds} s of processor")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
