@@ -1,6 +1,6 @@
-"""NNAPI-aware files by splicing beside those that the genuine Android library saves: time, operators, partitions.
+"""NNAPI-aware files with our claims beside those that the genuine Android library saves: time, operators, partitions.
 
-Best run with the wheel of a release whose library is at hand (`ort-mobile library get android:1.28.0`): the splice
+Best run with the wheel of a release whose library is at hand (`ort-mobile library get android:1.28.0`): the wheel
 optimizes with the wheel, the library with its own code. Models are those of tests/ground_truth
 (real.zip).
 """
@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.convert.references import AUTO, choose_reference
-from pipeline.convert.request import ConvertResult
-from pipeline.convert.splice.edits import AwareSource
+from pipeline.convert.genuine import AUTO, choose_reference
+from pipeline.convert.request import AwareSource, ConvertResult
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant
 from pipeline.library.fetch import known_libraries
@@ -38,7 +37,7 @@ def main() -> None:
         return
     installed = str(installed_release())
     print(f"Wheel {installed}, library {reference.release}; {len(LEVELS)} levels a model, best of {ROUNDS} rounds.\n")
-    print("| model | nodes claimed | partitions | spliced ms | genuine ms | ratio | same operators |")
+    print("| model | nodes claimed | partitions | ours ms | genuine ms | ratio | same operators |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     ratios, counts = [], Counter[str]()
     with tempfile.TemporaryDirectory(prefix="ort-mobile-bench-") as name:
@@ -73,26 +72,24 @@ def models(folder: Path) -> Iterator[Path]:
 
 
 def _compare(path: Path, folder: Path, reference: AwareSource, counts: Counter[str]) -> float:
-    """One line of the table; gives genuine / spliced."""
+    """One line of the table; gives genuine / ours."""
     release = ".".join(reference.release.split(".")[:2])
     settings = make_settings("nnapi", release=release, api_level=API_LEVEL)
     taken: dict[AwareSource | None, list[int]] = {None: [], reference: []}
     made: dict[AwareSource | None, ConvertResult] = {}
     for _ in range(ROUNDS):
         for way in taken:
-            made[way] = _convert(path, folder / ("spliced" if way is None else "genuine"), settings, way)
+            made[way] = _convert(path, folder / ("ours" if way is None else "genuine"), settings, way)
             taken[way].append(made[way].timings_ns["optimize"])
-    spliced, genuine = made[None].artifacts, made[reference].artifacts
-    same = [left.operators == right.operators for left, right in zip(spliced, genuine, strict=True)]
-    answers = [_claims(folder / "spliced", one.file, settings) for one in spliced]
+    saved, genuine = made[None].artifacts, made[reference].artifacts
+    same = [left.operators == right.operators for left, right in zip(saved, genuine, strict=True)]
+    answers = [_claims(folder / "ours", one.file, settings) for one in saved]
     others = [_claims(folder / "genuine", one.file, settings) for one in genuine]
     alike = [len(left.partitions) == len(right.partitions) for left, right in zip(answers, others, strict=True)]
     counts.update(files=len(same), operators=sum(same), partitions=sum(alike))
     partitions = " / ".join(dict.fromkeys(str(len(answer.partitions)) for answer in (*answers, *others)))
     ours, theirs = (min(taken[way]) / 1e6 for way in (None, reference))
-    verdict = (
-        "yes" if all(same) else ", ".join(v.variant.name for v, fine in zip(spliced, same, strict=True) if not fine)
-    )
+    verdict = "yes" if all(same) else ", ".join(v.variant.name for v, fine in zip(saved, same, strict=True) if not fine)
     print(f"| {path.stem} | {answers[0].claimed} of {answers[0].nodes} | {partitions} | {ours:.0f} | {theirs:.0f} | "
           f"{theirs / ours:.2f} | {verdict} |", flush=True)  # fmt: skip
     return theirs / ours

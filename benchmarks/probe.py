@@ -14,8 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from device_runner.build import STANDARD
 from device_runner.local import wheel_library
-from device_runner.probe.build import SOURCES, STANDARD, build_probe, units
+from device_runner.probe.build import SOURCES, build_probe, units
 from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_request
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from device_runner.android_host.calls import observe, table
-from device_runner.library_source import resolve
+from device_runner.library import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "nnapi-calls.md"

@@ -3,7 +3,6 @@
 python docs/make_reference.py [--check]
 """
 
-import importlib
 import inspect
 import json
 import sys
@@ -16,17 +15,16 @@ import msgspec
 
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
-from pipeline.campaign.doctor.diagnosis import DoctorReport
-from pipeline.cli.main import COMMANDS, cli
+from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
 from pipeline.core.errors import ExitCode
+from pipeline.features.doctor.diagnosis import DoctorReport
+from pipeline.features.pairs.comparison import SideComparison
+from pipeline.features.pairs.report import BisectionReport, GateReport
+from pipeline.features.tune.report import schema as tune_schema
 from pipeline.passes.registry import PASSES
-from pipeline.report.bisection import BisectionReport
-from pipeline.report.comparison import SideComparison
 from pipeline.report.model import schema as results_schema
-from pipeline.report.regression import GateReport
-from pipeline.report.tuning import schema as tune_schema
 
 DOCS = Path(__file__).resolve().parent
 MADE = "<!-- Made by docs/make_reference.py from the code: change that. -->\n\n"
@@ -34,7 +32,7 @@ EXIT_TEXTS = {
     ExitCode.DONE: "done",
     ExitCode.SOME_FAILED: "some models or runs failed; the others are done",
     ExitCode.USAGE: "the command line or the config is wrong; nothing was done",
-    ExitCode.MISSING: "something is missing on this computer, or no device is ready",
+    ExitCode.MISSING: "something is missing on this computer (a full or read-only disk counts), or no device is ready",
     ExitCode.CHECK_FAILED: "a check failed: outputs, coverage, operators, budget, regression, a changed bundle",
     ExitCode.INTERRUPTED: "interrupted",
 }
@@ -61,8 +59,7 @@ def commands_page() -> str:
         *command_help(cli, "ort-mobile"),
     ]
     for name, (place, _) in COMMANDS.items():
-        module, _, attribute = place.partition(":")
-        parts += command_help(getattr(importlib.import_module(module), attribute), f"ort-mobile {name}")
+        parts += command_help(load(place), f"ort-mobile {name}")
     parts.append("## Exit codes\n\n| code | meaning |\n| --- | --- |\n")
     parts += [f"| {code.value} | {text} |\n" for code, text in EXIT_TEXTS.items()]
     return "".join(parts)

@@ -1,22 +1,30 @@
-"""Verdicts and intervals on simulated campaigns whose truth is known, by the pipeline's own rule, for each noise model.
+"""`nox -s simulations [-- --check]`: verdicts and intervals on simulated campaigns whose truth is known, by noise.
 
-Everything comes from the functions that a report calls. A pair is a lane and the baseline of one campaign; the same
-pairs with 3 % added to the lane's latency say how often that is found.
+The tables go between the markers in docs/numbers.md; seeds are fixed, so the same code gives the same tables, and
+`--check` says whether they are current. Everything comes from the functions that a report calls. A pair is a lane and
+the baseline of one campaign; the same pairs with 3 % added to the lane's latency say how often that is found.
 """
 
 import math
+import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: the last bits of a sum depend on the threads
 
 import numpy as np
 
-from benchmarks.simulate.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
-from pipeline.campaign.pilot import PILOT_ROUNDS
+from benchmarks.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
 from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, decide
 from pipeline.campaign.statistics.groups import Pairs, percentile_bounds
 from pipeline.campaign.statistics.intervals import noise, ratio_interval, rounds_needed
+from pipeline.features.pilot.rounds import PILOT_ROUNDS
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "numbers.md"
 SEED = 18
 FIXED = (5, 8, 12, 20)
 """Rounds of campaigns that look once, at their end."""
@@ -236,3 +244,24 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table."""
     lines = (head, ["---"] * len(head), *rows)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main() -> int:
+    """Write the tables into the page; with --check, 1 where they are not current."""
+    made = table()
+    print(made)
+    page = PAGE.read_text(encoding="utf-8")
+    marked = re.compile("(?<=<!-- simulated: verdicts -->\n).*?(?=<!-- end of verdicts -->)", re.DOTALL)
+    new, count = marked.subn(lambda _: f"\n{made}\n\n", page)
+    if not count:
+        raise SystemExit(f"{PAGE.name} has no markers for verdicts")
+    if "--check" not in sys.argv:
+        PAGE.write_text(new, encoding="utf-8")
+    elif new != page:
+        print(f"{PAGE.name} is not current: run `nox -s simulations`", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

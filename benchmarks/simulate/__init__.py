@@ -1,1 +1,0 @@
-"""Simulations of what no device can show often enough, with fixed seeds."""
