@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from device_runner import NO_TELEMETRY, TELEMETRY_VARIABLE
-from device_runner.adb.device import RUN as RUN_PERF_TEST
-from device_runner.adb.device import RUN as RUN_PROBE
+from device_runner.adb.device import PERF_TEST_RUN, RUN
 from tests.privacy.tracing import ROOT, compile_tracer, own_folders, trace
 
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -112,7 +111,7 @@ def test_programs_on_a_phone_start_with_telemetry_off(tmp_path: Path) -> None:
     (tmp_path / "env").write_text("#!/bin/sh\nenv\n")
     (tmp_path / "env").chmod(0o755)
     program, folder = str(tmp_path / "env"), str(tmp_path / "run")
-    for script, arguments in ((RUN_PROBE, [folder, "1", program, "/"]), (RUN_PERF_TEST, [folder, "--", program])):
+    for script, arguments in ((RUN, [folder, "1", program, "/"]), (PERF_TEST_RUN, [folder, "--", program])):
         environment = {"PATH": os.defpath}
         command = ["sh", "-c", script, "sh", *arguments]
         stdin, stays_open = os.pipe()  # its end would end the program

@@ -173,7 +173,7 @@ def test_the_campaign_before_is_compared_where_there_is_one() -> None:
     now, before = (msgspec.structs.replace(make_report(), rows=make_rows(side).rows) for side in (rows, slower))
     found = Page(html.render(now, earlier=msgspec.structs.replace(before, campaign="before")))
     (row,) = (row for row in found.rows if row[:3] == ["adb:R58M123", "mnist", "extended-fixed/cpu"])
-    assert row[3:6] == ["1.67 ms", "1.28 ms", "0.77"]
+    assert row[3:6] == ["1.67 ms", "1.28 ms", "0.769"]
     assert row[-1].startswith("faster")
     assert "#changed" in found.values("href")
     assert "changed" not in Page(html.render(now)).values("id")
