@@ -182,8 +182,15 @@ def lint(session: nox.Session) -> None:
 
 @development_session
 def typecheck(session: nox.Session) -> None:
-    """Check types (mypy --strict) of the packages, the tests, the benchmarks and this file."""
+    """Check types (mypy --strict) of all; then what is left without each feature: imports, help, types."""
     run_in("development", session, "mypy")
+    run_in("development", session, "python", "-m", "tests.without_feature", "works")
+
+
+@development_session
+def without_features(session: nox.Session) -> None:
+    """Whether the rest passes its own tests without each feature: an hour; `-- tune lab` for some."""
+    run_in("development", session, "python", "-m", "tests.without_feature", "tests", *session.posargs)
 
 
 @development_session

@@ -1,20 +1,16 @@
-"""A feature is a folder: the engine does not import it, and the rest works when it is taken away."""
+"""A feature is a folder: the engine does not import it. tests/without_feature.py tries what is left without one."""
 
 import ast
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.features import ALLOWED, OFFERS
 from tests import shape
+from tests.without_feature import FEATURES
 
 ROOT = Path(__file__).resolve().parent.parent
-FEATURES = sorted(path.name for path in (ROOT / "pipeline/features").iterdir() if (path / "__init__.py").is_file())
 
 
 def imported_features(path: str) -> set[str]:
@@ -55,37 +51,3 @@ def test_what_stands_at_places_is_there() -> None:
 
 def _file(offer: str) -> str:
     return offer.partition(":")[0].replace(".", "/") + ".py"
-
-
-IMPORT_ALL = """
-import importlib, pkgutil, pipeline
-for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
-    if not module.name.endswith((".__main__", ".env")):
-        importlib.import_module(module.name)
-from pipeline.cli.main import main
-main(["--help"])
-"""
-
-
-@pytest.mark.parametrize("feature", FEATURES)
-def test_the_rest_works_without_a_feature(feature: str, tmp_path: Path) -> None:
-    """Without its folder, those that may import it, and their rows, every other module imports and help is shown."""
-    gone = {feature, *(name for name, uses in ALLOWED.items() if feature in uses)}
-    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "device_runner", tmp_path / "device_runner", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in gone:
-        shutil.rmtree(tmp_path / "pipeline/features" / name)
-    words = "|".join(gone)
-    rows = {
-        "features/__init__.py": rf'    ("[\w.]+": \()?"({words})[.":].*\n',
-        "cli/main.py": rf'.*"features\.({words}):.*\n',
-    }
-    for table, row in rows.items():
-        path = tmp_path / "pipeline" / table
-        path.write_text(re.sub(row, "", path.read_text("utf-8")))
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "Usage: ort-mobile" in done.stdout

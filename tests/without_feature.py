@@ -1,0 +1,103 @@
+"""What is left when a feature is taken out: its folder, its rows, those that may import it, and their tests.
+
+    python -m tests.without_feature works [FEATURE...]   # the rest imports, shows its help and type-checks
+    python -m tests.without_feature tests [FEATURE...]   # the rest passes its own tests: minutes a feature
+
+Without FEATURE every one in turn. Exit code 1 names those whose rest fails.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from noxfile import FAST_TESTS
+from pipeline.features import ALLOWED
+
+ROOT = Path(__file__).resolve().parent.parent
+FEATURES = sorted(path.name for path in (ROOT / "pipeline/features").iterdir() if (path / "__init__.py").is_file())
+ROWS = {
+    "pipeline/features/__init__.py": r'    ("[\w.]+": \()?"({words})[.":].*\n',
+    "pipeline/cli/main.py": r'\s*"(?P<command>[\w-]+)": \("features\.({words}):.*\n',
+}
+"""The tables where a feature has rows, and what its rows look like."""
+
+ABOUT_THE_WHOLE = ("test_project.py", "test_features.py", "test_contributing.py", "test_ci_recipes.py", "test_facts.py")
+"""Tests of the repository as it stands: its texts name every feature."""
+
+
+def take_out(feature: str, folder: Path, *parts: str) -> set[str]:
+    """Copy parts of the project to `folder` without a feature and those that import it; returns their commands."""
+    gone = {feature, *(name for name, uses in ALLOWED.items() if feature in uses)}
+    for part in parts:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(ROOT / part, folder / part)
+    commands: set[str] = set()
+    for table, pattern in ROWS.items():
+        path, row = folder / table, re.compile(pattern.format(words="|".join(gone)))
+        text = path.read_text("utf-8")
+        commands |= {match["command"] for match in row.finditer(text) if "command" in row.groupindex}
+        path.write_text(row.sub("", text), "utf-8")
+    for name in gone:
+        shutil.rmtree(folder / "pipeline/features" / name)
+        shutil.rmtree(folder / "tests/features" / name, ignore_errors=True)
+    return commands
+
+
+IMPORT_ALL = """
+import contextlib, importlib, io, pkgutil, pipeline
+for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
+    if not module.name.endswith((".__main__", ".env")):
+        importlib.import_module(module.name)
+from pipeline.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()) as page:
+    main(["--help"])
+assert "Usage: ort-mobile" in page.getvalue()
+"""
+
+
+def works(feature: str, folder: Path) -> bool:
+    """Whether every module that is left imports, the help is shown, and mypy finds nothing in the packages."""
+    take_out(feature, folder, "pipeline", "device_runner", "pyproject.toml")
+    cache = ROOT / ".mypy_cache"  # what is left is mostly as it was
+    mypy = ["-m", "mypy", "--cache-dir", str(cache), "pipeline", "device_runner"]
+    return runs(folder, "-c", IMPORT_ALL) and runs(folder, *mypy)
+
+
+def runs(folder: Path, *arguments: str) -> bool:
+    """Whether Python ends well with these arguments, on what is left."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, check=False).returncode == 0
+
+
+def tests_pass(feature: str, folder: Path) -> bool:
+    """Whether the tests pass that say nothing of the feature: those that name its commands or modules are its own."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = take_out(feature, folder, *{name.partition("/")[0] for name in listed.splitlines()})
+    words = "|".join([f"features.{feature}", *(f'"{command}"' for command in commands), f'"\\[?{feature}\\]?"'])
+    files = sorted((folder / "tests").rglob("test_*.py"))
+    others = [path for path in files if re.search(words, path.read_text("utf-8")) or path.name in ABOUT_THE_WHOLE]
+    print(f"{feature}: left out", *(str(path.relative_to(folder)) for path in others), flush=True)
+    ignored = [f"--ignore={path.relative_to(folder)}" for path in others]
+    return runs(folder, "-m", "pytest", *FAST_TESTS, *ignored)
+
+
+def main(arguments: list[str]) -> int:
+    """Take each feature out in turn; exit code 1 where the rest of one fails."""
+    holds = {"works": works, "tests": tests_pass}[arguments[0]]
+    failures = []
+    for feature in arguments[1:] or FEATURES:
+        with tempfile.TemporaryDirectory() as folder:
+            if not holds(feature, Path(folder)):
+                failures.append(feature)
+    print("without each of", *(arguments[1:] or FEATURES), "- fails:", *(failures or ["none"]))
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
