@@ -114,7 +114,6 @@ def convert(
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
     """
-    from pipeline.convert.genuine import choose_reference
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
     from pipeline.core.abis import ARM64, read_abi
@@ -128,7 +127,11 @@ def convert(
     platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)
     named = named or "".join(platform.abis if target_platform else ())
     abi = named or ARM64
-    chosen = choose_reference(reference, ort_release, (), providers, named) if providers else None
+    chosen = None
+    if providers:
+        from pipeline.convert.genuine import choose_reference
+
+        chosen = choose_reference(reference, ort_release, (), providers, named)
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)

@@ -1,21 +1,23 @@
-"""Optimizations that respect what providers claim: saved with our claims, or by one that has the provider."""
+"""Provider-aware files: how they are saved with our claims, and by sessions that have the provider."""
 
+import functools
 import mmap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from device_runner.android_host.processor import default_abi
 from device_runner.errors import RunnerError
+from device_runner.spec import OptimizationLevel
 from pipeline.convert.claims import WholeGraph, close_off, find_claims, look_at
-from pipeline.convert.genuine import genuine_parts, library_differences, library_serves
-from pipeline.convert.request import AwareSpec, SessionSettings
+from pipeline.convert.genuine import library_of, only_nnapi
+from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
 from pipeline.convert.steps import (
+    PLAIN,
     QUANTIZERS,
     ConvertContext,
     OrtParts,
@@ -25,6 +27,7 @@ from pipeline.convert.steps import (
     to_parts,
     weights_to_inputs,
 )
+from pipeline.core.abis import X86_64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.ort_session import WEIGHTS_FOLDER
 from pipeline.core.providers import NNAPI
@@ -32,18 +35,82 @@ from pipeline.core.releases import has_rules, rules_of
 from pipeline.core.variant import AwareBy, Level, Way
 from pipeline.model.edit import copied, first_output, subgraphs
 from pipeline.model.onnx_model import LeanModel, loadable
-from pipeline.partition.answer import Settings
-from pipeline.partition.graph import Graph, Node
-from pipeline.partition.input import name_nodes
+from pipeline.partition.graph import Node
+from pipeline.partition.input import name_nodes, remove_model, write_model
 from pipeline.partition.plugin import CLAIMS, claims_device, claims_file, node_key
+from pipeline.partition.reference.ask import asked_of, claims_of_named, reference_aware
+from pipeline.partition.reference.compare import differing, plain_name
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from pipeline.convert.engine import Optimizer
+
 
 MOST_NAMED = 5
 PRODUCTS = frozenset({"MatMul", "Gemm"})
-Kind = tuple[object, ...]
+SAVE = SessionSettings(level=Level.NONE, keep_shared_dq=True)
+"""Saving what is optimized: what level extended shares must not be copied again."""
+PLAIN_CPU = "cortex-a53"
+"""The core that an emulator plays while it saves: one without half precision puts Casts around fp16 nodes, and such a
+file runs on every core; one with it leaves nodes that the others have no kernel for (docs/facts/arm64_host.md 5.2)."""
+
+
+def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSpec) -> OrtParts:
+    """The optimized model with the claims of a wish kept: a provider-aware file.
+
+    ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
+    """
+    model, shop = optimizer.model, optimizer.shop
+    if wish not in optimizer.claims:  # the same at every level
+        optimizer.claims[wish] = find_claims(model, optimizer.basic, wish, shop.folder)
+    whole = optimizer.claims[wish]
+
+    # A session that has the provider saves the file where there is one, an Android library's before the installed one.
+    refused: tuple[str, ...] = ()
+    try:
+        if wish.way is Way.INSTALLED:
+            return installed_parts(model, whole, settings, wish, shop)
+        if wish.way is Way.LIBRARY:
+            parts = genuine_parts(model, whole, settings, wish, shop)
+            if wish not in optimizer.differences:
+                optimizer.differences[wish] = tuple(library_differences(whole, wish, shop))
+            return replace(parts, notes=(*parts.notes, *optimizer.differences[wish]))
+    except RunnerError as error:
+        if wish.reference is None or not wish.reference.optional:
+            raise
+        refused = (f"our rules decided, because {error.what}: {error.why}",)
+
+    # Else the installed onnxruntime does, with a provider that claims what our rules say.
+    plain = msgspec.structs.replace(settings, aware=None)
+    notes = whole.notes
+    same = _texts(whole.model) == _texts(optimizer.basic)  # so the CPU's session did nothing beyond level basic
+    if not wish.safe and (not whole.claims or (same and settings.level is Level.BASIC)):
+        parts = optimizer.parts(plain)
+    else:
+        try:
+            claims_device()
+        except RunnerError as error:
+            note = f"it is optimized for the CPU alone, because {error.what}: {error.why} ({error.remedy})"
+            return replace(optimizer.parts(plain), notes=(*notes, note, *refused))
+        # Sessions of large models may begin with the basic result, where weights are as they stay.
+        again = same and bool(model.weights) and optimizer.is_settled
+        start = optimizer.basic if again else model
+        chosen = msgspec.structs.replace(plain, keep_constants=again)
+        parts, lost = save_with_claims(start, whole, chosen, shop)
+        notes += lost
+        if wish.safe:  # the phone partitions the file again: it must not find what it cannot build
+            closed = as_onnx(parts, start, shop)
+            look = look_at(closed, shop.folder)
+            notes += tuple(note for provider in wish.providers for note in close_off(closed, provider, look))
+            parts = to_parts(closed, SAVE, shop)
+    borrowed = [provider.ort_release for provider in wish.providers if not has_rules(provider.ort_release)]
+    aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
+    return replace(parts, claimed=whole.claimed, notes=(*notes, *refused), aware_by=aware_by)
+
+
+def _texts(model: LeanModel) -> list[bytes]:
+    return [node.SerializeToString(deterministic=True) for node in model.proto.graph.node]
 
 
 def save_with_claims(
@@ -54,122 +121,77 @@ def save_with_claims(
     Saving looks up a kernel of this computer's CPU for every node, and inserts no Casts around what a provider claims:
     a claimed node without one is left to the CPU (ep_rules H.4.13). ModelError when onnxruntime refuses the model.
     """
-    saver = _Saver(model, whole, settings, shop)
-    with suppress(ModelError):
-        return saver.save(whole.told), ()
-    saver.save(frozenset())  # raises where the claims are not the cause
-    kinds: dict[Kind, list[Node]] = {}
-    for node in whole.graph.nodes.values():
-        if node_key(node) in whole.told:
-            kinds.setdefault(_kind(whole.graph, node), []).append(node)
-    lost = [node for kind in _refused(saver, kinds, list(kinds)) for node in kinds[kind]]
-    note = (
-        f"{len(lost)} claimed nodes have no kernel on this computer's CPU and are stored otherwise "
-        f"({_names(lost)}): the phone's provider may claim less"
-    )
-    return saver.save(whole.told - {node_key(node) for node in lost}), (note,)
 
+    @functools.cache
+    def intact() -> frozenset[str]:
+        """Weights that the optimizations for the CPU leave as they are, even where they may fuse every node."""
+        optimized = optimize(model, settings, shop)
+        return frozenset(name for name, place in optimized.weights.items() if model.weights.get(name) == place)
 
-def _kind(graph: Graph, node: Node) -> Kind:
-    """What decides whether there is a kernel."""
-    types = tuple(graph.value(name).dtype for name in (*node.inputs, *node.outputs) if name)
-    return node.domain, node.op_type, node.since_version, types
-
-
-class _Saver:
-    """Saves one model again and again, with other claims."""
-
-    def __init__(self, model: LeanModel, whole: WholeGraph, settings: SessionSettings, shop: ConvertContext) -> None:
-        self.model = model
-        self.whole = whole
-        self.settings = settings
-        self.shop = shop
-        self.device = claims_device()
-
-    def save(self, claims: Collection[str]) -> OrtParts:
+    def save(claims: Collection[str]) -> OrtParts:
         """The file, mapped: it may have weights too. ModelError when onnxruntime refuses the model or the claims."""
-        lean, weights = weights_to_inputs(self.model, self.model.weights.keys() - self._unseen(claims))
-        listed, target = self.shop.new_file(".claims"), self.shop.new_file(".ort")
+        lean, weights = weights_to_inputs(model, model.weights.keys() - _unseen(model, whole, claims, intact))
+        listed, target = shop.new_file(".claims"), shop.new_file(".ort")
         listed.write_bytes(claims_file(claims))
         extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
         message = loadable(lean).SerializeToString()
         try:
-            save_optimized(
-                message, self.settings, target, extra, ort_format=True, where=self.shop.where, device=self.device
-            )
-            return OrtParts(skeleton=_mapped(target), weights=weights)
+            save_optimized(message, settings, target, extra, ort_format=True, where=shop.where, device=claims_device())
+            with target.open("rb") as file:
+                return OrtParts(skeleton=mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), weights=weights)
         finally:
             listed.unlink()
             target.unlink(missing_ok=True)
 
-    def _unseen(self, claims: Collection[str]) -> set[str]:
-        """Large weights whose numbers no optimizer wants; onnxruntime holds what it saves in ORT format up to twice.
+    # What decides whether there is a kernel: operator, version, types.
+    kinds: dict[tuple[object, ...], list[Node]] = {}
 
-        Claimed nodes alone read them, or they are the second factors of products, which fusions keep or rewrite.
-        """
-        shown = self.whole.graph.nodes.values()
-        inputs_of = {(node.op_type, node.first_output): node.inputs for node in shown if node_key(node) in claims}
-        graph, places = self.model.proto.graph, self.whole.model.weights
-        names = {name for name, place in self.model.weights.items() if places.get(name) == place}
-        names -= {value.name for value in chain(graph.input, *(body.output for body in subgraphs(graph)))}
-        for body in subgraphs(graph) if names else ():
-            for node in body.node:
-                outside = body is not graph or node.op_type in QUANTIZERS
-                inputs = () if outside else inputs_of.get((node.op_type, first_output(node)), ())
-                for slot, name in enumerate(node.input):
-                    if name in names and (slot >= len(inputs) or inputs[slot] != name):
-                        factor = not outside and slot == 1 and node.op_type in PRODUCTS and node.domain == ""
-                        names -= set() if factor and name in self._intact else {name}
-        return names
+    def refused(suspects: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
+        """The kinds of nodes among the suspects with which saving fails, by halves."""
+        try:
+            save([node_key(node) for kind in suspects for node in kinds[kind]])
+        except ModelError:
+            half = len(suspects) // 2
+            return [*refused(suspects[:half]), *refused(suspects[half:])] if half else list(suspects)
+        return []
 
-    @cached_property
-    def _intact(self) -> frozenset[str]:
-        """Weights that the optimizations for the CPU leave as they are, even where they may fuse every node."""
-        optimized = optimize(self.model, self.settings, self.shop)
-        return frozenset(name for name, place in optimized.weights.items() if self.model.weights.get(name) == place)
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with suppress(ModelError):
+        return save(whole.claims), ()
+    save(frozenset())  # raises where the claims are not the cause
+    for node in whole.graph.nodes.values():
+        if node_key(node) in whole.claims:
+            types = tuple(whole.graph.value(name).dtype for name in (*node.inputs, *node.outputs) if name)
+            kinds.setdefault((node.domain, node.op_type, node.since_version, types), []).append(node)
+    lost = [node for kind in refused(list(kinds)) for node in kinds[kind]]
+    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in lost[:MOST_NAMED])
+    note = (
+        f"{len(lost)} claimed nodes have no kernel on this computer's CPU and are stored otherwise "
+        f"({names}{' …' * (len(lost) > MOST_NAMED)}): the phone's provider may claim less"
+    )
+    return save(whole.claims - {node_key(node) for node in lost}), (note,)
 
 
-def _refused(saver: _Saver, kinds: Mapping[Kind, list[Node]], suspects: Sequence[Kind]) -> list[Kind]:
-    """The kinds of nodes among the suspects with which saving fails, by halves."""
-    try:
-        saver.save([node_key(node) for kind in suspects for node in kinds[kind]])
-    except ModelError:
-        if len(suspects) == 1:
-            return list(suspects)
-        half = len(suspects) // 2
-        return [*_refused(saver, kinds, suspects[:half]), *_refused(saver, kinds, suspects[half:])]
-    return []
+def _unseen(
+    model: LeanModel, whole: WholeGraph, claims: Collection[str], intact: Callable[[], frozenset[str]]
+) -> set[str]:
+    """Large weights whose numbers no optimizer wants; onnxruntime holds what it saves in ORT format up to twice.
 
-
-def _names(nodes: Sequence[Node]) -> str:
-    shown = [f"{node.op_type} '{node.name or node.first_output}'" for node in nodes[:MOST_NAMED]]
-    return ", ".join(shown) + (" …" if len(nodes) > MOST_NAMED else "")
-
-
-class InstalledProvider(NamedTuple):
-    """A provider as a session takes it."""
-
-    name: str
-    options: Mapping[str, str]
-    config: Mapping[str, str]
-
-
-def installed_serves(wish: AwareSpec) -> bool:
-    """Whether the installed onnxruntime has the provider and can be told all that is wished for."""
-    (settings, *others) = wish.providers
-    return not others and not wish.safe and not settings.nnapi_flags and has_installed(settings)
-
-
-def has_installed(settings: Settings) -> bool:
-    """Whether the installed onnxruntime was built with the provider."""
-    import onnxruntime
-
-    return settings.rules.run.ort_name in onnxruntime.get_available_providers()
+    Claimed nodes alone read them, or they are the second factors of products, which fusions keep or rewrite.
+    """
+    shown = whole.graph.nodes.values()
+    inputs_of = {(node.op_type, node.first_output): node.inputs for node in shown if node_key(node) in claims}
+    graph, places = model.proto.graph, whole.model.weights
+    names = {name for name, place in model.weights.items() if places.get(name) == place}
+    names -= {value.name for value in chain(graph.input, *(body.output for body in subgraphs(graph)))}
+    for body in subgraphs(graph) if names else ():
+        for node in body.node:
+            outside = body is not graph or node.op_type in QUANTIZERS
+            inputs = () if outside else inputs_of.get((node.op_type, first_output(node)), ())
+            for slot, name in enumerate(node.input):
+                if name in names and (slot >= len(inputs) or inputs[slot] != name):
+                    factor = not outside and slot == 1 and node.op_type in PRODUCTS and node.domain == ""
+                    names -= set() if factor and name in intact() else {name}
+    return names
 
 
 def installed_parts(
@@ -181,191 +203,123 @@ def installed_parts(
     """
     import onnxruntime
 
-    provider = _provider(wish)
-    skeleton, _ = _save(loadable(model), model, settings, provider, shop)
-    named = copied(loadable(whole.model))
-    name_nodes(named)
-    _, taken = _save(named, whole.model, SessionSettings(level=Level.NONE), provider, shop)
-    return OrtParts(
-        skeleton=skeleton,
-        claimed={wish.providers[0].provider: len(whole.kept if taken is None else taken)},
-        notes=(*whole.notes, *_differences(taken, whole.kept)),
-        aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
-    )
-
-
-def _provider(wish: AwareSpec) -> InstalledProvider:
-    settings = wish.providers[0]
-    if len(wish.providers) > 1 or wish.safe or settings.nnapi_flags:
+    asked = wish.providers[0]
+    if len(wish.providers) > 1 or wish.safe or asked.nnapi_flags:
         raise ConfigError(
             "the installed onnxruntime makes models aware of one provider as it is",
             why="Python cannot hand it NNAPI flags, and it decides by itself what is claimed",
             remedy="give one --ep without --safe and flags, or --reference none",
         )
-    if not has_installed(settings):
+    if not has_installed(asked):
         raise ConfigError(
-            f"the installed onnxruntime has no {settings.rules.run.ort_name}",
+            f"the installed onnxruntime has no {asked.rules.run.ort_name}",
             why="stock wheels for Linux have none",
             remedy="leave --reference out: the models are then made with the claims of our rules",
         )
     switches = {
-        "RequireStaticInputShapes": settings.require_static_input_shapes,
-        "EnableOnSubgraphs": settings.enable_on_subgraphs,
+        "RequireStaticInputShapes": asked.require_static_input_shapes,
+        "EnableOnSubgraphs": asked.enable_on_subgraphs,
     }
-    return InstalledProvider(
-        name=settings.rules.run.ort_name,
-        options={**settings.rules.options} | {key: "1" for key, on in switches.items() if on},
-        config={"ep.nnapi.partitioning_stop_ops": ",".join(settings.stop_ops)} if settings.provider == NNAPI else {},
+    provider = (asked.rules.run.ort_name, {**asked.rules.options} | {key: "1" for key, on in switches.items() if on})
+    config = {"ep.nnapi.partitioning_stop_ops": ",".join(asked.stop_ops)} if asked.provider == NNAPI else {}
+
+    def save(proto: "ModelProto", lean: LeanModel, chosen: SessionSettings) -> tuple[bytes, frozenset[str] | None]:
+        """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
+        target = shop.new_file(".ort")
+        taken = save_optimized(
+            proto.SerializeToString(), chosen, target, {WEIGHTS_FOLDER: str(lean.folder), **config},
+            ort_format=True, where=shop.where, provider=provider,
+        )  # fmt: skip
+        content = target.read_bytes()
+        target.unlink()
+        return content, taken
+
+    skeleton, _ = save(loadable(model), model, settings)
+    named = copied(loadable(whole.model))
+    name_nodes(named)
+    _, taken = save(named, whole.model, PLAIN)
+    notes = whole.notes
+    if taken is None:
+        notes += ("the installed onnxruntime does not tell its claims (that came with 1.24): they were not compared",)
+    elif "" not in taken:  # nodes of inlined functions have no names
+        differing = [f"{name} (theirs)" for name in sorted(taken - whole.kept)]
+        differing += [f"{name} (ours)" for name in sorted(whole.kept - taken)]
+        if differing:
+            names = ", ".join(differing[:MOST_NAMED])
+            notes += (
+                f"{len(differing)} nodes are claimed by the installed onnxruntime or by our rules alone: {names}",
+            )
+    return OrtParts(
+        skeleton=skeleton,
+        claimed={asked.provider: len(whole.kept if taken is None else taken)},
+        notes=notes,
+        aware_by=AwareBy(way=Way.INSTALLED, release=onnxruntime.__version__),
     )
 
 
-def _save(
-    proto: "ModelProto", model: LeanModel, settings: SessionSettings, provider: InstalledProvider, shop: ConvertContext
-) -> tuple[bytes, frozenset[str] | None]:
-    """The file that a session saves of a message with its weights where the model has them, and what it claimed."""
-    target = shop.new_file(".ort")
-    extra = {"session.model_external_initializers_file_folder_path": str(model.folder), **provider.config}
-    taken = save_optimized(
-        proto.SerializeToString(), settings, target, extra,
-        ort_format=True, where=shop.where, provider=(provider.name, dict(provider.options)),
-    )  # fmt: skip
-    content = target.read_bytes()
-    target.unlink()
-    return content, taken
+def genuine_parts(
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: ConvertContext
+) -> OrtParts:
+    """The file that an Android library saves at the wanted level.
 
-
-def _differences(taken: frozenset[str] | None, ours: frozenset[str]) -> Iterator[str]:
-    if taken is None:
-        yield "the installed onnxruntime does not tell its claims (that came with 1.24): they were not compared"
-        return
-    if "" in taken:  # nodes of inlined functions have no names
-        return
-    differing = [f"{name} (theirs)" for name in sorted(taken - ours)] + [
-        f"{name} (ours)" for name in sorted(ours - taken)
-    ]
-    if differing:
-        names = ", ".join(differing[:MOST_NAMED])
-        yield f"{len(differing)} nodes are claimed by the installed onnxruntime or by our rules alone: {names}"
-
-
-SAVE = SessionSettings(level=Level.NONE, keep_shared_dq=True)
-"""Saving what is optimized: what level extended shares must not be copied again."""
-
-
-class AwareOptimizer:
-    """Gives the parts of provider-aware files of one model; claims are found once for each wish.
-
-    `settled` says whether sessions of large models may begin with the basic result, where weights are as they stay.
+    ConfigError for other providers than NNAPI alone, which is the one that Android's libraries have; ModelError when
+    the library refuses the model or crashes on it.
     """
-
-    def __init__(self, model: LeanModel, basic: LeanModel, shop: ConvertContext, settled: Callable[[], bool]) -> None:
-        self.settled = settled
-        self.model = model
-        self.basic = basic
-        self.shop = shop
-        self._wholes: dict[AwareSpec, WholeGraph] = {}
-        self._differences: dict[AwareSpec, tuple[str, ...]] = {}
-
-    def parts(self, settings: SessionSettings, wish: AwareSpec, plain: Callable[[], OrtParts]) -> OrtParts:
-        """The optimized model with its claims kept; `plain` makes the one for the CPU, which is it where none are.
-
-        ModelError when onnxruntime refuses the model, or the phone would when it asks a provider.
-        """
-        whole = self._whole(wish)
-        saves = session_maker(wish)
-        if saves is None or wish.reference is None:
-            return self._with_our_claims(settings, wish, whole, plain)
-        try:
-            parts = saves(self.model, whole, settings, wish, self.shop)
-            return replace(parts, notes=(*parts.notes, *self._held_against(whole, wish)))
-        except RunnerError as error:
-            if not wish.reference.optional:
-                raise
-            parts = self._with_our_claims(settings, wish, whole, plain)
-            return replace(parts, notes=(*parts.notes, f"our rules decided, because {error.what}: {error.why}"))
-
-    def _held_against(self, whole: WholeGraph, wish: AwareSpec) -> tuple[str, ...]:
-        """What a library claims otherwise than our rules; asked once for all levels."""
-        if session_maker(wish) is not genuine_parts:
-            return ()
-        if wish not in self._differences:
-            self._differences[wish] = tuple(library_differences(whole, wish, self.shop))
-        return self._differences[wish]
-
-    def _with_our_claims(
-        self, settings: SessionSettings, wish: AwareSpec, whole: WholeGraph, plain: Callable[[], OrtParts]
-    ) -> OrtParts:
-        """What a session saves with the claims provider; where that cannot be had, the file for the CPU, and why."""
-        same = _same_nodes(whole.model, self.basic)
-        if not wish.safe and (not whole.told or (same and settings.level is Level.BASIC)):
-            parts, notes = plain(), whole.notes
-        else:
-            try:
-                claims_device()
-            except RunnerError as error:
-                note = f"it is optimized for the CPU alone, because {error.what}: {error.why} ({error.remedy})"
-                return replace(plain(), notes=(*whole.notes, note))
-            again = same and bool(self.model.weights) and self.settled()
-            start = self.basic if again else self.model
-            chosen = msgspec.structs.replace(settings, aware=None, keep_constants=again)
-            parts, lost = save_with_claims(start, whole, chosen, self.shop)
-            parts, closed = self._closed_off(parts, start, wish) if wish.safe else (parts, ())
-            notes = (*whole.notes, *lost, *closed)
-        return replace(
-            parts, claimed=whole.claimed, notes=notes, aware_by=AwareBy(way=Way.PLUGIN, rules=_borrowed_rules(wish))
-        )
-
-    def _closed_off(self, parts: OrtParts, before: LeanModel, wish: AwareSpec) -> tuple[OrtParts, tuple[str, ...]]:
-        """A file whose nodes no provider claims and cannot build: the phone partitions it again."""
-        model = as_onnx(parts, before, self.shop)
-        look = look_at(model, self.shop.folder)
-        notes = tuple(note for settings in wish.providers for note in close_off(model, settings, look))
-        return to_parts(model, SAVE, self.shop), notes
-
-    def _whole(self, wish: AwareSpec) -> WholeGraph:
-        if wish not in self._wholes:
-            self._wholes[wish] = find_claims(self.model, self.basic, wish, self.shop.folder)
-        return self._wholes[wish]
-
-
-Maker = Callable[[LeanModel, WholeGraph, SessionSettings, AwareSpec, ConvertContext], OrtParts]
-
-
-def session_maker(wish: AwareSpec) -> Maker | None:
-    """What has a session with the real provider save the file; None where our claims are to be kept."""
+    if wish.reference is None or not wish.library_serves:
+        raise only_nnapi()
     reference = wish.reference
-    if reference is None:
-        return None
-    if reference.library:
-        return None if reference.optional and not library_serves(wish) else genuine_parts
-    return None if reference.optional and not installed_serves(wish) else installed_parts
+    asked = msgspec.structs.replace(
+        asked_of(wish.providers[0]),
+        level=OptimizationLevel(settings.level.value),
+        reasons=False,
+        cpu="" if reference.abi == default_abi() else PLAIN_CPU,
+    )
+    path, target = shop.new_file(".onnx"), shop.new_file(".ort")
+    write_model(model, path)
+    entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
+    reference_aware(path, target, library_of(reference), asked, config=entries)
+    parts = OrtParts(
+        skeleton=target.read_bytes(),
+        claimed=whole.claimed,
+        aware_by=AwareBy(
+            way=Way.LIBRARY,
+            release=reference.release,
+            sha256=reference.sha256,
+            abi="" if reference.abi == X86_64 else reference.abi,
+        ),
+    )
+    remove_model(path)
+    target.unlink()
+    # Inputs may have other names: level basic merges equal constants, and which name stays is the library's choice.
+    saved = parts.read().graph.nodes
+    there = {(node.op_type, plain_name(next((name for name in node.outputs if name), ""))) for node in saved}
+    kept = [node for node in whole.model.proto.graph.node if first_output(node) in whole.kept]
+    gone = [f"{n.op_type} '{first_output(n)}'" for n in kept if (n.op_type, plain_name(first_output(n))) not in there]
+    notes = whole.notes
+    if gone:
+        names = ", ".join(gone[:MOST_NAMED])
+        notes += (f"{len(gone)} nodes that our rules claim are not in the library's file: {names}",)
+    return replace(parts, notes=notes)
 
 
-def is_repeatable(wish: AwareSpec | None) -> bool:
-    """Whether the same wish gives the same file another time, if it is made as wished.
+def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext) -> Iterator[str]:
+    """What the library claims otherwise than our rules of the whole's graph.
 
-    A library is known by its digest; a build of onnxruntime in this Python is not.
+    It is asked about that graph as it stands: after its own level basic, nodes would have other names.
     """
-    return wish is None or session_maker(wish) in {None, genuine_parts}
-
-
-def made_as_wished(wish: AwareSpec | None, made_by: AwareBy | None) -> bool:
-    """Whether nothing was missing on this computer when a file was made: why a library gave up, or a compiler."""
-    if wish is None:
-        return True
-    return made_by is not None and (session_maker(wish) is not genuine_parts or made_by.way is Way.LIBRARY)
-
-
-def _borrowed_rules(wish: AwareSpec) -> str:
-    """The release whose rules decide where the wanted one has none of its own."""
-    releases = [settings.ort_release for settings in wish.providers if not has_rules(settings.ort_release)]
-    return str(rules_of(releases[0])) if releases else ""
-
-
-def _same_nodes(first: LeanModel, second: LeanModel) -> bool:
-    """Whether undoing what the CPU's session did beyond level basic changed nothing."""
-    return _texts(first.proto) == _texts(second.proto)
-
-
-def _texts(model: "ModelProto") -> list[bytes]:
-    return [node.SerializeToString(deterministic=True) for node in model.graph.node]
+    if wish.reference is None:
+        return
+    path = shop.new_file(".onnx")
+    write_model(whole.model, path, named=True)
+    asked = msgspec.structs.replace(asked_of(wish.providers[0]), reasons=False)
+    (answer,) = claims_of_named([path], library_of(wish.reference), asked)
+    remove_model(path)
+    if answer.error is not None:
+        yield f"the library's claims cannot be compared: {answer.error}"
+        return
+    differences = differing(answer, whole.kept)
+    if differences:
+        names = ", ".join(
+            f"{name} ({'ours' if ours else 'theirs'})" for name, ours in list(differences.items())[:MOST_NAMED]
+        )
+        yield f"{len(differences)} nodes are claimed by the library or by our rules alone: {names}"

@@ -108,21 +108,16 @@ def _hide(proto: "ModelProto", name: str, constant: str, fresh: FreshNames) -> N
 class WholeGraph:
     """A model with its view. Nodes go by their first output (`first_output`).
 
-    `kept` are the nodes that stay as they are; `claimed` counts them by provider. `told` are all claims, in bodies too,
-    as the claims provider knows nodes (`node_key`). `notes` are warnings.
+    `kept` are the nodes that stay as they are; `claimed` counts them by provider. `claims` are all of them, in bodies
+    too, as the claims provider knows nodes (`node_key`). `notes` are warnings.
     """
 
     model: LeanModel
     graph: Graph
     kept: frozenset[str]
-    told: frozenset[str]
+    claims: frozenset[str]
     claimed: Mapping[str, int]
     notes: tuple[str, ...] = ()
-
-    @property
-    def nodes(self) -> "list[NodeProto]":
-        """The messages of the main graph's nodes."""
-        return list(self.model.proto.graph.node)
 
 
 def lift_constants(graph: "GraphProto") -> None:
@@ -232,7 +227,7 @@ class _Asked:
         self.settings = settings
         self.safe = safe
         self.names: set[str] = set()
-        self.told: set[str] = set()
+        self.claims: set[str] = set()
         self.notes: list[str] = []
         self.codes: list[str] = []
 
@@ -249,12 +244,12 @@ class _Asked:
             )
         nodes = [node for group in claimed.groups for node in group]
         self.names |= {node.first_output for node in nodes}
-        self.told |= {node_key(node) for node in nodes}
+        self.claims |= {node_key(node) for node in nodes}
         self.codes += [refusal.code for refusal in claimed.refusals.values()]
         if fresh is None:
             for _, body in bodies(graph):
                 nodes = [node for group in claim(body, self.settings).groups for node in group]
-                self.told |= {node_key(node) for node in nodes}
+                self.claims |= {node_key(node) for node in nodes}
 
     def _claim(self, graph: Graph, only: frozenset[int] | None) -> Claim:
         claimed = claim(graph, self.settings, only)
@@ -309,5 +304,5 @@ def _whole(
         kept=kept,
         claimed={provider.settings.provider: len(provider.names) for provider in asked},
         notes=tuple(dict.fromkeys(note for provider in asked for note in provider.notes)),
-        told=frozenset(name for provider in asked for name in provider.told),
+        claims=frozenset(name for provider in asked for name in provider.claims),
     )

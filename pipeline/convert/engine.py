@@ -8,19 +8,22 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import sync
-from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable
-from pipeline.convert.aware import AwareOptimizer, is_repeatable, made_as_wished
+from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable, weight_reader
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
+    AwareSpec,
     ConvertRequest,
     ConvertResult,
+    FileNeeds,
     SessionSettings,
     VariantFailure,
+    needs_of_file,
     refusal,
     run_time_options,
     session_settings,
@@ -38,7 +41,7 @@ from pipeline.convert.steps import (
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
 from pipeline.core.releases import line_of
-from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant
+from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
 from pipeline.model.onnx_model import (
@@ -49,9 +52,12 @@ from pipeline.model.onnx_model import (
     prepare_model,
     range_digests,
 )
-from pipeline.model.ort_format import OrtModel
+from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
+
+if TYPE_CHECKING:
+    from pipeline.convert.claims import WholeGraph
 
 BASIC = SessionSettings(level=Level.BASIC)
 BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
@@ -63,6 +69,9 @@ class Optimizer:
     def __init__(self, model: LeanModel, shop: ConvertContext) -> None:
         self.model = model
         self.shop = shop
+        self.claims: dict[AwareSpec, WholeGraph] = {}
+        self.differences: dict[AwareSpec, tuple[str, ...]] = {}
+        """What a library claims otherwise than our rules."""
         self._digests: dict[ByteRange, str] = {}
         hasher = ThreadPoolExecutor(1)
         self._first = hasher.submit(range_digests, set(model.weights.values()))  # while onnxruntime optimizes
@@ -71,8 +80,10 @@ class Optimizer:
     def parts(self, settings: SessionSettings) -> OrtParts:
         """The optimized model, ready to be written. ModelError when onnxruntime refuses it."""
         if settings.aware:
-            plain = msgspec.structs.replace(settings, aware=None)
-            return self._aware.parts(settings, settings.aware, lambda: self.parts(plain))
+            # The rules of providers are a third of all that this process would import.
+            from pipeline.convert.aware import aware_parts
+
+            return aware_parts(self, settings, settings.aware)
         if settings.level is Level.NONE:
             return self._plain
         if not self.model.weights:
@@ -109,16 +120,13 @@ class Optimizer:
         return to_parts(self.model, PLAIN, self.shop)
 
     @cached_property
-    def _basic(self) -> LeanModel:
+    def basic(self) -> LeanModel:
+        """The model after level basic."""
         return optimize(self.model, BASIC, self.shop)
 
     @cached_property
-    def _aware(self) -> AwareOptimizer:
-        return AwareOptimizer(self.model, self._basic, self.shop, lambda: self._is_settled)
-
-    @cached_property
     def _basic_parts(self) -> OrtParts:
-        return to_parts(self._basic, PLAIN, self.shop)
+        return to_parts(self.basic, PLAIN, self.shop)
 
     @cached_property
     def _start(self) -> LeanModel:
@@ -128,14 +136,14 @@ class Optimizer:
         optimization finds nothing to do, and when saving added nothing: for half precision types onnxruntime inserts
         Casts at the very end, which a second pass would take for the model's own.
         """
-        return self._basic if changes_large_weights(self.model) and self._is_settled else self.model
+        return self.basic if changes_large_weights(self.model) and self.is_settled else self.model
 
     @cached_property
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the basic result can be begun with: optimizing it at level basic again changes nothing."""
         if _has_half(self.model):
             return False
-        again = to_parts(optimize(self._basic, BASIC_AGAIN, self.shop), PLAIN, self.shop)
+        again = to_parts(optimize(self.basic, BASIC_AGAIN, self.shop), PLAIN, self.shop)
         return self._graph_digest(again) == self._graph_digest(self._basic_parts)
 
     def _recorded(self, settings: SessionSettings) -> OrtParts:
@@ -146,7 +154,7 @@ class Optimizer:
         """
         if not _has_half(self.model):
             again = msgspec.structs.replace(settings, keep_constants=True)
-            parts = to_parts(self._basic, again, self.shop)
+            parts = to_parts(self.basic, again, self.shop)
             if self._graph_digest(parts) == self._graph_digest(self._basic_parts):
                 return parts
         return to_parts_whole(self.model, settings, self.shop)
@@ -176,11 +184,7 @@ A full disk is none of them: it costs all.
 
 
 def convert_model(request: ConvertRequest) -> ConvertResult:
-    """Convert one model to the variants of the request; what fails for one variant costs no other.
-
-    ModelError (ConfigError for a dimension that the model lacks) when the model itself cannot be used, DiskError
-    when the disk is full. Runs in a process of its own where models are not trusted: onnxruntime can crash on them.
-    """
+    """See `pipeline.convert.convert_model`."""
     work, where = Path(request.work_folder), request.source.name
     for folder in (work, Path(request.output_folder)):
         make_folder(folder)
@@ -251,6 +255,11 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         failures=tuple(failures[variant] for variant in variants if variant in failures),
         dynamic=model.dynamic,
         reused=maker.reused,
+        needs={
+            maker.file_name(variant): maker.needs[file.sha256]
+            for variant, file in files.items()
+            if file.sha256 in maker.needs
+        },
         timings_ns=clock.spent_ns,
     )
 
@@ -303,6 +312,7 @@ class _Maker:
         self.written: dict[str, tuple[ConvertedFile, Path]] = {}
         self.placing: list[tuple[Path, Future[Path]]] = []
         self.placed: dict[Path, Path] = {}
+        self.needs: dict[str, FileNeeds] = {}
 
     @cached_property
     def content(self) -> str:
@@ -313,17 +323,27 @@ class _Maker:
 
     def make(self, settings: SessionSettings) -> tuple[ConvertedFile, Path]:
         """The file of an optimization, somewhere on this disk. ModelError when onnxruntime refuses the model."""
-        cache = self.cache if is_repeatable(settings.aware) else None
+        wish = settings.aware
+        # A library is known by its digest; a build of onnxruntime in this Python is not.
+        repeatable = wish is None or wish.way is not Way.INSTALLED
+        cache = self.cache if repeatable else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
             kept = cache.find(key) if cache else None
         if kept:
             self.reused += 1
+            file, path = kept
+            if self.request.preflight and file.sha256 not in self.needs:
+                with suppress(ModelError):
+                    self.needs[file.sha256] = needs_of_file(read_ort(path), weight_reader(path))
             return kept
         with self.clock("optimize"):
             parts = self.optimizer.parts(settings)
         file, path = self._write(parts)
-        if cache and made_as_wished(settings.aware, file.aware_by):
+        # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
+        by = file.aware_by
+        as_wished = wish is None or (by is not None and (wish.way is not Way.LIBRARY or by.way is Way.LIBRARY))
+        if cache and as_wished:
             with self.clock("cache"), suppress(PipelineError):  # a cache that is full or read-only costs time only
                 cache.keep(key, file, path)
         return file, path
@@ -338,7 +358,7 @@ class _Maker:
             with self.clock("write"), storage_errors(path):
                 written = write_file(plan, path)
             with self.clock("digest"):
-                model = parts.read()
+                model = parts.read(inner_types=self.request.preflight)
                 file = ConvertedFile(
                     size_bytes=written.size_bytes,
                     sha256=written.sha256,
@@ -348,6 +368,9 @@ class _Maker:
                         (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
                     ),
                 )
+                if self.request.preflight:
+                    with suppress(ModelError):  # who wants the operator config then learns it from the file
+                        self.needs[file.sha256] = needs_of_file(model, parts.int8_weights)
             self.written[identity] = (file, path)
         file, path = self.written[identity]
         return msgspec.structs.replace(
@@ -373,10 +396,12 @@ class _Maker:
     def _place(self, path: Path) -> Path:
         """Equal files of an output folder are one file; the cache's is another, which nobody changes by an edit."""
         temporary = self.optimizer.shop.new_file(".part")
-        if self.cache and path not in self.placed:
+        if path in self.placed:
+            share_file(self.placed[path], temporary)  # a file that is on the disk already
+        elif self.cache:
             copy_file(path, temporary)
         else:
-            share_file(self.placed.get(path, path), temporary)
+            share_file(path, temporary)
             with storage_errors(temporary):
                 sync(temporary)
         self.placed.setdefault(path, temporary)

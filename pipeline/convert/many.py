@@ -24,7 +24,14 @@ from pipeline.convert.precisions import (
     cpu_of_abi,
     make_precisions,
 )
-from pipeline.convert.request import AwareSource, ConvertRequest, ConvertResult, OptimizerPlatform, VariantFailure
+from pipeline.convert.request import (
+    AwareSource,
+    ConvertRequest,
+    ConvertResult,
+    FileNeeds,
+    OptimizerPlatform,
+    VariantFailure,
+)
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
 from pipeline.core.files import scratch, write_text
 from pipeline.core.progress import NoProgress, Progress
@@ -43,33 +50,46 @@ CONFIG_FILE = "required_operators.config"
 TYPED_CONFIG_FILE = "required_operators_and_types.config"
 
 
-def write_configs(output: Path, artifacts: Sequence[Artifact]) -> tuple[Path, ...]:
+def write_configs(output: Path, artifacts: Sequence[Artifact], known: Mapping[str, FileNeeds]) -> tuple[Path, ...]:
     """Write the operator configs, with and without types, that a build needs to run all artifacts of the folder.
 
     Those of earlier conversions into it count, too: the app that takes the folder takes them all.
     """
     files = [output / Path(artifact.file).name for artifact in artifacts]
     earlier = [file for file in sorted(output.rglob("*.ort")) if file not in set(files)]
-    texts = config_texts(files, earlier=earlier)
+    texts = config_texts(files, earlier=earlier, known={str(output / name): needs for name, needs in known.items()})
     for name, text in texts.items():
         write_text(output / name, text)
     return tuple(output / name for name in texts)
 
 
 def config_texts(
-    files: Sequence[Path], providers: Sequence[str] = (), *, extended: bool = False, earlier: Sequence[Path] = ()
+    files: Sequence[Path],
+    providers: Sequence[str] = (),
+    *,
+    extended: bool = False,
+    earlier: Sequence[Path] = (),
+    known: Mapping[str, FileNeeds] = {},
 ) -> dict[str, str]:
     """Both operator configs of some artifacts by their file names: the union of what each needs.
 
     `extended`: the build is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are
-    left out with a warning where they cannot be read; one of `files` that cannot is an error.
+    left out with a warning where they cannot be read; one of `files` that cannot is an error. `known`, by path, need
+    not be read.
     """
     from pipeline.required_ops import from_needs, needs_of_artifacts, render
 
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
     }  # equal ones are one file
-    needs_by_file, failed = needs_of_artifacts(distinct.values(), providers=providers, extended=extended)
+    needs_by_file, failed = needs_of_artifacts(
+        distinct.values(),
+        providers=providers,
+        extended=extended or any(facts.replays for facts, _, _ in known.values()),
+        known={
+            path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()
+        },
+    )
     ours = {str(file) for file in files}
     for error in failed:
         if error.where in ours:
@@ -138,6 +158,7 @@ def convert_models(
     aware: tuple[Settings, ...] = (),
     safe: bool = False,
     reference: AwareSource | None = None,
+    preflight: bool = False,
     processes: int = 0,
     done: Callable[[], None] = lambda: None,
 ) -> tuple[Converted, ...]:
@@ -164,6 +185,7 @@ def convert_models(
                 aware=aware,
                 safe=safe,
                 reference=reference,
+                preflight=preflight,
             )
             pairs.append((form.model, request))
         outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]] = {}
@@ -208,6 +230,7 @@ def _joined(
         artifacts=tuple(artifact for result in results for artifact in result.artifacts),
         failures=(*(failure for result in results for failure in result.failures), *failures),
         reused=sum(result.reused for result in results),
+        needs={name: needs for result in results for name, needs in result.needs.items()},
         timings_ns=dict(sum((Counter(result.timings_ns) for result in results), Counter())),
     )
     return Converted(model=group.model, variants=wanted, result=whole)
@@ -363,25 +386,32 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             aware=order.aware,
             safe=order.safe,
             reference=order.reference,
+            preflight=True,
             processes=order.processes,
         )
         artifacts = [artifact for row in converted for artifact in row.artifacts]
-        configs = write_configs(order.output, artifacts) if order.config and artifacts else ()
+        known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
+        configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()
         report = ConversionReport(
             order=order,
             converted=converted,
             configs=configs,
-            findings=_preflight(order, artifacts),
+            findings=_preflight(order, artifacts, known),
             verdicts={row.model.source.name: row.verdicts for row in sets},
         )
         return _checked(report, sets, work, progress) if order.check else report
 
 
-def _preflight(order: ConversionOrder, artifacts: Sequence[Artifact]) -> dict[tuple[str, str], tuple[Finding, ...]]:
+def _preflight(
+    order: ConversionOrder, artifacts: Sequence[Artifact], known: Mapping[str, FileNeeds]
+) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the order names."""
     release = line_of(order.release or installed_version("onnxruntime"))
     runtime = Runtime(release=release, kind=BuildKind(order.build_kind), abis=(order.abi,))
-    read = read_artifacts({artifact.file: order.output / artifact.file for artifact in artifacts})
+    read = {
+        **read_artifacts({a.file: order.output / a.file for a in artifacts if a.file not in known}),
+        **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in known.items()},
+    }
     findings_of = {
         (artifact.model, artifact.variant.name): judged(
             read, artifact.file, runtime, Use(session_config=artifact.session_options)

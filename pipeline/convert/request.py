@@ -1,19 +1,23 @@
 """What a conversion is asked and answers, and what a variant means to ONNX Runtime (its converter, 1.21 to 1.31)."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE
+from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, ReadWeight
+from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.providers import aware_names
+from pipeline.core.providers import NNAPI, aware_names
 from pipeline.core.releases import Release
-from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.core.variant import Artifact, Level, Style, Variant, Way
+from pipeline.model.ort_format import OrtModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
+from pipeline.required_ops.needs import needs_by_build
+from pipeline.required_ops.value import Need
 
 
 class OptimizerPlatform(StrEnum):
@@ -56,6 +60,30 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     providers: tuple[Settings, ...]
     safe: bool = False
     reference: AwareSource | None = None
+
+    @property
+    def library_serves(self) -> bool:
+        """Whether an Android library can be told all that is wished for."""
+        (settings, *others) = self.providers
+        return not others and not self.safe and settings.provider == NNAPI
+
+    @property
+    def way(self) -> Way:
+        """What saves the file: the library or the installed onnxruntime, where it serves or none else may."""
+        if self.reference is None:
+            return Way.PLUGIN
+        if self.reference.library:
+            return Way.LIBRARY if self.library_serves or not self.reference.optional else Way.PLUGIN
+        (settings, *others) = self.providers
+        serves = not others and not self.safe and not settings.nnapi_flags and has_installed(settings)
+        return Way.INSTALLED if serves or not self.reference.optional else Way.PLUGIN
+
+
+def has_installed(settings: Settings) -> bool:
+    """Whether the installed onnxruntime was built with the provider."""
+    import onnxruntime
+
+    return settings.rules.run.ort_name in onnxruntime.get_available_providers()
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +184,8 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     aware: tuple[Settings, ...] = ()
     safe: bool = False
     reference: AwareSource | None = None
+    preflight: bool = False
+    """Whether the result says what each file needs of the ONNX Runtime that will run it."""
 
     def wish(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
@@ -172,10 +202,21 @@ class VariantFailure(Finding, frozen=True, kw_only=True):
     skipped: bool = False
 
 
+FileNeeds: TypeAlias = tuple[ArtifactFacts, tuple[Need, ...], tuple[Need, ...]]
+"""What of a file depends on the release, and the operators that a minimal and an extended build need for it."""
+
+
+def needs_of_file(model: OrtModel, read: ReadWeight) -> FileNeeds:
+    """What a parsed file needs; `read` gives its int8 weights."""
+    minimal, extended = needs_by_build(model)
+    return facts_of(model, "", read), tuple(minimal), tuple(extended)
+
+
 class ConvertResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a request. `dynamic` lists open dimensions, `timings_ns` the time of each stage.
 
     `content_digest` stands for the model's graph and weights as converted; `reused` counts artifacts from the cache.
+    `needs` is by file name, and empty unless it was asked for.
     """
 
     model: str
@@ -184,4 +225,5 @@ class ConvertResult(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[VariantFailure, ...] = ()
     dynamic: tuple[str, ...] = ()
     reused: int = 0
+    needs: dict[str, FileNeeds] = {}
     timings_ns: dict[str, int] = {}

@@ -36,6 +36,7 @@ from pipeline.model.ort_format.values import Buffer
 from pipeline.model.ort_writer import Weight
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
 
@@ -166,6 +167,17 @@ class OrtParts:
     claimed: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     aware_by: AwareBy | None = None
+
+    def int8_weights(self, tensor: Tensor) -> "np.ndarray[Any, np.dtype[np.int8]]":
+        """The numbers of an int8 constant of `read`, in their shape."""
+        import numpy as np
+
+        place = next((weight.place for weight in self.weights if weight.name == tensor.name), None)
+        if place and not tensor.offset:  # what lies in the skeleton never begins there
+            values = np.fromfile(place.file, dtype=np.int8, count=place.length, offset=place.offset)
+        else:
+            values = np.frombuffer(self.skeleton, dtype=np.int8, count=tensor.length, offset=tensor.offset)
+        return values.reshape(tensor.dims)
 
     def read(self, *, inner_types: bool = False) -> OrtModel:
         """The model as it will be in the file; its weights' offsets are 0, inner values have types where asked for."""

@@ -388,6 +388,10 @@ def write_file(plan: FilePlan, path: Path) -> WrittenFile:
 
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
     """
+    if not plan.blobs and plan.size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
+        content = plan.head + plan.body
+        path.write_bytes(content)
+        return WrittenFile(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     with HashingFile(path, plan.size_bytes) as out:
         out.write(plan.head)
         out.write(plan.body)

@@ -160,6 +160,12 @@ def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool =
     return {need: tuple(labels) for need, labels in needs.items()}
 
 
+def needs_by_build(model: OrtModel, providers: Iterable[str] = ()) -> tuple[Needs, Needs]:
+    """The needs of a minimal build and of an extended one, which optimizes every model that it loads."""
+    minimal, extended = (needs_of(model, providers=providers, extended=kind) for kind in (False, True))
+    return minimal, extended
+
+
 def replays(model: OrtModel) -> bool:
     """Whether a model has saved runtime optimizations, which take an extended build."""
     return any(graph.runtime_optimizations for graph in model.graph.walk())

@@ -13,7 +13,7 @@ names its column; what it swallows without harm (blanks, stray commas) is not.
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -25,7 +25,7 @@ from device_runner.reading import read_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.sources import SourceModel, Spool, find_models
-from pipeline.required_ops.needs import Needs, needs_of, replays
+from pipeline.required_ops.needs import Needs, needs_by_build, replays
 from pipeline.required_ops.value import (
     CUSTOM,
     INPUTS,
@@ -355,25 +355,32 @@ class ArtifactNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs_of_artifacts(
-    paths: Iterable[str | Path], *, providers: Sequence[str] = (), extended: bool = False
+    paths: Iterable[str | Path],
+    *,
+    providers: Sequence[str] = (),
+    extended: bool = False,
+    known: Mapping[str, tuple[Needs, Needs]] = {},
 ) -> tuple[list[ArtifactNeeds], list[ModelError]]:
     """The needs of all artifacts under paths that one build is to run, and the errors of those that cannot be read.
 
-    One artifact with saved optimizations makes the build an extended one, and so for all. Raises ConfigError for
-    paths without artifacts.
+    One artifact with saved optimizations makes the build an extended one, and so for all. `known` are the needs (of a
+    minimal and an extended build) of artifacts that need not be read, by name. Raises ConfigError for paths without
+    artifacts.
     """
-    read: list[tuple[str, Needs, Needs]] = []  # both kinds of build: the last artifact may decide which it is
+    read: dict[str, tuple[Needs, Needs]] = {}  # both kinds of build: the last artifact may decide which it is
     errors: list[ModelError] = []
     extended = extended or bool(providers)
     for source in find_models(paths, SUFFIXES):
+        if source.name in known:
+            read[source.name] = known[source.name]
+            continue
         try:
             model = _read(source)
-            plain, full = (needs_of(model, providers=providers, extended=kind) for kind in (False, True))
-            read.append((source.name, plain, full))
+            read[source.name] = needs_by_build(model, providers)
             extended = extended or replays(model)
         except ModelError as error:
             errors.append(ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy))
-    return [ArtifactNeeds(name=name, needs=full if extended else plain) for name, plain, full in read], errors
+    return [ArtifactNeeds(name=name, needs=needs[extended]) for name, needs in read.items()], errors
 
 
 def _read(source: SourceModel) -> OrtModel:

@@ -209,9 +209,9 @@ def test_nothing_claimed_is_the_stock_result(
     path = save(sample(), tmp_path / "model.onnx")
     model = prepare_model(load_model(SourceModel(path=str(path)), tmp_path), {})
     optimizer = Optimizer(model, ConvertContext(folder=tmp_path, where="model"))
-    found = find_claims(model, optimizer._basic, AwareSpec(providers=(NNAPI,)), tmp_path)
+    found = find_claims(model, optimizer.basic, AwareSpec(providers=(NNAPI,)), tmp_path)
     settings = SessionSettings(level=level)
-    ours, notes = save_with_claims(model, replace(found, told=frozenset()), settings, optimizer.shop)
+    ours, notes = save_with_claims(model, replace(found, claims=frozenset()), settings, optimizer.shop)
     count = [Counter(node.operator for node in parts.read().graph.nodes) for parts in (ours, optimizer.parts(settings))]
     assert (count[0], notes) == (count[1], ())
 

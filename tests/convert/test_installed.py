@@ -13,8 +13,7 @@ import pytest
 
 from device_runner.providers import PROVIDERS
 from pipeline.convert import ConvertRequest, convert_model, steps
-from pipeline.convert import aware as module
-from pipeline.convert.request import AwareSource
+from pipeline.convert.request import AwareSource, has_installed
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel
@@ -35,7 +34,7 @@ def request(folder: Path, reference: AwareSource | None) -> ConvertRequest:
 
 
 def test_a_wheel_without_the_provider_says_so(tmp_path: Path) -> None:
-    if module.has_installed(make_settings("nnapi")):
+    if has_installed(make_settings("nnapi")):
         pytest.skip("this onnxruntime has NNAPI")
     result = convert_model(request(tmp_path, AwareSource()))
     (failure,) = result.failures
