@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from pipeline.compat.defects import weight_reader
 from pipeline.convert.cache import file_digest
 from pipeline.convert.engine import Optimizer
-from pipeline.convert.request import OptimizerPlatform, SessionSettings, session_settings
+from pipeline.convert.request import OptimizerPlatform, SessionSettings, needs_of_file, session_settings
 from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize, save_optimized
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
@@ -87,6 +88,8 @@ def assert_all_say_the_same(path: Path, folder: Path) -> list[OrtParts]:
         message = model.proto.SerializeToString()
         save_optimized(message, settings, folder / "stock.ort", extra, ort_format=True, where=path.name)
         assert says(folder / "ours.ort") == says(folder / "stock.ort"), variant.name
+        needs = needs_of_file(read_ort(folder / "ours.ort"), weight_reader(folder / "ours.ort"))
+        assert needs == needs_of_file(part.read(inner_types=True), part.int8_weights), variant.name
         digest = file_digest(folder / "ours.ort")
         assert digest == file_digest(folder / "stock.ort"), variant.name
         assert digest == _digest(part, optimizer), variant.name
