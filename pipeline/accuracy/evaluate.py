@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from device_runner.files import scratch_folder
-from pipeline.accuracy.score import AccuracyResult, Answer, score
+from pipeline.accuracy.result import AccuracyResult
+from pipeline.accuracy.score import Answer, score
 from pipeline.check.many import open_artifact
 from pipeline.check.saturation import saturates_here, saturation_finding
 from pipeline.config import AccuracyConfig

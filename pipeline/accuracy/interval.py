@@ -6,11 +6,12 @@ For 0/1 metrics the interval is Tango's score interval of a difference of paired
 
 import math
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from pipeline.accuracy.result import DropVerdict
 
 CONFIDENCE = 0.95
 Z = 1.959963984540054
@@ -22,14 +23,6 @@ LEAST_SAMPLES = 10
 """With fewer a bootstrap cannot leave the few values that it draws from."""
 MOST_SAMPLES = 100_000_000
 """More are no answer to how many are needed."""
-
-
-class DropVerdict(StrEnum):
-    """Whether a drop keeps its budget: an interval decides, not the drop alone."""
-
-    WITHIN = "within"
-    OVER = "over"
-    CANNOT_TELL = "cannot tell"
 
 
 class DropInterval(NamedTuple):

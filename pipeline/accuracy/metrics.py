@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -369,17 +368,3 @@ def _vocabulary(file: Path) -> tuple[str, ...]:
             "the vocabulary cannot be read", where=str(file), why=str(error)[:300],
             remedy="give a text file in UTF-8 with the symbol of a class in each line",
         ) from error  # fmt: skip
-
-
-class OutputDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one output is from the original's over all samples; None for what is infinite or cannot be computed.
-
-    `sqnr_db` is None and `max_error` 0 where they are equal. `agreement` is the share of samples with the same top-1.
-    """
-
-    output: str
-    sqnr_db: float | None
-    psnr_db: float | None
-    cosine: float | None
-    max_error: float | None
-    agreement: float | None

@@ -10,7 +10,6 @@ import numpy as np
 from device_runner.spec import TensorFile
 from pipeline.accuracy.interval import (
     DropInterval,
-    DropVerdict,
     bootstrap_interval,
     drop_of,
     finite,
@@ -20,16 +19,8 @@ from pipeline.accuracy.interval import (
     samples_needed,
     verdict_of,
 )
-from pipeline.accuracy.metrics import (
-    METRICS,
-    Metric,
-    Needs,
-    OutputDrift,
-    Outputs,
-    class_scores,
-    find_metric,
-    looks_like_classes,
-)
+from pipeline.accuracy.metrics import METRICS, Metric, Needs, Outputs, class_scores, find_metric, looks_like_classes
+from pipeline.accuracy.result import AccuracyResult, DropVerdict, OutputDrift
 from pipeline.check.compare import read_tensor
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
@@ -46,46 +37,6 @@ class OutputsRequest(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[int | str, ...] = ()
     accuracy: AccuracyConfig = AccuracyConfig()
     data: str = ""
-
-
-class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The metric of a model and of its original on the same samples.
-
-    `labelled`: compared with labels; else with the original's own outputs, and the value is no accuracy. `drop` is how
-    much worse the model is, whichever direction is better; `drop_low` and `drop_high` bound it at 95 %. They are None
-    where a metric has no drop, the bounds also for too few samples. `p_value` is McNemar's, for 0/1 metrics with
-    labels. `verdict` is None without a budget; `samples_needed` says how many would tell, None for no such number.
-    `value` is None for infinite, and where it cannot be computed. `not_finite` counts samples on which an output has
-    NaN or infinity where the original's has numbers.
-    """
-
-    model: str
-    metric: str
-    labelled: bool
-    samples: int
-    data: str
-    value: float | None
-    reference_value: float | None = None
-    drop: float | None = None
-    drop_low: float | None = None
-    drop_high: float | None = None
-    p_value: float | None = None
-    max_drop: float | None = None
-    verdict: DropVerdict | None = None
-    samples_needed: int | None = None
-    not_finite: int = 0
-    outputs: tuple[OutputDrift, ...] = ()
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def computed(self) -> bool:
-        """Whether the metric has a value; the signal to noise of equal outputs is infinite and has no number."""
-        return self.value is not None or any(drift.max_error == 0 for drift in self.outputs)
-
-    @property
-    def refused(self) -> bool:
-        """Whether there is a budget that was not shown to be kept, or numbers of the original are lost."""
-        return bool(self.not_finite) or (self.max_drop is not None and self.verdict is not DropVerdict.WITHIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

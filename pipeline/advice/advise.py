@@ -20,7 +20,8 @@ from pipeline.advice.verdict import (
     preference,
     verdict,
 )
-from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.result import Reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, scratch
 from pipeline.core.workers import Task, needed_bytes, run_tasks

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeline.advice.verdict import FixOutcome, FixResult, ProviderSupport, gain_of, improves, standing_of
 from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, compare_outputs, read_tensor
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.core import providers
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session

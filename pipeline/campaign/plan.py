@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from device_runner.device import DeviceFacts
+from device_runner.files import tensor_bytes
 from device_runner.options import BYTES_KEY, MAPPED, Denied
 from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
 from pipeline.campaign.deny_list import denied_here
@@ -17,6 +18,7 @@ from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import looks_until
+from pipeline.check.result import Reference
 from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, Platform, RunConfig
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
@@ -36,6 +38,23 @@ class Inputs:
     labelled: TensorFile | None = None
     dimensions: dict[str, int] = field(default_factory=dict)
     outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
+
+
+OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
+"""A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""
+
+
+def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
+    """What the runs of a model are given: the reference's own inputs, and its labelled set."""
+    labelled = reference.labelled.inputs if reference.labelled else None
+    outputs = (*reference.outputs, *((reference.labelled.outputs,) if reference.labelled else ()))
+    limit_bytes = OUTPUTS_ROOM_BYTES + OUTPUTS_FACTOR * sum(map(tensor_bytes, outputs))
+    return Inputs(
+        tensors=reference.inputs,
+        labelled=labelled,
+        dimensions=dimensions,
+        outputs_limit_bytes=limit_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

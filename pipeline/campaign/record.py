@@ -6,17 +6,17 @@ import msgspec
 
 from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult
 from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.campaign.tuned import TunedModel
 from pipeline.check.compare import OutputCheck
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureMode, ModelConfig
 from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
 from pipeline.core.progress import StageTime
 from pipeline.core.variant import Level
 from pipeline.partition.placement import Placement
-from pipeline.passes.mixed import MixedSearch
+from pipeline.passes.search_result import MixedSearch
 
 
 class Host(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ from device_runner.result import Struct
 from device_runner.spec import RunOptions
 
 TUNE_VERSION: Final = 1
-FILE_NAME = "tune.json"
 
 
 class TuneOutcome(StrEnum):

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
-
 from device_runner.spec import ElementType, TensorFile
+from pipeline.check.result import LabelledSet
 from pipeline.dataset import Array, Dataset, TensorInfo, samples
 from pipeline.dataset.candidates import run_session
 from pipeline.dataset.files import write_tensor
@@ -16,20 +15,6 @@ from pipeline.dataset.files import write_tensor
 MAX_LABELLED = 10_000
 LABELLED_BYTES = 128 << 20
 """Up to so many samples, and bytes of them, are copied to a phone and run there in the first round."""
-
-
-class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
-    """The labelled set as raw files: `inputs` and `outputs` are stacked samples, first axis the sample.
-
-    `labels` has one for each. `accuracy` is the original's share of right
-    answers, None where labels are no numbers of classes.
-    """
-
-    samples: int
-    inputs: TensorFile
-    outputs: TensorFile
-    accuracy: float | None
-    labels: tuple[int | str, ...]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from pipeline.check.compare import Array, OutputCheck, Tolerance, compare_outputs, read_tensor
-from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
 from pipeline.config import CheckConfig
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError

@@ -10,8 +10,9 @@ import msgspec
 
 from device_runner.spec import TensorFile
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
-from pipeline.check.labelled import LabelledSet, labelled_set
+from pipeline.check.labelled import labelled_set
 from pipeline.check.overflow import refuted_outputs
+from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.files import make_folder
 from pipeline.dataset import Dataset, Sample, first_sample
@@ -133,43 +134,6 @@ class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     labelled: Dataset | None = None
     folder: str
     work_folder: str
-
-
-class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """Inputs and what the original model makes of them, as raw files; `notes` are findings that a user should see.
-
-    `data` says what the inputs were taken from, and `sample` which of its samples they are. `run_seconds` is how long
-    one inference took on this computer.
-    """
-
-    inputs: tuple[TensorFile, ...]
-    outputs: tuple[TensorFile, ...]
-    precision: OutputPrecision
-    labelled: LabelledSet | None = None
-    input_names: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    random_inputs: bool = False
-    run_seconds: float = 0.0
-    spans: dict[str, float] = {}
-    """Upper minus lower bound of outputs that their operators bound, by name."""
-    unsteady: tuple[str, ...] = ()
-    """Outputs that the original does not repeat when random inputs change by a rounding error."""
-    original: tuple[TensorFile, ...] = ()
-    """The float original's outputs on the same inputs; () for a model in its own precision."""
-    refuted: tuple[OutputCheck, ...] = ()
-    """Outputs that are not finite where the float original's are: no file of this precision may pass."""
-    data: Dataset = Dataset()
-    sample: str = ""
-
-    def tolerance(self, max_relative_error: float | None = None) -> Tolerance:
-        """What outputs may differ by: as asked, or what the precision brings with it."""
-        return msgspec.structs.replace(
-            usual_tolerance(self.precision, max_relative_error),
-            spans=self.spans,
-            random_inputs=self.random_inputs,
-            unsteady=self.unsteady,
-            refuted=self.refuted,
-        )
 
 
 def make_reference(request: ReferenceRequest) -> Reference:

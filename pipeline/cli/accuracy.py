@@ -10,7 +10,7 @@ from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
     from pipeline.accuracy.evaluate import AccuracyRequest
-    from pipeline.accuracy.score import AccuracyResult
+    from pipeline.accuracy.result import AccuracyResult
     from pipeline.core.workers import TaskOutcome
 
 

@@ -12,7 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.device import Device
+from device_runner.errors import RunnerError
+from device_runner.library import LibraryFacts
 from device_runner.providers import CPU
+from device_runner.spec import RunOptions
 from pipeline.compat.defects import (
     DEFECTS,
     REPLAY_NEEDS_KEY_SINCE,
@@ -26,7 +30,7 @@ from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.core.releases import NEWEST_KNOWN, Release, at_release
+from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
 from pipeline.model.ort_format import (
     DEFAULT_DOMAIN,
     OrtGraph,
@@ -189,6 +193,40 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_USE = Use()
+
+
+def use_of(options: RunOptions, session_options: Mapping[str, str]) -> Use:
+    """How run options use a library; an artifact's own session options come with it."""
+    return Use(
+        provider=options.provider,
+        provider_options=options.provider_options,
+        session_config={**session_options, **options.session_config},
+    )
+
+
+def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
+    """What a library can load and has; None for one that does not tell its release. `others` are of further ABIs."""
+    if not facts.release:
+        return None
+    return Runtime(
+        release=line_of(facts.release),
+        kind=BuildKind(facts.kind),
+        providers=frozenset(facts.providers),
+        system=facts.system,
+        abis=tuple(one.abi for one in (facts, *others)),
+    )
+
+
+def runtime_on(device: Device, library: str | None) -> Runtime | None:
+    """What a device will load files with, as far as it is known before anything runs; None where it is not.
+
+    A library that cannot be read is left to the device, which says what is wrong with it.
+    """
+    try:
+        return runtime_of(device.library_for(library).facts)
+    except (RunnerError, OSError) as error:
+        log.info("%s: its library is not known before it runs: %s", device.name, error)
+        return None
 
 
 def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> ArtifactFacts:

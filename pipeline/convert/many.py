@@ -34,6 +34,7 @@ from pipeline.convert.request import (
 )
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
 from pipeline.core.files import scratch, write_text
+from pipeline.core.output import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
@@ -43,11 +44,6 @@ from pipeline.model.sources import NamedModel, find_models, name_models
 from pipeline.partition.answer import Settings
 
 log = logging.getLogger(__name__)
-
-CONFIG_FILE = "required_operators.config"
-
-
-TYPED_CONFIG_FILE = "required_operators_and_types.config"
 
 
 def write_configs(output: Path, artifacts: Sequence[Artifact], known: Mapping[str, FileNeeds]) -> tuple[Path, ...]:

@@ -15,10 +15,10 @@ from pipeline.model.sources import NamedModel, SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Effect, Step
-from pipeline.passes.mixed import MixedSearch
 from pipeline.passes.precisions import AUTO, PRECISIONS, candidates, steps_at
 from pipeline.passes.registry import find_pass
 from pipeline.passes.run import TransformReport, TransformRequest, passes_bytes, transform
+from pipeline.passes.search_result import MixedSearch
 
 MODEL_FILE = "model.onnx"
 

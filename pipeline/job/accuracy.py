@@ -5,16 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.check.saturation import saturates_here
 from pipeline.config import Config, ModelConfig
 from pipeline.convert.precisions import PrecisionSet
+from pipeline.core.output import ARTIFACTS
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact
 from pipeline.core.workers import TaskOutcome
 from pipeline.dataset import Part, part_of
-from pipeline.job.prepare import ARTIFACTS, Prepared
+from pipeline.job.prepare import Prepared
 from pipeline.job.targets import calibration_data
 from pipeline.passes.precisions import PRECISIONS
 

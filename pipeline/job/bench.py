@@ -10,10 +10,10 @@ from pipeline.campaign.plan import PlannedRun, planned_id
 from pipeline.campaign.record import CampaignRecord, RunRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.core.files import scratch
+from pipeline.core.output import DATABASE
 from pipeline.core.progress import Progress
 from pipeline.job.devices import OpenDevices, measure_all
 from pipeline.job.folder import locked
-from pipeline.job.stored import DATABASE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

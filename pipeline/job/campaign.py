@@ -9,16 +9,17 @@ import msgspec
 from device_runner.device import Device, DeviceFacts
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
-from pipeline.campaign.plan import PlannedRun, distinct, in_modes, plan_runs, recorded
+from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
 from pipeline.config import Config
+from pipeline.core.output import ARTIFACTS
 from pipeline.core.progress import Progress
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, opened
 from pipeline.job.gate import TargetCheck, possible_runs
-from pipeline.job.judge import campaign_plan, inputs_of
+from pipeline.job.judge import campaign_plan
 from pipeline.job.predict import predict
-from pipeline.job.prepare import ARTIFACTS, QUICKER, Prepared
+from pipeline.job.prepare import QUICKER, Prepared
 from pipeline.job.record import (
     conversion_skips,
     host,

@@ -9,25 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from device_runner.files import PART, RUN_PREFIX, remove_abandoned, restore_place
-from pipeline.campaign import tuned
-from pipeline.convert.many import CONFIG_FILE, TYPED_CONFIG_FILE
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import WORK_PREFIX, make_folder, storage_errors
-from pipeline.job.prepare import ARTIFACTS, PROFILES, REFERENCES
-from pipeline.job.stored import DATABASE, KEPT
+from pipeline.core.output import ARTIFACTS, BUNDLE, DATABASE, PROFILES, REFERENCES, WRITTEN
 from pipeline.model.ort_format import parse_each_once
-from pipeline.release.bundle import BUNDLE, refuse_foreign
-from pipeline.report import html, markdown, model, trace
+from pipeline.release.manifest import refuse_foreign
 
 LOCK = ".lock"
 MARKS = (LOCK, DATABASE)
 """A folder with one of these is a job's; what else it has was written by jobs before."""
-
-WRITTEN = (
-    model.FILE_NAME, html.FILE_NAME, markdown.FILE_NAME, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES,
-    PROFILES, BUNDLE, tuned.FILE_NAME, trace.FILE_NAME, KEPT,
-)  # fmt: skip
-"""What a job writes there, over what has these names."""
 
 
 @contextlib.contextmanager

@@ -11,18 +11,17 @@ from pathlib import Path
 import msgspec
 
 from device_runner.device import Device
-from device_runner.spec import RunOptions
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.record import Skipped
-from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts
+from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts, runtime_on, use_of
 from pipeline.config import BuildKind, Config, Target
 from pipeline.core.errors import Finding, Severity, errors
+from pipeline.core.output import ARTIFACTS
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled
-from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.targets import oldest_release
 from pipeline.release.choose import Choice
-from pipeline.release.shipped import budget_findings, runtime_on, shipped_library
+from pipeline.release.shipped import budget_findings, shipped_library
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts
 
 
@@ -89,15 +88,6 @@ def possible_runs(
         else:
             possible.append(planned)
     return possible, impossible
-
-
-def use_of(options: RunOptions, session_options: Mapping[str, str]) -> Use:
-    """How run options use a library; an artifact's own session options come with it."""
-    return Use(
-        provider=options.provider,
-        provider_options=options.provider_options,
-        session_config={**session_options, **options.session_config},
-    )
 
 
 def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:

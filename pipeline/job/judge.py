@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import tensor_bytes
 from device_runner.result import RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import OutputsRequest, measure_outputs
@@ -15,32 +14,16 @@ from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import Prediction
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
 from pipeline.config import AccuracyConfig, CheckConfig, Config
 from pipeline.core.errors import PipelineError
-from pipeline.job.prepare import ARTIFACTS, PROFILES
+from pipeline.core.output import ARTIFACTS, PROFILES
 
 log = logging.getLogger(__name__)
 
 ON_THIS_PROCESSOR = ("local", "android-host:", "linux-host:")
 """What the names of devices begin with that are processes of this computer."""
-
-OUTPUTS_FACTOR, OUTPUTS_ROOM_BYTES = 4, 16 << 20
-"""A device's outputs may be larger than the original's (detections of a model in half precision), within reason."""
-
-
-def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
-    """What the runs of a model are given: the reference's own inputs, and its labelled set."""
-    labelled = reference.labelled.inputs if reference.labelled else None
-    outputs = (*reference.outputs, *((reference.labelled.outputs,) if reference.labelled else ()))
-    limit_bytes = OUTPUTS_ROOM_BYTES + OUTPUTS_FACTOR * sum(map(tensor_bytes, outputs))
-    return Inputs(
-        tensors=reference.inputs,
-        labelled=labelled,
-        dimensions=dimensions,
-        outputs_limit_bytes=limit_bytes,
-    )
 
 
 def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:

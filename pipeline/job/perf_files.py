@@ -14,14 +14,12 @@ from device_runner.spec import OptimizationLevel, RunOptions, TensorFile
 from pipeline.campaign.deny_list import denied_here, known_denied
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun
 from pipeline.campaign.record import Skipped
-from pipeline.compat.rules import first_error, judged, read_artifacts
+from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on, use_of
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import Feeds, FeedsRequest, make_feeds
-from pipeline.job.gate import use_of
-from pipeline.release.shipped import runtime_on
 
 Judge: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
 """What speaks against running a file, by its name, with options."""

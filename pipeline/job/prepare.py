@@ -19,11 +19,12 @@ from pipeline.check.many import (
     check_all_inputs,
     make_references,
 )
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, wanted_variants
 from pipeline.convert.many import Converted, convert_models
 from pipeline.convert.precisions import PrecisionSet, make_precisions
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
+from pipeline.core.output import ARTIFACTS, REFERENCES
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.dataset import dataset_of, labelled_data
@@ -81,15 +82,6 @@ def left_out(config: Config) -> str:
         f"quick: {less.measure.rounds} of {config.measure.timed_rounds} rounds, {seconds}{variants}. "
         "Run it without --quick before a release."
     )
-
-
-ARTIFACTS = "artifacts"
-
-REFERENCES = "reference"
-"""The folder in which a job leaves raw tensors of the original models, one folder for each model."""
-
-PROFILES = "profiles"
-"""The folder of traces in a job's output folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

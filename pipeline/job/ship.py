@@ -9,16 +9,15 @@ from typing import Any, Literal
 import msgspec
 
 from pipeline.config import Config, ModelConfig
-from pipeline.convert.many import TYPED_CONFIG_FILE
 from pipeline.core.errors import Finding, PipelineError, errors
 from pipeline.core.features import Place
 from pipeline.core.files import sha256_of, write_text
+from pipeline.core.output import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.job.assemble import Assembled
 from pipeline.job.gate import check_shipping, unshipped
-from pipeline.job.prepare import ARTIFACTS, REFERENCES
 from pipeline.ort_build.history import added_by_operator
-from pipeline.release.bundle import BUNDLE, make_bundle
+from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, libraries_of, library_name, runs_of, signature_of
 from pipeline.release.manifest import (

@@ -18,14 +18,13 @@ from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import write_bytes, write_text
+from pipeline.core.output import DATABASE, KEPT, PAGE, REPORT, RESULTS, TRACE, TUNING
 from pipeline.core.progress import StageTime
 from pipeline.report import model
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled  # with the writers: 0.2 s that a history does not wait for
 
-DATABASE = "results.sqlite"
-KEPT = "campaign.json"
 REPORT_BYTES = 512 << 20
 """Most that is read of a results.json: a thousand rows have a few megabytes."""
 
@@ -187,9 +186,9 @@ def write_reports(assembled: "Assembled", folder: Path) -> None:
 
     report = assembled.report
     timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
-    write_bytes(folder / trace.FILE_NAME, timeline)
-    write_bytes(folder / model.FILE_NAME, model.encode(assembled.report))
-    write_text(folder / markdown.FILE_NAME, markdown.render(assembled.report))
-    write_text(folder / html.FILE_NAME, html.render(assembled.report, assembled.measured, assembled.earlier))
+    write_bytes(folder / TRACE, timeline)
+    write_bytes(folder / RESULTS, model.encode(assembled.report))
+    write_text(folder / REPORT, markdown.render(assembled.report))
+    write_text(folder / PAGE, html.render(assembled.report, assembled.measured, assembled.earlier))
     if assembled.report.tuned:
-        write_bytes(folder / tuned.FILE_NAME, tuned.encode(assembled.report.tuned))
+        write_bytes(folder / TUNING, tuned.encode(assembled.report.tuned))

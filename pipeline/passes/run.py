@@ -20,9 +20,10 @@ from pipeline.model.onnx_model import content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Feeds, Model, PassContext, PassResult, Step, StepChange
-from pipeline.passes.mixed import MixedSearch, search_of
+from pipeline.passes.mixed import search_of
 from pipeline.passes.registry import find_pass, run_passes
 from pipeline.passes.save import DATA_SUFFIX, SavedModel, save_model
+from pipeline.passes.search_result import MixedSearch
 from pipeline.passes.verify import Verification, verify
 
 LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxslim", "onnx-ir", "sympy")

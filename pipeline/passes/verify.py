@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
-from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.result import Reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import make_folder
 from pipeline.dataset import Dataset, TensorInfo

@@ -33,6 +33,7 @@ from pipeline.release.manifest import (
     content_digest,
     encode_manifest,
     failures,
+    refuse_foreign,
     sealed,
     verify_bundle,
 )
@@ -41,9 +42,6 @@ from pipeline.release.selection import selection, selection_text
 from pipeline.release.update import ROLLBACK
 
 README_FILE = "README.md"
-
-BUNDLE = "bundle"
-"""The folder of what ships in a job's output folder."""
 
 HEAD = """\
 # {name}: how to use this bundle
@@ -301,19 +299,6 @@ def make_bundle(
         with storage_errors(folder):
             take_place(building, folder)
     return manifest
-
-
-def refuse_foreign(folder: Path) -> None:
-    """Raise when `folder` holds something that is no bundle: it would be lost."""
-    if not folder.exists() or (folder / MANIFEST_FILE).is_file():
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
-        raise ConfigError(
-            "this folder is no bundle of ours",
-            where=str(folder),
-            why=f"it is not empty and has no {MANIFEST_FILE}; making the bundle would delete what is there",
-            remedy="move it away, or choose another folder with --output",
-        )
 
 
 def refuse_inside(bundle: Path, output: Path, option: str) -> None:

@@ -12,7 +12,7 @@ from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFil
 from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS
 from pipeline.campaign.plan import plan_runs
 from pipeline.check.many import tolerance_for
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target
 from pipeline.core.files import sha256_of
 from pipeline.dataset import preprocess_of

@@ -445,3 +445,16 @@ def _refusal(folder: Path, findings: list[str]) -> CheckFailed:
         why="; ".join(findings[:MOST_FINDINGS]) + (f"; and {more:,} more" if more > 0 else ""),
         remedy="get the bundle from its source again, or make it again",
     )
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise when `folder` holds something that is no bundle: it would be lost."""
+    if not folder.exists() or (folder / MANIFEST_FILE).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise ConfigError(
+            "this folder is no bundle of ours",
+            where=str(folder),
+            why=f"it is not empty and has no {MANIFEST_FILE}; making the bundle would delete what is there",
+            remedy="move it away, or choose another folder with --output",
+        )

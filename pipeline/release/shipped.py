@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.library import PAGE_BYTES, LibraryFacts, find_archive, is_archive, name_of, resolve_all, small_pages
-from pipeline.compat.rules import Runtime
+from pipeline.compat.rules import Runtime, runtime_of
 from pipeline.config import APPLE, BuildConfig, BuildKind, Config, Platform, Target, takes_package
 from pipeline.core.abis import abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, Finding, Severity, finding_of
@@ -153,19 +152,6 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     )
 
 
-def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
-    """What a library can load and has; None for one that does not tell its release. `others` are of further ABIs."""
-    if not facts.release:
-        return None
-    return Runtime(
-        release=line_of(facts.release),
-        kind=BuildKind(facts.kind),
-        providers=frozenset(facts.providers),
-        system=facts.system,
-        abis=tuple(one.abi for one in (facts, *others)),
-    )
-
-
 def _no_abi(target: Target, missing: Iterable[str], found: Mapping[str, LibraryFacts]) -> Finding:
     return Finding(
         severity=Severity.ERROR, what=f"the library that ships has nothing for {', '.join(missing)}",
@@ -215,15 +201,3 @@ def budget_findings(libraries: Iterable[ShippedLibrary], config: Config) -> tupl
         for abi, size in library.sizes.items():
             sizes[abi] = max(size, sizes.get(abi, 0))
     return check_budget(sizes, config.build.max_library_bytes)
-
-
-def runtime_on(device: Device, library: str | None) -> Runtime | None:
-    """What a device will load files with, as far as it is known before anything runs; None where it is not.
-
-    A library that cannot be read is left to the device, which says what is wrong with it.
-    """
-    try:
-        return runtime_of(device.library_for(library).facts)
-    except (RunnerError, OSError) as error:
-        log.info("%s: its library is not known before it runs: %s", device.name, error)
-        return None

@@ -12,8 +12,9 @@ import msgspec
 
 from device_runner.library import release_of
 from pipeline.config import BuildKind, Config, Target
-from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
+from pipeline.convert.many import config_texts
 from pipeline.core.errors import CheckFailed
+from pipeline.core.output import TYPED_CONFIG_FILE
 from pipeline.core.releases import range_of
 from pipeline.model.ort_format import read_ort
 from pipeline.release.manifest import AppRule, Content, Fallback, Manifest, ModelSignature, Shipped

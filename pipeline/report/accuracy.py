@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.accuracy.interval import LEAST_SAMPLES, DropVerdict
-from pipeline.accuracy.metrics import METRICS, OutputDrift
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.interval import LEAST_SAMPLES
+from pipeline.accuracy.metrics import METRICS
+from pipeline.accuracy.result import AccuracyResult, DropVerdict, OutputDrift
 from pipeline.config import MetricName
 from pipeline.core.groups import counted
 from pipeline.report.model import Row

@@ -38,7 +38,6 @@ from pipeline.report.proof import proof_listing
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import visible
 
-FILE_NAME = "report.html"
 MOST_ROWS = 150
 """Rows with pictures: of larger campaigns only what ships has them, and all rows are one table without a script."""
 MOST_DRAWN = 12

@@ -12,7 +12,7 @@ from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.core.features import Place
 from pipeline.core.groups import grouped
 from pipeline.core.variant import Artifact
-from pipeline.passes.mixed import LayerLoss, Trial
+from pipeline.passes.search_result import LayerLoss, Trial
 from pipeline.report import wording
 from pipeline.report.accuracy import REPORT_HEAD, report_cells
 from pipeline.report.model import CampaignReport, Row

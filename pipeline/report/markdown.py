@@ -16,7 +16,6 @@ from pipeline.report.profiles import changes, fallbacks, fusions, operators, sum
 from pipeline.report.proof import proof_listing
 from pipeline.report.wording import visible
 
-FILE_NAME = "report.md"
 SPECIAL = re.compile(r"[\\`*\[\]<>#|~$&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=:)//|(?<=www)\.")
 OPENING = re.compile(r"^(\s+|[-+=]|\d+[.)])")
 

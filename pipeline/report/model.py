@@ -24,6 +24,7 @@ from pipeline.check.library_proof import LibraryProof
 from pipeline.config import null_last
 from pipeline.core.documents import decode_document
 from pipeline.core.errors import Finding, PipelineError
+from pipeline.core.output import RESULTS
 from pipeline.core.variant import Artifact
 from pipeline.partition.placement import Placement
 from pipeline.report.profile_view import Profiled, ProfileView
@@ -183,15 +184,12 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     """Of each model and provider with rules, the graph that it claims most of."""
 
 
-FILE_NAME = "results.json"
-
-
 def encode(report: CampaignReport) -> bytes:
     """The bytes of results.json: keys in the order of the schema, names and counts sorted, ending in a newline."""
     return msgspec.json.format(msgspec.json.encode(report, order="deterministic"), indent=2) + b"\n"
 
 
-def decode(content: bytes, where: str = FILE_NAME) -> CampaignReport:
+def decode(content: bytes, where: str = RESULTS) -> CampaignReport:
     """A report from the bytes of results.json; raises PipelineError for what is none, or a later version's."""
     try:
         report = decode_document(content, CampaignReport, where)

@@ -16,8 +16,6 @@ from pipeline.campaign.record import RunRecord
 from pipeline.core.progress import StageTime
 from pipeline.report.wording import visible
 
-FILE_NAME = "trace.json.gz"
-
 Event = dict[str, Any]
 
 THREAD = 1

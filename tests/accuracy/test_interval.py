@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipeline.accuracy.interval import (
     DropInterval,
-    DropVerdict,
     bootstrap_interval,
     mcnemar,
     paired_interval,
@@ -18,6 +17,7 @@ from pipeline.accuracy.interval import (
     samples_needed,
     verdict_of,
 )
+from pipeline.accuracy.result import DropVerdict
 
 
 def likeliest_gain(lost: int, gained: int, count: int, drop: float) -> float:

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
-from pipeline.accuracy.interval import DropVerdict
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.config import AccuracyConfig
 from pipeline.core.ort_session import PREPACKING, HostSession, make_session
 from pipeline.core.variant import Level
@@ -21,9 +20,10 @@ from pipeline.dataset.dataset import Part
 from pipeline.model.onnx_model import load_model, loadable
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Model, PassContext
-from pipeline.passes.mixed import MixedOptions, MixedSearch, mixed_precision, search_of
+from pipeline.passes.mixed import MixedOptions, mixed_precision, search_of
 from pipeline.passes.registry import parse_step
 from pipeline.passes.run import transform_file
+from pipeline.passes.search_result import MixedSearch
 from pipeline.passes.static import StaticOptions, static_qdq
 from tests.dataset.test_first_hour import take
 from tests.python_packages import download

@@ -12,13 +12,14 @@ import pytest
 from PIL import Image, ImageChops, ImageStat
 
 from device_runner.result import Conditions
+from pipeline.core.output import TRACE
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
 from pipeline.report.model import CampaignReport
 from pipeline.report.profile_view import profile_views
 from pipeline.report.rows import MeasuredRow
-from pipeline.report.trace import FILE_NAME, encode
+from pipeline.report.trace import encode
 from tests.browser.conftest import Browser, Open, Opened
 from tests.command import ort_mobile
 from tests.conftest import ROOT
@@ -326,7 +327,7 @@ def test_speedscope_opens_the_trace(browser: Browser, tmp_path: Path) -> None:
     stage = StageTime(
         name="convert", steps=2, started_at="2026-01-31T07:59:00.000Z", elapsed_ns=9 * 10**8, host="lab-7"
     )
-    (tmp_path / FILE_NAME).write_bytes(encode("mnist", "c0ffee", runs, [stage]))
+    (tmp_path / TRACE).write_bytes(encode("mnist", "c0ffee", runs, [stage]))
     page = browser.new_page()
     opened = Opened(page=page)
     page.on("request", lambda request: opened.requests.append(request.url))
@@ -334,11 +335,11 @@ def test_speedscope_opens_the_trace(browser: Browser, tmp_path: Path) -> None:
     page.on("console", lambda message: opened.complaints.extend([message.text] if message.type == "error" else []))
     page.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
     page.goto((tmp_path / "dist" / "release" / "index.html").as_uri())
-    page.locator("input[type=file]").set_input_files(tmp_path / FILE_NAME)
+    page.locator("input[type=file]").set_input_files(tmp_path / TRACE)
     page.get_by_text("ort-mobile on lab-7").first.wait_for()
     page.keyboard.press("n")
     page.get_by_text("d of lab-7").first.wait_for()
-    assert page.title().startswith(FILE_NAME)
+    assert page.title().startswith(TRACE)
     page.close()
     assert opened.complaints == []
     assert all(url.startswith(("file:", "blob:", "data:")) for url in opened.requests)

@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.check import labelled
 from pipeline.check.compare import read_tensor
-from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.result import Reference
 from pipeline.config import ModelConfig
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, labelled_data

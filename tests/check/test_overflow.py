@@ -8,7 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pipeline.check.compare import compare_outputs, read_tensor, remedy_of, sqnr_db
-from pipeline.check.reference import Reference, ReferenceRequest, make_reference
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.result import Reference
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Step
 from pipeline.passes.run import TransformRequest, transform

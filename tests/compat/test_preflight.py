@@ -8,7 +8,7 @@ import pytest
 
 from device_runner.library import Name, keep
 from device_runner.local import LocalDevice, wheel_library
-from pipeline.compat.rules import ArtifactFacts, Runtime, Use, first_error, judged, read_artifacts
+from pipeline.compat.rules import ArtifactFacts, Runtime, Use, first_error, judged, read_artifacts, runtime_on
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig, read_config
 from pipeline.config.tables import AppleRelease, BuildConfig, BuildKind, ReleaseConfig
 from pipeline.core.errors import Severity, errors
@@ -16,7 +16,7 @@ from pipeline.core.releases import Release
 from pipeline.core.variant import Style
 from pipeline.job.gate import possible_runs
 from pipeline.job.targets import oldest_release
-from pipeline.release.shipped import budget_findings, library_release, planned_runtime, runtime_on, shipped_library
+from pipeline.release.shipped import budget_findings, library_release, planned_runtime, shipped_library
 from tests.library.library_files import library, official_aar, official_jar, texts
 from tests.onnx_samples import linear
 from tests.ort_models import convert

@@ -8,7 +8,8 @@ import pytest
 
 from device_runner.files import scratch_folder
 from pipeline.core.errors import ConfigError, ExitCode
-from pipeline.job.folder import WRITTEN, locked
+from pipeline.core.output import WRITTEN
+from pipeline.job.folder import locked
 from pipeline.release.manifest import MANIFEST_FILE
 
 KILLED = """

@@ -10,10 +10,10 @@ import pytest
 
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.check.compare import OutputPrecision
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
-from pipeline.convert.many import CONFIG_FILE
+from pipeline.core.output import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job.ship import bundled_name
 from pipeline.release import contents

@@ -8,9 +8,10 @@ import pytest
 
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError
+from pipeline.core.output import DATABASE, KEPT
 from pipeline.features.pairs.sources import read_side
 from pipeline.job.record import resume, stored_config
-from pipeline.job.stored import DATABASE, KEPT, keep_campaign, kept_campaigns, list_campaigns, stored
+from pipeline.job.stored import keep_campaign, kept_campaigns, list_campaigns, stored
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN
 from tests.command import ort_mobile
 from tests.onnx_samples import linear, save

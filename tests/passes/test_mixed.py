@@ -20,17 +20,15 @@ from pipeline.passes.base import Feeds, Model, PassContext, Step
 from pipeline.passes.mixed import (
     VERY_GOOD_DB,
     Evaluator,
-    LayerLoss,
     MixedOptions,
-    MixedSearch,
     PartitionCount,
-    Trial,
     mixed_precision,
     provider_settings,
     search_of,
     sqnr_db,
 )
 from pipeline.passes.registry import run_passes
+from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
 from pipeline.passes.static import quantize
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, saved
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import ElementType
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
 from pipeline.release.manifest import AppRule, ModelSignature, Shipped, TensorSignature, verify_bundle

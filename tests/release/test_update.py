@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from device_runner.spec import RunOptions
-from pipeline.convert.many import TYPED_CONFIG_FILE, config_texts
+from pipeline.convert.many import config_texts
 from pipeline.core.errors import CheckFailed
+from pipeline.core.output import TYPED_CONFIG_FILE
 from pipeline.release.manifest import AppRule, Fallback, ModelSignature, TensorSignature, verify_bundle
 from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
 from tests.features.updates.test_delta import bundle, code, files_of, run

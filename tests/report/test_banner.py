@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy, Host, ModelFacts
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputCheck

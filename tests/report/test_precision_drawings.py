@@ -4,10 +4,10 @@ import re
 
 import msgspec
 
-from pipeline.accuracy.score import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.core.variant import Level, Variant
-from pipeline.passes.mixed import LayerLoss, MixedSearch, Trial
+from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
 from pipeline.report import drawing, html, markdown, model
 from pipeline.report.model import CampaignReport
 from tests.report.test_html import Page

@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline.config import AndroidRelease, Telemetry
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import ConfigError
+from pipeline.core.output import BUNDLE
 from pipeline.features.android.ai_pack import AiPack, ai_pack, pack_name, write_pack
 from pipeline.features.android.facade import java_class
 from pipeline.features.android.maven import (
@@ -29,7 +30,6 @@ from pipeline.features.android.package import AndroidPackage, android_package, j
 from pipeline.features.android.runtime import RuntimePackage, runtime_package
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.release.app_models import target_in
-from pipeline.release.bundle import BUNDLE
 from pipeline.release.manifest import Manifest
 from pipeline.release.shipped import release_for
 

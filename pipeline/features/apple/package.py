@@ -15,13 +15,13 @@ from device_runner.files import staging_folder, take_place
 from pipeline.config import AppleRelease, Telemetry
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_text
+from pipeline.core.output import BUNDLE
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, SwiftPackageVersion, line_of
 from pipeline.features.apple.facade import SWIFT_WORDS, TAKEN, resource, swift_class, swift_sources, warnings
 from pipeline.features.apple.runtime import ARCHIVE, BINDINGS, OwnRuntime, own_runtime, refuse_unfit
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.release.app_code import comment_text, swift_text
 from pipeline.release.app_models import class_name, target_in, target_of
-from pipeline.release.bundle import BUNDLE
 from pipeline.release.manifest import Manifest, Shipped
 from pipeline.release.selection import rows_of
 from pipeline.release.shipped import release_for

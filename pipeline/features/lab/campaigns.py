@@ -23,6 +23,7 @@ from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import safe_name
+from pipeline.core.output import ARTIFACTS
 from pipeline.core.progress import Progress, StageLog, duration_text
 from pipeline.features.lab.carry import carried_files, fetched, lab_versions
 from pipeline.features.lab.queue import (
@@ -42,7 +43,6 @@ from pipeline.job.campaign import JobOptions
 from pipeline.job.devices import EndedCampaign
 from pipeline.job.folder import locked
 from pipeline.job.predict import Predicted, predict
-from pipeline.job.prepare import ARTIFACTS
 from pipeline.job.result import JobResult, close_job
 from pipeline.job.run import prepared_job
 from pipeline.job.stored import keep_campaign

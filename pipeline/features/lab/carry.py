@@ -16,18 +16,18 @@ from device_runner.files import cache_folder
 from device_runner.probe.build import units
 from device_runner.spec import TensorFile
 from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.plan import PlannedRun, distinct, in_modes, plan_runs, planned_id
+from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, plan_runs, planned_id
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.config import Target
+from pipeline.core.output import ARTIFACTS, REFERENCES
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Artifact
 from pipeline.features.lab.queue import checked_id, fetch_file, file_in, files_of
 from pipeline.job.devices import libraries_by_device
-from pipeline.job.judge import campaign_plan, inputs_of
+from pipeline.job.judge import campaign_plan
 from pipeline.job.predict import predict
-from pipeline.job.prepare import ARTIFACTS, REFERENCES
 from pipeline.job.record import versions
 from pipeline.job.targets import oldest_release
 

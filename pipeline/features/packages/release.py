@@ -17,9 +17,9 @@ from pipeline.check.library_proof import CLAIMS, ProofRow
 from pipeline.config import Config, Gate, Platform
 from pipeline.core.errors import BUDGET, Finding, Severity
 from pipeline.core.features import Place
+from pipeline.core.output import BUNDLE
 from pipeline.job.assemble import Assembled
 from pipeline.release.attestation import Signed, sign
-from pipeline.release.bundle import BUNDLE
 from pipeline.release.contents import libraries_of, library_name
 from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle

@@ -213,7 +213,7 @@ def _opened(folder: Path | None, place: str, name: str) -> Iterator["tuple[Store
 
 
 def _url(place: str) -> str:
-    from pipeline.job.stored import DATABASE
+    from pipeline.core.output import DATABASE
 
     if "://" in place:
         return place

@@ -11,20 +11,18 @@ from device_runner.files import sha256
 from device_runner.reading import read_regular
 from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import Inputs, PlannedRun, run_of
+from pipeline.campaign.plan import Inputs, PlannedRun, inputs_of, run_of
 from pipeline.campaign.record import Host
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
 from pipeline.campaign.store.errors import hidden
 from pipeline.config import MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.core.output import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
 from pipeline.core.variant import Artifact, in_precision
 from pipeline.features.pairs.comparison import ComparedSide
 from pipeline.features.pairs.history import History
-from pipeline.job.judge import inputs_of
 from pipeline.job.perf_files import PerfOrder, inputs_of_files
-from pipeline.job.prepare import ARTIFACTS, REFERENCES
-from pipeline.job.stored import DATABASE, REPORT_BYTES, has_campaigns, own_campaign, stored
-from pipeline.release.bundle import BUNDLE
+from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
 from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, read_manifest, verify_bundle
 from pipeline.report import model
 from pipeline.report.model import CampaignReport, Row
@@ -59,7 +57,7 @@ def _of_path(path: Path, campaign: str) -> CampaignReport:
             return _of_bundle(path)
         if (path / DATABASE).is_file() or (campaign and has_campaigns(path)):
             return _stored(path, None, campaign)
-        return _of_document(path / model.FILE_NAME)
+        return _of_document(path / RESULTS)
     try:
         head = read_regular(path, REPORT_BYTES)[: len(SQLITE)]
     except OSError as error:
@@ -76,7 +74,7 @@ def _of_document(path: Path) -> CampaignReport:
         content = read_regular(path, REPORT_BYTES)
     except OSError as error:
         raise ConfigError(
-            f"there is no {model.FILE_NAME} here", where=str(path), why=error.strerror or str(error),
+            f"there is no {RESULTS} here", where=str(path), why=error.strerror or str(error),
             remedy="name results.json, results.sqlite, an output folder or a bundle of ort-mobile",
         ) from error  # fmt: skip
     return model.decode(content, str(path))

@@ -19,6 +19,7 @@ from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.tuned import TunedModel, TuneOutcome
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.output import ARTIFACTS
 from pipeline.core.progress import Progress
 from pipeline.features.tune.device_search import CONFIRM_ROUNDS, TIMED, DeviceSearch, ModelSearch, found_by, left_out
 from pipeline.features.tune.search import optuna_package
@@ -26,7 +27,7 @@ from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, 
 from pipeline.job.campaign import CampaignJob
 from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
 from pipeline.job.predict import Predicted, predict
-from pipeline.job.prepare import ARTIFACTS, Prepared
+from pipeline.job.prepare import Prepared
 
 log = logging.getLogger(__name__)
 

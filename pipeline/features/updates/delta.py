@@ -36,7 +36,7 @@ from pipeline.core.files import (
 )
 from pipeline.features.updates.words import Region, filled, from_words, gaps_of, refuse_outside, regions_of, words_of
 from pipeline.release.attestation import verify_signed
-from pipeline.release.bundle import refuse_foreign, refuse_inside
+from pipeline.release.bundle import refuse_inside
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     OWN_FILES,
@@ -45,6 +45,7 @@ from pipeline.release.manifest import (
     Manifest,
     manifest_digest,
     read_manifest,
+    refuse_foreign,
     refuse_unproven,
     verify_bundle,
 )

@@ -17,7 +17,7 @@ from pipeline.campaign.plan import in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
 from pipeline.campaign.store import Store
 from pipeline.check.compare import OutputPrecision
-from pipeline.check.reference import Reference
+from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, RunConfig
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.lab.campaigns import most_runs
