@@ -106,7 +106,7 @@ def _gate(assembled: "Assembled", folder: Path) -> None:
     """Show what speaks against shipping, and raise CheckFailed for what must not."""
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import BUDGET, CheckFailed, errors
-    from pipeline.job.gate import check_shipping
+    from pipeline.job.ship import check_shipping
 
     findings = check_shipping(assembled, folder)
     show_findings(findings)

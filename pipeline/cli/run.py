@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from device_runner.spec import RunOptions
     from pipeline.config import Config
     from pipeline.dataset import Dataset
-    from pipeline.job import campaign, result
+    from pipeline.job import campaign, ship
     from pipeline.job import run as job
 
 
@@ -449,7 +449,7 @@ def completed_job(
     options: "campaign.JobOptions",
     measure: "job.Measure | None" = None,
     nothing: str = NOTHING_MEASURED,
-) -> "result.JobResult":
+) -> "ship.JobResult":
     """Do a job; one that is interrupted ends the command with what is kept (`nothing` measured yet) and how to go on.
 
     `measure` is how its campaign is measured: by default in rounds.

@@ -11,7 +11,7 @@ from pipeline.campaign.options import options_name
 from pipeline.cli.outputs import Outputs
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job.assemble import Assembled
-from pipeline.job.result import JobResult
+from pipeline.job.ship import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.report.layout import failed_lines
 from pipeline.report.terminal import show_report

@@ -16,7 +16,7 @@ from pipeline.config import MeasureMode, Target
 from pipeline.core.errors import warning
 from pipeline.core.features import Place
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.profiles import profiles_of, unexpected
+from pipeline.job.predict import profiles_of, unexpected
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections, suits
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, Withheld
 from pipeline.report.modes import mode_rows

@@ -1,19 +1,302 @@
-"""What measuring needs: devices that are ready, an open store, a scratch folder and progress, whatever it is for."""
+"""Devices that are ready and a store of what they measured: what every command that measures works with.
+
+They are found, opened or left out with the reason; and options that crash them are found.
+"""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
+import msgspec
+
+from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_selector, open_device
+from device_runner.errors import RunnerError, SpecError
+from device_runner.options import Denied
+from device_runner.result import FailureKind, RunResult, host_name
+from pipeline.campaign.deny_list import blame
+from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, planned_id
-from pipeline.campaign.record import CampaignRecord, RunRecord
+from pipeline.campaign.record import CampaignRecord, FailureRow, RunRecord, Skipped
 from pipeline.campaign.store import Store, open_store
+from pipeline.config import Platform, Target
+from pipeline.core.errors import MissingError
 from pipeline.core.files import scratch
 from pipeline.core.output import DATABASE
-from pipeline.core.progress import Progress
-from pipeline.job.devices import OpenDevices, measure_all
-from pipeline.job.folder import locked
+from pipeline.core.progress import Progress, duration_text
+from pipeline.job.stored import locked
+
+log = logging.getLogger(__name__)
+
+LEASE_POLL_SECONDS = 0.5
+"""How often a device that another process has is tried again; it notices nothing of that."""
+
+AT_ONCE = 32
+"""Devices that are opened at the same time: each waits for its device most of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenDevices:
+    """Devices that are ready, their facts, and why the others are not used."""
+
+    devices: dict[str, Device]
+    facts: dict[str, DeviceFacts]
+    unusable: tuple[Skipped, ...]
+
+    def away(self, wanted: Iterable[str], stored: Iterable[DeviceFacts]) -> Iterator[UnfinishedDevice]:
+        """Devices of a resumed campaign that could not be opened this time; another host's are its own concern."""
+        reasons = {one.device: one.text for one in self.unusable}
+        hosts = {facts.name: facts.host for facts in stored}
+        for name in sorted(wanted):
+            if name not in self.devices and hosts.get(name, "") in ("", host_name()):
+                yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedCampaign:
+    """A campaign after its runs: devices that could not finish, and options newly denied."""
+
+    campaign: CampaignRecord
+    left: tuple[UnfinishedDevice, ...] = ()
+    denied: tuple[Denied, ...] = ()
+
+
+def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
+    """Waits so long in all for a device that another process has, and says once who has it; not after `stop`."""
+    deadline = time.monotonic() + seconds
+    told: set[str] = set()
+
+    def waiting(holder: str) -> bool:
+        left = deadline - time.monotonic()
+        if left <= 0 or stop.is_set():
+            return False
+        if holder not in told:
+            log.warning("%s: waits at most %s: %s", name, duration_text(left), holder)
+            told.add(holder)
+        stop.wait(min(LEASE_POLL_SECONDS, left))
+        return True
+
+    return waiting
+
+
+@contextlib.contextmanager
+def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[OpenDevices]:
+    """One device, waited for while another process has it; raises what `open_device` and `require_library` raise."""
+    with open_device(name, patience(name, wait_seconds, threading.Event())) as device:
+        require_library([device], library)
+        yield OpenDevices(devices={device.name: device}, facts={device.name: device.facts()}, unusable=())
+
+
+def require_library(devices: Iterable[Device], library: str | None) -> None:
+    """Raise what is wrong with a library that was named, where none of the devices has it.
+
+    What single devices lack is a failure of their runs alone, as is what a device misses for which none was named.
+    """
+    refused: list[RunnerError] = []
+    for device in devices if library else ():
+        try:
+            device.library_for(library)
+        except RunnerError as error:
+            refused.append(error)
+        else:
+            return
+    if refused:
+        raise refused[0]
+
+
+def require_devices(names: Sequence[str], library: str | None, wait_seconds: float) -> None:
+    """Raise at once what would end a job at its first run: no device is there, or none has the library that was named.
+
+    Nothing is held afterwards. A device that another process has is there where the job is going to wait for it.
+    """
+    held: list[str] = []
+
+    def note(holder: str) -> bool:
+        held.append(holder)
+        return False
+
+    try:
+        # adb forgets a network phone that does not answer when it is opened: the job itself must still meet it
+        with opened(found(names, ready=True)[0] or names, waiting=note) as field:
+            require_library(field.devices.values(), library)
+    except MissingError:
+        if not (held and wait_seconds):
+            raise
+
+
+@contextlib.contextmanager
+def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | None = None) -> Iterator[OpenDevices]:
+    """Open the devices, all at once; those that cannot be used are left out with their reason.
+
+    Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once. Instead `waiting`,
+    where it is given, decides.
+    Raises SpecError for a name that no device can have, MissingError when no device is ready.
+    """
+    wanted, unusable = found(names)
+    with contextlib.ExitStack() as stack:
+        devices, facts = {}, {}
+        for one in _open_all(wanted, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
+            if isinstance(one, Skipped):
+                unusable.append(one)
+            else:
+                devices[one[0].name], facts[one[0].name] = one
+        if not devices:
+            raise MissingError(
+                "no device is ready",
+                where=", ".join(names),
+                why="; ".join(f"{one.device}: {one.text}" for one in unusable) or "none is connected",
+                remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
+            )
+        yield OpenDevices(devices=devices, facts=facts, unusable=tuple(unusable))
+
+
+def _open_all(
+    names: Sequence[str], stack: contextlib.ExitStack, waiting: Callable[[str, threading.Event], Waiting]
+) -> list[tuple[Device, DeviceFacts] | Skipped]:
+    """What `_open` gives for each, in their order."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(_open, name, stack, waiting(name, stop)) for name in names]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            raise
+
+
+def _open(name: str, stack: contextlib.ExitStack, waiting: Waiting) -> tuple[Device, DeviceFacts] | Skipped:
+    """The device, which is closed with the stack, and its facts; or why it cannot be used. Raises SpecError."""
+    try:
+        device = stack.enter_context(open_device(name, waiting))
+        facts = msgspec.structs.replace(device.facts(), host=host_name())
+    except SpecError:
+        raise
+    except RunnerError as error:
+        return Skipped(device=name, what=error.text)
+    if facts.readiness is not Readiness.READY:
+        return Skipped(device=name, what=f"{facts.readiness.value}: {facts.advice}")
+    return device, facts
+
+
+def found(names: Sequence[str], *, ready: bool = False) -> tuple[list[str], list[Skipped]]:
+    """The names, each once, with selectors (`adb:*`, `adb:api=29-@HOST:PORT`) replaced by the devices that they mean.
+
+    With `ready` selectors mean phones that can be used as they are. The second are selectors whose adb server does not
+    answer.
+    """
+    devices: dict[str, None] = {}
+    silent = []
+    for name in names:
+        try:
+            devices.update(dict.fromkeys(_meant(name, ready=ready)))
+        except SpecError:
+            raise
+        except RunnerError as error:
+            silent.append(Skipped(device=name, what=error.text))
+    return list(devices), silent
+
+
+def _meant(name: str, *, ready: bool) -> list[str]:
+    scheme, _, rest = name.partition(":")
+    if scheme != "adb" or not is_selector(rest):
+        return [name]
+    from device_runner.adb.device import list_devices
+
+    return [facts.name for facts in list_devices(rest) if not ready or facts.readiness is Readiness.READY]
+
+
+def libraries_by_device(
+    facts: Mapping[str, DeviceFacts], targets: Iterable[Target], given: str | None
+) -> dict[str, str | None]:
+    """What each device runs with: `given`, else a phone has the library that ships to phones like it.
+
+    None leaves it to the device, as with android-host, whose name has its library. Of several targets for a phone's
+    ABIs the first that names a library counts.
+    """
+    ships = [target for target in targets if target.platform is Platform.ANDROID and target.library]
+
+    def chosen(phone: DeviceFacts) -> str | None:
+        fitting = [target for target in ships if not target.abis or not set(phone.abis).isdisjoint(target.abis)]
+        by_cable = phone.name.startswith("adb:") and phone.platform == "android"
+        return fitting[0].library if fitting and by_cable else None
+
+    return {name: given or chosen(phone) for name, phone in facts.items()}
+
+
+def measure_all(
+    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress, shorter: str = "",
+    here_seconds: float | None = None,
+) -> list[UnfinishedDevice]:  # fmt: skip
+    """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
+
+    `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on this
+    computer before it, where `here_seconds` is how long one is expected to take here.
+    """
+    to_do = runs_left(plan, store)
+    begun: set[str] = set()
+    with progress.stage("measure", to_do.total()) as stage:
+        lines = {
+            name: stage.part(name, to_do[name], shorter, here_seconds if name == "local" else None) for name in devices
+        }
+
+        def show(device: str, run: PlannedRun, number: int) -> None:
+            if device in begun:  # one has ended when the next begins
+                lines[device].done()
+            begun.add(device)
+            lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
+
+        return measure(plan, devices, store, work, show)
+
+
+def blame_crashes(
+    plan: CampaignPlan,
+    devices: Mapping[str, Device],
+    facts: Mapping[str, DeviceFacts],
+    store: Store,
+    progress: Progress,
+) -> tuple[Denied, ...]:
+    """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
+    crashes = _crashes(store, plan.campaign)
+    planned_runs = [
+        planned for planned in plan.planned_runs if planned_id(planned) in crashes and planned.device in devices
+    ]
+    found = []
+    with progress.stage("blame", len(planned_runs)) as stage:
+        for planned in planned_runs:
+            stage.at(planned.key)
+            entry = blame(
+                devices[planned.device], facts[planned.device], plan.spec(planned, 0), crashes[planned_id(planned)]
+            )
+            found += [entry] if entry else []
+            stage.done()
+    return tuple(found)
+
+
+def _crashes(store: Store, campaign: str) -> dict[str, RunResult]:
+    """The last crash of each planned run that crashed, by planned run id."""
+    return {
+        run.planned: run.result
+        for run in store.runs(campaign)
+        if run.result.failure and run.result.failure.kind is FailureKind.CRASH
+    }
+
+
+def unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
+    """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
+    told = {failure.message for failure in failures}
+    for one in left:
+        if one.reason not in told:
+            yield FailureRow(
+                kind="not fit",
+                message=one.reason,
+                cause="what was asked for did not come",
+                remedy="let the device rest and charge, or wait longer (--wait-seconds)",
+                device=one.device,
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,45 @@
-"""The campaign of a job: planned for the devices that are there, entered in the store, measured."""
+"""The campaign of a job: planned for the devices that are there, entered in the store, measured, its choice confirmed.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+What looks best of many is partly lucky: in the rounds that chose it its interval holds the truth too rarely (measuring
+S.3). So the choice and what it is compared with run again, in rounds that choose nothing.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
+from device_runner.result import RunResult
+from device_runner.spec import TensorFile
+from pipeline.accuracy.score import OutputsRequest, measure_outputs
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
-from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, plan_runs, recorded
-from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, Skipped
+from pipeline.campaign.measure import CampaignPlan, OpenTurns, UnfinishedDevice, looking, runs_left
+from pipeline.campaign.plan import (
+    Inputs,
+    PlannedRun,
+    distinct,
+    in_modes,
+    inputs_of,
+    order_of_round,
+    plan_runs,
+    planned_id,
+    recorded,
+)
+from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
-from pipeline.config import Config
-from pipeline.core.output import ARTIFACTS
+from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor, top1_check
+from pipeline.check.many import tolerance_for
+from pipeline.check.result import Reference
+from pipeline.check.saturation import excused
+from pipeline.config import AccuracyConfig, CheckConfig, Config
+from pipeline.core.errors import PipelineError
+from pipeline.core.output import ARTIFACTS, PROFILES
 from pipeline.core.progress import Progress
-from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, opened
-from pipeline.job.gate import TargetCheck, possible_runs
-from pipeline.job.judge import campaign_plan
+from pipeline.job.assemble import assemble, compared_runs
+from pipeline.job.bench import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
 from pipeline.job.predict import predict
 from pipeline.job.prepare import QUICKER, Prepared
 from pipeline.job.record import (
@@ -32,7 +54,154 @@ from pipeline.job.record import (
     stored_config,
     versions,
 )
-from pipeline.job.rounds import measure_and_confirm
+from pipeline.job.ship import TargetCheck, possible_runs
+
+log = logging.getLogger(__name__)
+
+ON_THIS_PROCESSOR = ("local", "android-host:", "linux-host:")
+"""What the names of devices begin with that are processes of this computer."""
+
+
+def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:
+    return {tensor.name: read_tensor(tensor) for tensor in files}
+
+
+class OutputJudge:
+    """Judges the outputs of runs by the model in its precision; reads each reference once.
+
+    Accuracy is that of the device's own answers on the labelled set, compared with the float original's; it is
+    computed for the first round of a planned run, and every round is checked for its agreement.
+    """
+
+    def __init__(
+        self, references: Mapping[str, Reference], config: CheckConfig, accuracy: AccuracyConfig, artifacts: Path
+    ) -> None:
+        self.references = references
+        self.artifacts = artifacts
+        self.accuracy = accuracy
+        self.measured: set[str] = set()
+        self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
+        self.expected = {model: _tensors(reference.outputs) for model, reference in references.items()}
+        self.originals = {model: _tensors(reference.original) for model, reference in references.items()}
+
+    def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+        """The checks of one run; outputs that the device did not hand over fail."""
+        model = planned.source
+        actual = _tensors(result.outputs)
+        checks = tuple(compare_outputs(self.expected[model], actual, self.tolerances[model], self.originals[model]))
+        if planned.device.startswith(ON_THIS_PROCESSOR):
+            checks = excused(checks, self.artifacts / planned.file, result.cpu)
+        return (*checks, *self._labelled(planned, result))
+
+    def _labelled(self, planned: PlannedRun, result: RunResult) -> Iterator[OutputCheck]:
+        model = planned.source
+        labelled = self.references[model].labelled
+        if labelled and result.labelled_outputs:
+            reference, actual = read_tensor(labelled.outputs), read_tensor(result.labelled_outputs)
+            check = top1_check(labelled.outputs.name, reference, actual, self.tolerances[model])
+            first = planned_id(planned) not in self.measured
+            self.measured.add(planned_id(planned))
+            yield self._with_accuracy(check, planned, result.labelled_outputs) if first else check
+
+    def _with_accuracy(self, check: OutputCheck, planned: PlannedRun, outputs: TensorFile) -> OutputCheck:
+        """The check with the metric of the outputs; as it is where there are no labels or they do not fit."""
+        original = self.references.get(planned.model, self.references[planned.source]).labelled
+        if original is None or not original.labels:
+            return check
+        try:
+            found = measure_outputs(
+                OutputsRequest(
+                    model=planned.source,
+                    outputs=(msgspec.structs.replace(outputs, name=original.outputs.name),),
+                    expected=(original.outputs,),
+                    labels=original.labels,
+                    accuracy=self.accuracy,
+                )
+            )
+        except PipelineError as error:
+            log.warning("%s: no accuracy from this device: %s", planned.source, error)
+            return check
+        if found.value is None or found.reference_value is None:
+            return check
+        return msgspec.structs.replace(
+            check, metric=found.metric, value=found.value, original_value=found.reference_value
+        )
+
+
+def campaign_plan(
+    config: Config,
+    campaign: str,
+    planned_runs: Sequence[PlannedRun],
+    folder: Path,
+    *,
+    references: Mapping[str, Reference],
+    inputs: Mapping[str, Inputs],
+    libraries: Mapping[str, str | None],
+    predictions: Mapping[str, Prediction],
+) -> CampaignPlan:
+    """What is run of planned runs; references and inputs are by the source of a run, their files in `folder`."""
+    return CampaignPlan(
+        campaign=campaign,
+        planned_runs=planned_runs,
+        measure=config.measure,
+        conditions=config.conditions,
+        artifacts=folder / ARTIFACTS,
+        inputs=inputs,
+        libraries=libraries,
+        judge=OutputJudge(references, config.check, config.accuracy, folder / ARTIFACTS),
+        predictions=predictions,
+        profiles=folder / PROFILES,
+    )
+
+
+def measure_and_confirm(
+    plan: CampaignPlan,
+    planned_runs: Sequence[PlannedRun],
+    campaign: CampaignRecord,
+    field: OpenDevices,
+    store: Store,
+    work: Path,
+    progress: Progress,
+    shorter: str = "",
+    here_seconds: float | None = None,
+) -> list[UnfinishedDevice]:
+    """Run the rounds of a plan, then the fresh ones of what was chosen; devices that ended early have none."""
+    looks = with_looks(plan, planned_runs, store)
+    left = measure_all(looks, field.devices, store, work, progress, shorter, here_seconds)
+    ended = {one.device for one in left}
+    chosen = to_confirm(campaign, store)
+    again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
+    if again:
+        opened = {name: field.devices[name] for name in sorted({run.device for run in again})}
+        left += measure_all(fresh_plan(plan, again, store), opened, store, work, progress)
+    return left
+
+
+def with_looks(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> CampaignPlan:
+    """The plan with schedules that end rounds early, where that is asked for."""
+    return replace(plan, schedules=looking(plan, planned_runs, store)) if plan.measure.rounds == "auto" else plan
+
+
+def fresh_plan(plan: CampaignPlan, again: Sequence[PlannedRun], store: Store) -> CampaignPlan:
+    """The plan of the fresh rounds of some runs."""
+    rounds = {name: [run for run in again if run.device == name] for name in {run.device for run in again}}
+    schedules = {
+        name: OpenTurns(
+            ((run, FRESH_FROM + number) for number in range(FRESH_ROUNDS) for run in order_of_round(runs, number)),
+            store,
+            plan.campaign,
+        )
+        for name, runs in rounds.items()
+    }
+    return replace(plan, planned_runs=again, schedules=schedules)
+
+
+def to_confirm(campaign: CampaignRecord, store: Store) -> dict[str, str]:
+    """The runs of every choice that rests on a comparison: ids of planned runs with their devices."""
+    found = assemble(store, campaign)
+    return {
+        run.id: run.device for choice in found.choices for run in compared_runs(found.record, choice, found.report.rows)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

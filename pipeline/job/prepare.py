@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from device_runner.files import cache_folder
+from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
+from pipeline.accuracy.result import AccuracyResult
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
 from pipeline.check.compare import OutputCheck
@@ -20,6 +22,7 @@ from pipeline.check.many import (
     make_references,
 )
 from pipeline.check.result import Reference
+from pipeline.check.saturation import saturates_here
 from pipeline.config import Config, MeasureConfig, ModelConfig, wanted_variants
 from pipeline.convert.many import Converted, convert_models
 from pipeline.convert.precisions import PrecisionSet, make_precisions
@@ -27,16 +30,19 @@ from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_ex
 from pipeline.core.output import ARTIFACTS, REFERENCES
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
-from pipeline.dataset import dataset_of, labelled_data
+from pipeline.core.workers import TaskOutcome
+from pipeline.dataset import Part, dataset_of, labelled_data, part_of
 from pipeline.job.targets import (
     auto_providers,
     aware_settings,
     aware_source,
+    calibration_data,
     oldest_release,
     optimizer_platform,
     precision_orders,
 )
 from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
+from pipeline.passes.precisions import PRECISIONS
 
 LEVELS = (Level.BASIC, Level.ALL)
 """What providers want and what the CPU wants (ONNX Runtime's documentation of the ORT format)."""
@@ -221,3 +227,63 @@ def _with_checks(one: Prepared, checks: Checks) -> Prepared:
     own = {variant: found for (model, variant), found in checks.passed_or_not.items() if model == one.model.name}
     errors = tuple(error for (model, _), error in checks.errors.items() if model == one.model.name)
     return replace(one, checks=own, errors=(*one.errors, *errors))
+
+
+NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of the model in the config"
+
+
+def with_accuracy(
+    prepared: Sequence[Prepared], sets: Sequence[PrecisionSet], config: Config, folder: Path, progress: Progress
+) -> list[Prepared]:
+    """The same with the accuracy of every artifact in another precision than the model's own, beside the model's own.
+
+    The others compute what the model does, as their check shows. Equal files are measured once; what could not be
+    measured has the reason. Where this computer's processor would be at fault, the model in its precision is measured
+    in place of the artifact: ONNX Runtime computes it exactly.
+    """
+    requests: dict[tuple[str, str], AccuracyRequest] = {}
+    for one, group in zip(prepared, sets, strict=True):
+        for artifact in one.artifacts:
+            if artifact.variant.precision and one.sound(artifact) and part_of(one.table, Part.EVALUATION).test_data:
+                request = _request(artifact, one.table, group, config, folder)
+                requests.setdefault((one.model.name, artifact.sha256), request)
+    if not requests:
+        return [replace(one, accuracy=_of(one, {})) for one in prepared]
+    outcomes = dict(zip(requests, measure_accuracy(list(requests.values()), progress), strict=True))
+    return [replace(one, accuracy=_of(one, outcomes)) for one in prepared]
+
+
+def _request(
+    artifact: Artifact, table: ModelConfig, group: PrecisionSet, config: Config, folder: Path
+) -> AccuracyRequest:
+    file = folder / ARTIFACTS / artifact.file
+    form = next(one for one in group.models if one.precision == artifact.variant.precision)
+    return AccuracyRequest(
+        model=form.model.source.path if saturates_here(file) else str(file),
+        reference=group.own.model.source,
+        data=part_of(table, Part.EVALUATION),
+        dimensions=group.own.model.dimensions,
+        session_options=artifact.session_options,
+        accuracy=config.accuracy,
+        calibration=calibration_data(config, table) if PRECISIONS[form.precision].needs_data else None,
+    )
+
+
+def _of(
+    one: Prepared, outcomes: dict[tuple[str, str], TaskOutcome[AccuracyRequest, AccuracyResult]]
+) -> tuple[ArtifactAccuracy, ...]:
+    """The accuracy of a model's artifacts in other precisions; those with wrong outputs are left out before."""
+    found = []
+    for artifact in one.artifacts:
+        if artifact.variant.precision and one.sound(artifact):
+            outcome = outcomes.get((one.model.name, artifact.sha256))
+            why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
+            found.append(
+                ArtifactAccuracy(
+                    model=one.model.name,
+                    variant=artifact.variant.name,
+                    result=outcome.value if outcome else None,
+                    why=why,
+                )
+            )
+    return tuple(found)

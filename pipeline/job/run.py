@@ -13,15 +13,11 @@ from pipeline.config import Config
 from pipeline.core.files import scratch
 from pipeline.core.output import ARTIFACTS, DATABASE
 from pipeline.core.progress import Progress, StageLog
-from pipeline.job.accuracy import with_accuracy
+from pipeline.job.bench import EndedCampaign, require_devices
 from pipeline.job.campaign import CampaignJob, JobOptions
-from pipeline.job.devices import EndedCampaign, require_devices
-from pipeline.job.folder import locked
-from pipeline.job.gate import check_against_targets
-from pipeline.job.prepare import find, left_out, numbered, prepare, quick
-from pipeline.job.result import JobResult, close_job
-from pipeline.job.ship import write_operator_configs
-from pipeline.job.stored import keep_campaign, kept_campaigns
+from pipeline.job.prepare import find, left_out, numbered, prepare, quick, with_accuracy
+from pipeline.job.ship import JobResult, check_against_targets, close_job, write_operator_configs
+from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 
 
 def output_folder(config: Config, options: JobOptions) -> Path:

@@ -1,10 +1,15 @@
-"""Stored campaigns of an output folder: which database has them, and which of its campaigns are the folder's own.
+"""The output folder of a job: it belongs to one job at a time, and knows which stored campaigns are its own.
 
 A database may be a lab's, with the campaigns of many folders: a folder keeps the ids of its own in `campaign.json`, and
 the database where that was not its results.sqlite, so that reports and releases are never made of another's campaign.
 """
 
+import contextlib
 import dataclasses
+import errno
+import fcntl
+import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +17,118 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from device_runner.files import PART, RUN_PREFIX, remove_abandoned, restore_place
 from device_runner.reading import decode_json, read_regular
 from pipeline.campaign import tuned
 from pipeline.campaign.record import CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import write_bytes, write_text
-from pipeline.core.output import DATABASE, KEPT, PAGE, REPORT, RESULTS, TRACE, TUNING
+from pipeline.core.files import WORK_PREFIX, make_folder, storage_errors, write_bytes, write_text
+from pipeline.core.output import (
+    ARTIFACTS,
+    BUNDLE,
+    DATABASE,
+    KEPT,
+    PAGE,
+    PROFILES,
+    REFERENCES,
+    REPORT,
+    RESULTS,
+    TRACE,
+    TUNING,
+    WRITTEN,
+)
 from pipeline.core.progress import StageTime
+from pipeline.model.ort_format import parse_each_once
+from pipeline.release.manifest import refuse_foreign
 from pipeline.report import model
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled  # with the writers: 0.2 s that a history does not wait for
+
+
+LOCK = ".lock"
+MARKS = (LOCK, DATABASE)
+"""A folder with one of these is a job's; what else it has was written by jobs before."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other jobs out of an output folder, and remove what killed ones left in it; read each artifact once.
+
+    Raises ConfigError when another job is in it, or when it has files of others that this one would overwrite.
+    """
+    refuse_files_of_others(folder)
+    make_folder(folder)
+    with _lock(folder / LOCK), parse_each_once():
+        _clean(folder)
+        yield
+
+
+def refuse_files_of_others(folder: Path) -> None:
+    """Raise ConfigError for a folder that no job made and that has something a job would overwrite."""
+    if not any(_is_file(folder / name) for name in MARKS):
+        for name in WRITTEN:
+            path = folder / name
+            if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+                raise ConfigError(
+                    f"{name} in the output folder is not of an earlier run, and would be overwritten",
+                    where=str(path),
+                    why="the folder has no results of ort-mobile",
+                    remedy="move it away, or choose another folder with --output",
+                )
+    refuse_foreign(folder / BUNDLE)
+
+
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the lock; it is never followed elsewhere nor truncated, since a folder may come from anywhere."""
+    descriptor = _opened(path)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                "another job works in this output folder", where=str(path.parent),
+                why="two at once would measure each other",
+                remedy="wait for it, or choose another folder with --output",
+            ) from error  # fmt: skip
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with storage_errors(path):
+        try:
+            return os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise ConfigError(
+                "the lock of the output folder is a symbolic link", where=str(path),
+                why="it may point to any file of yours", remedy="remove it, or choose another folder with --output",
+            ) from error  # fmt: skip
+
+
+def _clean(folder: Path) -> None:
+    """Remove what jobs that were killed left: who has the lock is the only one to write here."""
+    restore_place(folder / BUNDLE)
+    remove_abandoned(RUN_PREFIX)
+    for place in (folder, folder / ARTIFACTS):
+        remove_abandoned(WORK_PREFIX, place)
+    for pattern in (f"*{PART}", f"{ARTIFACTS}/*{PART}", f"{REFERENCES}/**/*{PART}", f"{PROFILES}/*{PART}"):
+        for path in folder.glob(pattern):
+            if _is_file(path):
+                path.unlink(missing_ok=True)
+
 
 REPORT_BYTES = 512 << 20
 """Most that is read of a results.json: a thousand rows have a few megabytes."""

@@ -139,7 +139,7 @@ def test_perf_tries_a_run_again_that_the_way_to_the_device_spoiled(
 
     failures = iter([FailureKind.LOST_DEVICE])
     device = ScriptedDevice("told:y", lambda _: next(failures, None))
-    monkeypatch.setattr("pipeline.job.devices.open_device", lambda *_: device)
+    monkeypatch.setattr("pipeline.job.bench.open_device", lambda *_: device)
     model, told = tmp_path / "m.onnx", tmp_path / "told.json"
     model.write_bytes(b"x")
     arguments = [str(model), "--device", "told:y", "--rounds", "2", "--json", str(told)]

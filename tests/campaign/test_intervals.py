@@ -8,22 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.campaign.statistics.distributions import (
-    Floats,
-    beta_share,
-    rank_bound,
-    rank_sums,
-    share_bounds,
-    t_quantile,
-    t_tail,
-)
 from pipeline.campaign.statistics.intervals import (
     RANKS_TO,
+    Floats,
+    beta_share,
     detectable,
     noise,
     p_value,
+    rank_bound,
+    rank_sums,
     ratio_interval,
     rounds_needed,
+    share_bounds,
+    t_quantile,
+    t_tail,
 )
 
 logs = st.lists(st.integers(-1_000_000, 1_000_000).map(lambda x: x / 1e6), min_size=4, max_size=24).map(np.array)

@@ -12,8 +12,7 @@ import pytest
 
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.campaign.looks import looking
-from pipeline.campaign.measure import CampaignPlan, measure
+from pipeline.campaign.measure import CampaignPlan, looking, measure
 from pipeline.campaign.plan import PlannedRun, decision_rule, planned_id
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import MeasureConfig

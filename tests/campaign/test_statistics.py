@@ -24,9 +24,8 @@ from pipeline.campaign.statistics import (
     describe,
     summarize,
 )
-from pipeline.campaign.statistics.cautions import ADVICE, MARKED
 from pipeline.campaign.statistics.compare import LOOKS, compare_all, decide, holm, looks_until, undecided
-from pipeline.campaign.statistics.groups import SMALLEST_SAMPLE, Pairs
+from pipeline.campaign.statistics.groups import ADVICE, MARKED, SMALLEST_SAMPLE, Pairs
 
 latencies = st.integers(1, 10**11)
 

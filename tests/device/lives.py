@@ -31,7 +31,7 @@ from pipeline.config import MeasureConfig
 from pipeline.core.errors import MissingError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.devices import opened
+from pipeline.job.bench import opened
 from tests.probe_models import save_model
 
 MIN_RUNS = 3

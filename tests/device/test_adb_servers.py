@@ -18,7 +18,7 @@ from device_runner.errors import UnavailableError
 from device_runner.result import Status
 from device_runner.spec import RunSpec, encode
 from pipeline.core.errors import MissingError as NoDeviceError
-from pipeline.job.devices import found, opened
+from pipeline.job.bench import found, opened
 from tests.debian_packages import unpacked
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone, farm_in, free_port
 from tests.device.conftest import Count, Sentinel

@@ -2,7 +2,7 @@
 
 from device_runner.device import DeviceFacts
 from pipeline.config import Platform, Target
-from pipeline.job.devices import libraries_by_device
+from pipeline.job.bench import libraries_by_device
 
 ARM = Target(name="arm", platform=Platform.ANDROID, abis=("arm64-v8a",), library="arm.aar")
 INTEL = Target(name="intel", platform=Platform.ANDROID, abis=("x86_64",), library="android:1.29.0")

@@ -9,13 +9,13 @@ import pytest
 from device_runner.files import scratch_folder
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.output import WRITTEN
-from pipeline.job.folder import locked
+from pipeline.job.stored import locked
 from pipeline.release.manifest import MANIFEST_FILE
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from pipeline.job.folder import locked
+from pipeline.job.stored import locked
 with locked(Path(sys.argv[1])):
     os.kill(os.getpid(), 9)
 """

@@ -10,8 +10,8 @@ from pipeline.campaign.plan import in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
 from pipeline.campaign.store import open_store
 from pipeline.config import Config, ModelConfig, RunConfig
-from pipeline.job import devices
-from pipeline.job.devices import OpenDevices
+from pipeline.job import bench
+from pipeline.job.bench import OpenDevices
 from pipeline.job.record import resume, strangers
 from tests.campaign.store.samples import ARTIFACT
 
@@ -59,7 +59,7 @@ def test_local_of_another_host_is_another_device(tmp_path: Path, name: str, seri
 
 
 def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "host_name", lambda: "h2")
+    monkeypatch.setattr(bench, "host_name", lambda: "h2")
     stored = [*facts_at("h1", "adb:A").values(), *facts_at("h2", "adb:B").values(), *facts_at("", "adb:C").values()]
     field = OpenDevices(devices={}, facts={}, unusable=())
     away = {one.device: one.reason for one in field.away([one.name for one in stored], stored)}

@@ -15,7 +15,7 @@ from device_runner import device
 from device_runner.adb.phone import take_lease
 from device_runner.device import Waiting, no_waiting
 from pipeline.core.errors import MissingError
-from pipeline.job.devices import opened, require_devices
+from pipeline.job.bench import opened, require_devices
 from tests.scripted_devices import ScriptedDevice
 from tests.signals import PYTHON_THAT_HEARS
 
@@ -30,7 +30,7 @@ sys.stdin.read()
 WAITER = """
 import sys
 from device_runner import device
-from pipeline.job.devices import opened, require_devices
+from pipeline.job.bench import opened, require_devices
 device.OPENERS["leased"] = "tests.job.test_wait:open_leased"
 try:
     with opened(["leased:phone"], 600):

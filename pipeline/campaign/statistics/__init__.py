@@ -1,6 +1,5 @@
 """Statistics of raw latencies: what they say, how sure it is, where the numbers doubt themselves. Pure functions."""
 
-from pipeline.campaign.statistics.cautions import Caution, Doubt, cautions
 from pipeline.campaign.statistics.compare import (
     DEFAULT_MARGIN,
     DEFAULT_RULE,
@@ -12,9 +11,8 @@ from pipeline.campaign.statistics.compare import (
     judge,
     summarize,
 )
-from pipeline.campaign.statistics.distributions import t_quantile
-from pipeline.campaign.statistics.groups import Round, RunGroup, Statistics, describe, ranks
-from pipeline.campaign.statistics.intervals import Interval, detectable, ratio_interval, rounds_needed
+from pipeline.campaign.statistics.groups import Caution, Doubt, Round, RunGroup, Statistics, cautions, describe, ranks
+from pipeline.campaign.statistics.intervals import Interval, detectable, ratio_interval, rounds_needed, t_quantile
 
 __all__ = [
     "DEFAULT_MARGIN",

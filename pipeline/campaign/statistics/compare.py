@@ -9,8 +9,16 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Struct
-from pipeline.campaign.statistics.cautions import Caution, cautions
-from pipeline.campaign.statistics.groups import Pairs, RunGroup, Statistics, describe, paired_log_ratios, ranks
+from pipeline.campaign.statistics.groups import (
+    Caution,
+    Pairs,
+    RunGroup,
+    Statistics,
+    cautions,
+    describe,
+    paired_log_ratios,
+    ranks,
+)
 from pipeline.campaign.statistics.intervals import (
     LEAST_ROUNDS,
     Interval,

@@ -27,8 +27,7 @@ from pipeline.features.doctor.first_look import first_look
 from pipeline.features.doctor.order import DoctorModel, DoctorOrder, checked
 from pipeline.features.doctor.rounds import FEWEST, Rounds
 from pipeline.features.doctor.subject import together
-from pipeline.job.bench import bench
-from pipeline.job.devices import opened_alone
+from pipeline.job.bench import bench, opened_alone
 from pipeline.job.record import host
 
 FOR_CHECKS = 0.7

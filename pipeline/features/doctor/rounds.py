@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from pipeline.campaign.looks import OpenTurns
-from pipeline.campaign.measure import measure
+from pipeline.campaign.measure import OpenTurns, measure
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule

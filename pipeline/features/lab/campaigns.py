@@ -39,13 +39,12 @@ from pipeline.features.lab.queue import (
     submit_jobs,
 )
 from pipeline.features.lab.session import SILENT_SECONDS, refuse_other_database
+from pipeline.job.bench import EndedCampaign
 from pipeline.job.campaign import JobOptions
-from pipeline.job.devices import EndedCampaign
-from pipeline.job.folder import locked
 from pipeline.job.predict import Predicted, predict
-from pipeline.job.result import JobResult, close_job
 from pipeline.job.run import prepared_job
-from pipeline.job.stored import keep_campaign
+from pipeline.job.ship import JobResult, close_job
+from pipeline.job.stored import keep_campaign, locked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

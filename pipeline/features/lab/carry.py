@@ -25,8 +25,8 @@ from pipeline.core.output import ARTIFACTS, REFERENCES
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Artifact
 from pipeline.features.lab.queue import checked_id, fetch_file, file_in, files_of
-from pipeline.job.devices import libraries_by_device
-from pipeline.job.judge import campaign_plan
+from pipeline.job.bench import libraries_by_device
+from pipeline.job.campaign import campaign_plan
 from pipeline.job.predict import predict
 from pipeline.job.record import versions
 from pipeline.job.targets import oldest_release

@@ -52,8 +52,8 @@ from pipeline.features.lab.queue import (
     stages_to_end,
 )
 from pipeline.features.lab.session import LabSession, SessionLost
-from pipeline.job.devices import opened
-from pipeline.job.rounds import fresh_plan, to_confirm, with_looks
+from pipeline.job.bench import opened
+from pipeline.job.campaign import fresh_plan, to_confirm, with_looks
 
 log = logging.getLogger(__name__)
 

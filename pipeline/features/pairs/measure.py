@@ -32,8 +32,7 @@ from pipeline.features.pairs.report import (
     PositionStanding,
 )
 from pipeline.features.pairs.sources import Pair, PairSource, paired, require_unchanged, suspected_pairs
-from pipeline.job.bench import Bench, bench
-from pipeline.job.devices import libraries_by_device, opened, require_library
+from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,9 @@ from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
-from pipeline.job.bench import Bench, bench
-from pipeline.job.devices import blame_crashes, opened_alone, unfinished
+from pipeline.job.bench import Bench, bench, blame_crashes, opened_alone, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
-from pipeline.job.profiles import profile_run
+from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
 from pipeline.report.model import CampaignReport
 from pipeline.report.modes import mode_rows

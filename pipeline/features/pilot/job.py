@@ -12,12 +12,11 @@ from pipeline.campaign.plan import PlannedRun, baseline_of, decision_rule, disti
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.features.pilot.rounds import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer
-from pipeline.job.bench import Bench, bench
+from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
 from pipeline.job.campaign import CampaignJob, JobOptions
-from pipeline.job.devices import libraries_by_device, opened, require_library
-from pipeline.job.gate import check_against_targets
 from pipeline.job.prepare import find, prepare
 from pipeline.job.record import new_campaign
+from pipeline.job.ship import check_against_targets
 
 AGAIN = " again"
 """Behind the variant of the baseline's second run in a round."""

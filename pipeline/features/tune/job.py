@@ -24,8 +24,8 @@ from pipeline.core.progress import Progress
 from pipeline.features.tune.device_search import CONFIRM_ROUNDS, TIMED, DeviceSearch, ModelSearch, found_by, left_out
 from pipeline.features.tune.search import optuna_package
 from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
+from pipeline.job.bench import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
 from pipeline.job.campaign import CampaignJob
-from pipeline.job.devices import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
 from pipeline.job.predict import Predicted, predict
 from pipeline.job.prepare import Prepared
 
