@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_selector, open_device
 from device_runner.errors import RunnerError, SpecError
 from device_runner.options import Denied
-from device_runner.result import FailureKind, RunResult, host_name
+from device_runner.result import FailureKind, host_name
 from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, planned_id
@@ -26,6 +27,7 @@ from pipeline.campaign.store import Store, open_store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
 from pipeline.core.files import scratch
+from pipeline.core.groups import grouped
 from pipeline.core.output import DATABASE
 from pipeline.core.progress import Progress, duration_text
 from pipeline.job.stored import locked
@@ -39,30 +41,8 @@ AT_ONCE = 32
 """Devices that are opened at the same time: each waits for its device most of the time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenDevices:
-    """Devices that are ready, their facts, and why the others are not used."""
-
-    devices: dict[str, Device]
-    facts: dict[str, DeviceFacts]
-    unusable: tuple[Skipped, ...]
-
-    def away(self, wanted: Iterable[str], stored: Iterable[DeviceFacts]) -> Iterator[UnfinishedDevice]:
-        """Devices of a resumed campaign that could not be opened this time; another host's are its own concern."""
-        reasons = {one.device: one.text for one in self.unusable}
-        hosts = {facts.name: facts.host for facts in stored}
-        for name in sorted(wanted):
-            if name not in self.devices and hosts.get(name, "") in ("", host_name()):
-                yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedCampaign:
-    """A campaign after its runs: devices that could not finish, and options newly denied."""
-
-    campaign: CampaignRecord
-    left: tuple[UnfinishedDevice, ...] = ()
-    denied: tuple[Denied, ...] = ()
+Opened: TypeAlias = tuple[dict[str, Device], dict[str, DeviceFacts], tuple[Skipped, ...]]
+"""Devices that are ready, their facts, and why the others are not used."""
 
 
 def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
@@ -84,11 +64,11 @@ def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
 
 
 @contextlib.contextmanager
-def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[OpenDevices]:
+def opened_alone(name: str, wait_seconds: float, library: str | None) -> Iterator[Opened]:
     """One device, waited for while another process has it; raises what `open_device` and `require_library` raise."""
     with open_device(name, patience(name, wait_seconds, threading.Event())) as device:
         require_library([device], library)
-        yield OpenDevices(devices={device.name: device}, facts={device.name: device.facts()}, unusable=())
+        yield {device.name: device}, {device.name: device.facts()}, ()
 
 
 def require_library(devices: Iterable[Device], library: str | None) -> None:
@@ -121,15 +101,15 @@ def require_devices(names: Sequence[str], library: str | None, wait_seconds: flo
 
     try:
         # adb forgets a network phone that does not answer when it is opened: the job itself must still meet it
-        with opened(found(names, ready=True)[0] or names, waiting=note) as field:
-            require_library(field.devices.values(), library)
+        with opened(found(names, ready=True)[0] or names, waiting=note) as (devices, _, _):
+            require_library(devices.values(), library)
     except MissingError:
         if not (held and wait_seconds):
             raise
 
 
 @contextlib.contextmanager
-def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | None = None) -> Iterator[OpenDevices]:
+def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | None = None) -> Iterator[Opened]:
     """Open the devices, all at once; those that cannot be used are left out with their reason.
 
     Those that other processes have are waited for, `wait_seconds` at most; Ctrl-C ends that at once. Instead `waiting`,
@@ -151,7 +131,7 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
                 why="; ".join(f"{one.device}: {one.text}" for one in unusable) or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
-        yield OpenDevices(devices=devices, facts=facts, unusable=tuple(unusable))
+        yield devices, facts, tuple(unusable)
 
 
 def _open_all(
@@ -227,64 +207,6 @@ def libraries_by_device(
     return {name: given or chosen(phone) for name, phone in facts.items()}
 
 
-def measure_all(
-    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress, shorter: str = "",
-    here_seconds: float | None = None,
-) -> list[UnfinishedDevice]:  # fmt: skip
-    """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
-
-    `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on this
-    computer before it, where `here_seconds` is how long one is expected to take here.
-    """
-    to_do = runs_left(plan, store)
-    begun: set[str] = set()
-    with progress.stage("measure", to_do.total()) as stage:
-        lines = {
-            name: stage.part(name, to_do[name], shorter, here_seconds if name == "local" else None) for name in devices
-        }
-
-        def show(device: str, run: PlannedRun, number: int) -> None:
-            if device in begun:  # one has ended when the next begins
-                lines[device].done()
-            begun.add(device)
-            lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
-
-        return measure(plan, devices, store, work, show)
-
-
-def blame_crashes(
-    plan: CampaignPlan,
-    devices: Mapping[str, Device],
-    facts: Mapping[str, DeviceFacts],
-    store: Store,
-    progress: Progress,
-) -> tuple[Denied, ...]:
-    """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
-    crashes = _crashes(store, plan.campaign)
-    planned_runs = [
-        planned for planned in plan.planned_runs if planned_id(planned) in crashes and planned.device in devices
-    ]
-    found = []
-    with progress.stage("blame", len(planned_runs)) as stage:
-        for planned in planned_runs:
-            stage.at(planned.key)
-            entry = blame(
-                devices[planned.device], facts[planned.device], plan.spec(planned, 0), crashes[planned_id(planned)]
-            )
-            found += [entry] if entry else []
-            stage.done()
-    return tuple(found)
-
-
-def _crashes(store: Store, campaign: str) -> dict[str, RunResult]:
-    """The last crash of each planned run that crashed, by planned run id."""
-    return {
-        run.planned: run.result
-        for run in store.runs(campaign)
-        if run.result.failure and run.result.failure.kind is FailureKind.CRASH
-    }
-
-
 def unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
     """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
     told = {failure.message for failure in failures}
@@ -300,39 +222,80 @@ def unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What is stored of a campaign, by the id of the planned run, and the devices that could not finish."""
-
-    campaign: CampaignRecord
-    records: Mapping[str, Sequence[RunRecord]]
-    left: Sequence[UnfinishedDevice]
-
-    def of(self, run: PlannedRun) -> Sequence[RunRecord]:
-        """The records of one run."""
-        return self.records.get(planned_id(run), ())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench(OpenDevices):
+class Bench:
     """Open devices with a store of what they measured."""
 
+    devices: dict[str, Device]
+    facts: dict[str, DeviceFacts]
+    unusable: tuple[Skipped, ...]
     store: Store
     work: Path
     progress: Progress
 
-    def measure(self, campaign: CampaignRecord, plan: CampaignPlan) -> Measured:
-        """Run what of a plan is not stored yet; everything that is stored then."""
+    def measure(
+        self, campaign: CampaignRecord, plan: CampaignPlan
+    ) -> tuple[dict[str, list[RunRecord]], list[UnfinishedDevice]]:
+        """Run what of a plan is not stored yet: everything that is stored then by the id of the planned run, and the
+        devices that could not finish.
+        """
         self.store.start(campaign, self.facts.values())
-        left = measure_all(plan, self.devices, self.store, self.work, self.progress) if plan.planned_runs else []
-        records: dict[str, list[RunRecord]] = {}
-        for record in self.store.runs(campaign.id):
-            records.setdefault(record.planned, []).append(record)
-        return Measured(campaign=self.store.campaign(campaign.id), records=records, left=left)
+        left = self.run(plan) if plan.planned_runs else []
+        return grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
+
+    def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> list[UnfinishedDevice]:
+        """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
+
+        `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on
+        this computer before it, where `here_seconds` is how long one is expected to take here.
+        """
+        measured = {run.device for run in plan.planned_runs}
+        devices = {name: device for name, device in self.devices.items() if name in measured}
+        to_do = runs_left(plan, self.store)
+        begun: set[str] = set()
+        with self.progress.stage("measure", to_do.total()) as stage:
+            lines = {
+                name: stage.part(name, to_do[name], shorter, here_seconds if name == "local" else None)
+                for name in devices
+            }
+
+            def show(device: str, run: PlannedRun, number: int) -> None:
+                if device in begun:  # one has ended when the next begins
+                    lines[device].done()
+                begun.add(device)
+                lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
+
+            return measure(plan, devices, self.store, self.work, show)
+
+    def blame(self, plan: CampaignPlan) -> tuple[Denied, ...]:
+        """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""
+        crashes = {
+            run.planned: run.result
+            for run in self.store.runs(plan.campaign)
+            if run.result.failure and run.result.failure.kind is FailureKind.CRASH
+        }
+        crashed = [run for run in plan.planned_runs if planned_id(run) in crashes and run.device in self.devices]
+        denied = []
+        with self.progress.stage("blame", len(crashed)) as stage:
+            for run in crashed:
+                stage.at(run.key)
+                device, facts = self.devices[run.device], self.facts[run.device]
+                entry = blame(device, facts, plan.spec(run, 0), crashes[planned_id(run)])
+                denied += [entry] if entry else []
+                stage.done()
+        return tuple(denied)
+
+    def away(self, campaign: CampaignRecord) -> Iterator[UnfinishedDevice]:
+        """Devices of a resumed campaign that could not be opened this time; another host's are its own concern."""
+        reasons = {skipped.device: skipped.text for skipped in self.unusable}
+        hosts = {facts.name: facts.host for facts in self.store.devices(campaign.id)}
+        for name in sorted({run.device for run in campaign.job().planned}):
+            if name not in self.devices and hosts.get(name, "") in ("", host_name()):
+                yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
 
 
 @contextlib.contextmanager
 def bench(
-    opening: contextlib.AbstractContextManager[OpenDevices], folder: Path | None, progress: Progress
+    opening: contextlib.AbstractContextManager[Opened], folder: Path | None, progress: Progress
 ) -> Iterator[Bench]:
     """The devices of `opened` or `opened_alone`, and the store of a folder that no other job may use meanwhile.
 
@@ -343,7 +306,5 @@ def bench(
             stack.enter_context(locked(folder))
         work = stack.enter_context(scratch(folder))
         store = stack.enter_context(open_store(f"sqlite:///{(folder or work) / DATABASE}"))
-        field = stack.enter_context(opening)
-        yield Bench(
-            devices=field.devices, facts=field.facts, unusable=field.unusable, store=store, work=work, progress=progress
-        )
+        devices, facts, unusable = stack.enter_context(opening)
+        yield Bench(devices=devices, facts=facts, unusable=unusable, store=store, work=work, progress=progress)

@@ -4,10 +4,12 @@ What looks best of many is partly lucky: in the rounds that chose it its interva
 S.3). So the choice and what it is compared with run again, in rounds that choose nothing.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from device_runner.result import RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import OutputsRequest, measure_outputs
 from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.measure import CampaignPlan, OpenTurns, UnfinishedDevice, looking, runs_left
+from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
 from pipeline.campaign.plan import (
     Inputs,
     PlannedRun,
@@ -39,7 +41,7 @@ from pipeline.core.errors import PipelineError
 from pipeline.core.output import ARTIFACTS, PROFILES
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import assemble, compared_runs
-from pipeline.job.bench import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
+from pipeline.job.bench import Bench, libraries_by_device, opened
 from pipeline.job.predict import predict
 from pipeline.job.prepare import QUICKER, Prepared
 from pipeline.job.record import (
@@ -54,7 +56,7 @@ from pipeline.job.record import (
     stored_config,
     versions,
 )
-from pipeline.job.ship import TargetCheck, possible_runs
+from pipeline.job.ship import EndedCampaign, TargetCheck, possible_runs
 
 log = logging.getLogger(__name__)
 
@@ -154,29 +156,6 @@ def campaign_plan(
     )
 
 
-def measure_and_confirm(
-    plan: CampaignPlan,
-    planned_runs: Sequence[PlannedRun],
-    campaign: CampaignRecord,
-    field: OpenDevices,
-    store: Store,
-    work: Path,
-    progress: Progress,
-    shorter: str = "",
-    here_seconds: float | None = None,
-) -> list[UnfinishedDevice]:
-    """Run the rounds of a plan, then the fresh ones of what was chosen; devices that ended early have none."""
-    looks = with_looks(plan, planned_runs, store)
-    left = measure_all(looks, field.devices, store, work, progress, shorter, here_seconds)
-    ended = {one.device for one in left}
-    chosen = to_confirm(campaign, store)
-    again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
-    if again:
-        opened = {name: field.devices[name] for name in sorted({run.device for run in again})}
-        left += measure_all(fresh_plan(plan, again, store), opened, store, work, progress)
-    return left
-
-
 def with_looks(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> CampaignPlan:
     """The plan with schedules that end rounds early, where that is asked for."""
     return replace(plan, schedules=looking(plan, planned_runs, store)) if plan.measure.rounds == "auto" else plan
@@ -198,9 +177,9 @@ def fresh_plan(plan: CampaignPlan, again: Sequence[PlannedRun], store: Store) ->
 
 def to_confirm(campaign: CampaignRecord, store: Store) -> dict[str, str]:
     """The runs of every choice that rests on a comparison: ids of planned runs with their devices."""
-    found = assemble(store, campaign)
+    known = assemble(store, campaign)
     return {
-        run.id: run.device for choice in found.choices for run in compared_runs(found.record, choice, found.report.rows)
+        run.id: run.device for choice in known.choices for run in compared_runs(known.record, choice, known.report.rows)
     }
 
 
@@ -237,65 +216,57 @@ class CampaignJob:
     """Is told the id of each campaign as soon as it is in the store."""
 
     def measure(self, work: Path, progress: Progress) -> EndedCampaign:
-        """Open the devices, enter the plan, run what is not stored yet, and find what crashes where that is asked."""
+        """Open the devices, enter the plan, run what is not stored yet, confirm what was chosen in fresh rounds, and
+        find what crashes where that is asked; devices that ended early confirm nothing.
+        """
         if self.options.convert_only:
-            return EndedCampaign(campaign=self.enter({}, [], []))
-        with opened(self.device_names(), self.options.wait_seconds) as field:
-            measurable = [a for one in self.prepared for a in one.artifacts if a.source in one.references]
-            legal, skipped = plan_runs(self.config.runs, measurable, list(field.facts.values()), known_denied())
-            libraries = libraries_by_device(field.facts, self.config.targets, self.options.library)
-            possible, refused = self.possible(legal, field.devices, libraries)
-            planned_runs = in_modes(possible, self.config.measure)
-            predicted = predict(planned_runs, field.facts, self.checked.release, self.folder / ARTIFACTS, progress)
-            campaign = self.enter(
-                field.facts,
-                planned_runs,
-                [*skipped, *refused, *field.unusable],
-                lambda record: msgspec.structs.replace(record, placements=predicted.placements),
-            )
-            plan = self.plan(campaign.id, distinct(planned_runs), libraries, predicted.by_run)
-            left = self._measured(plan, planned_runs, campaign, field, work, progress)
-            wanted = self.options.blame
-            denied = blame_crashes(plan, field.devices, field.facts, self.store, progress) if wanted else ()
-            left += field.away({run.device for run in campaign.job().planned}, self.store.devices(campaign.id))
-            return EndedCampaign(campaign=campaign, left=tuple(left), denied=denied)
-
-    def _measured(
-        self,
-        plan: CampaignPlan,
-        planned_runs: Sequence[PlannedRun],
-        campaign: CampaignRecord,
-        field: OpenDevices,
-        work: Path,
-        progress: Progress,
-    ) -> list[UnfinishedDevice]:
-        """Run the plan; an interruption says how many runs are kept."""
-        try:
+            return self.enter({}, [], []), (), ()
+        with self.bench(work, progress) as here:
+            measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
+            legal, skipped = plan_runs(self.config.runs, measurable, list(here.facts.values()), known_denied())
+            libraries = libraries_by_device(here.facts, self.config.targets, self.options.library)
+            possible, refused = self.possible(legal, here.devices, libraries)
+            runs = in_modes(possible, self.config.measure)
+            release = self.checked.release
+            predictions, placements = predict(runs, here.facts, release, self.folder / ARTIFACTS, progress)
+            campaign = self.enter(here.facts, runs, [*skipped, *refused, *here.unusable], placements=placements)
+            plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
             shorter = "" if self.options.quick else QUICKER
-            expected = self._seconds_here(plan)
-            return measure_and_confirm(
-                plan, planned_runs, campaign, field, self.store, work, progress, shorter, expected
-            )
-        except KeyboardInterrupt as error:
-            planned = sum(1 for _ in plan.turns(plan.planned_runs))
-            kept = planned - runs_left(plan, self.store).total()
-            raise KeyboardInterrupt(
-                f"{kept} of {planned} runs are kept; no report and no bundle were written"
-            ) from error
+            try:
+                left = here.run(with_looks(plan, runs, self.store), shorter, self._seconds_here(plan))
+                chosen, ended = to_confirm(campaign, self.store), {device.device for device in left}
+                again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
+                left += here.run(fresh_plan(plan, again, self.store)) if again else []
+            except KeyboardInterrupt as error:
+                planned = sum(1 for _ in plan.turns(plan.planned_runs))
+                kept = planned - runs_left(plan, self.store).total()
+                raise KeyboardInterrupt(
+                    f"{kept} of {planned} runs are kept; no report and no bundle were written"
+                ) from error
+            denied = here.blame(plan) if self.options.blame else ()
+            return campaign, (*left, *here.away(campaign)), denied
 
     def _seconds_here(self, plan: CampaignPlan) -> float | None:
         """How long a run on this computer takes on average, as long as inferences take that the original took."""
-        took = {name: found.run_seconds for one in self.prepared for name, found in one.references.items()}
+        took = {name: reference.run_seconds for name, reference in self.references.items()}
         seconds = [
             plan.measure.seconds_of(run.mode, took[run.source]) for run in plan.planned_runs if run.device == "local"
         ]
         return sum(seconds) / len(seconds) if seconds else None
 
-    def device_names(self) -> list[str]:
-        """What is to be opened; with `resume` also devices on the network that an adb server has forgotten."""
+    @contextlib.contextmanager
+    def bench(self, work: Path, progress: Progress) -> Iterator[Bench]:
+        """The devices of the job; with `resume` also those on the network that an adb server has forgotten."""
         asked = self.options.devices
         forgotten = known_on_network(self.store, self.config) if self.options.resume and not asked else []
-        return [*(asked or self.config.devices), *forgotten]
+        names = [*(asked or self.config.devices), *forgotten]
+        with opened(names, self.options.wait_seconds) as (devices, facts, unusable):
+            yield Bench(devices=devices, facts=facts, unusable=unusable, store=self.store, work=work, progress=progress)
+
+    @property
+    def references(self) -> dict[str, Reference]:
+        """What the models compute, by the name of a model in a precision."""
+        return {name: reference for model in self.prepared for name, reference in model.references.items()}
 
     def possible(
         self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]
@@ -313,58 +284,50 @@ class CampaignJob:
         predictions: Mapping[str, Prediction],
     ) -> CampaignPlan:
         """What is run of planned runs, with the inputs and the judge of their models."""
+        inputs = {
+            name: inputs_of(model.reference, model.model.dimensions)
+            for model in self.prepared
+            if model.reference
+            for name in model.references
+        }
         return campaign_plan(
-            self.config,
-            campaign,
-            planned_runs,
-            self.folder,
-            references={name: reference for one in self.prepared for name, reference in one.references.items()},
-            inputs={
-                name: inputs_of(one.reference, one.model.dimensions)
-                for one in self.prepared
-                if one.reference
-                for name in one.references
-            },
-            libraries=libraries,
-            predictions=predictions,
-        )
+            self.config, campaign, planned_runs, self.folder,
+            references=self.references, inputs=inputs, libraries=libraries, predictions=predictions,
+        )  # fmt: skip
 
     def enter(
         self,
         facts: Mapping[str, DeviceFacts],
         planned_runs: Sequence[PlannedRun],
         skipped: Sequence[Skipped],
-        change: Callable[[JobRecord], JobRecord] = lambda record: record,
+        **fields: Any,
     ) -> CampaignRecord:
-        """Store the plan before anything is measured; with `resume` the last one of the same plan goes on."""
-        record = change(self._record(planned_runs, skipped))
-        campaign = self._resumed(record, facts) if self.options.resume else None
-        if campaign is None:
-            artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
-            campaign = new_campaign(self.config.name, record)
-            self.store.start(campaign, facts.values(), artifacts)
-        self.entered(campaign.id)
-        return campaign
+        """Store the plan before anything is measured; with `resume` the last one of the same plan goes on.
 
-    def _resumed(self, record: JobRecord, facts: Mapping[str, DeviceFacts]) -> CampaignRecord | None:
-        artifacts = [artifact for one in self.prepared for artifact in one.artifacts]
-        return resume(self.store, record, artifacts, facts)
-
-    def _record(self, planned_runs: Sequence[PlannedRun], skipped: Sequence[Skipped]) -> JobRecord:
+        `fields` are more of the record's.
+        """
         prepared = self.prepared
-        return JobRecord(
+        record = JobRecord(
             config=stored_config(self.config),
             host=host(),
             versions=versions(),
-            models=tuple(model_facts(one) for one in prepared),
+            models=tuple(map(model_facts, prepared)),
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
             warnings=(*notes(prepared, self.hints), *self.checked.notes),
             unloadable=self.checked.unloadable,
-            checks={one.model.name: one.checks for one in prepared},
-            references={name: reference for one in prepared for name, reference in one.references.items()},
-            tables={one.model.name: one.table for one in prepared},
-            accuracy=tuple(found for one in prepared for found in one.accuracy),
-            searches=tuple(found for one in prepared for found in one.searches),
+            checks={model.model.name: model.checks for model in prepared},
+            references=self.references,
+            tables={model.model.name: model.table for model in prepared},
+            accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
+            searches=tuple(search for model in prepared for search in model.searches),
         )
+        record = msgspec.structs.replace(record, **fields)
+        artifacts = [artifact for model in prepared for artifact in model.artifacts]
+        campaign = resume(self.store, record, artifacts, facts) if self.options.resume else None
+        if campaign is None:
+            campaign = new_campaign(self.config.name, record)
+            self.store.start(campaign, facts.values(), artifacts)
+        self.entered(campaign.id)
+        return campaign

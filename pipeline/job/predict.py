@@ -1,7 +1,6 @@
 """What is expected of each run before it is measured, and runs with the profiler on beside what was predicted."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -27,52 +26,44 @@ from pipeline.report.profile_view import Profiled
 from pipeline.report.rows import MeasuredRow
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """Predictions by the id of planned runs, and of each model and provider the graph that it claims most of."""
-
-    by_run: Mapping[str, Prediction] = field(default_factory=dict)
-    placements: tuple[Placement, ...] = ()
-
-
 def predict(
     planned_runs: Sequence[PlannedRun], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
-) -> Predicted:
-    """What is expected of runs with providers whose rules are known; equal questions are asked once."""
+) -> tuple[dict[str, Prediction], tuple[Placement, ...]]:
+    """What is expected of runs with providers whose rules are known, by their ids; equal questions are asked once.
+
+    And of each model and provider the graph that it claims most of.
+    """
     asked: dict[str, tuple[PartitionRequest, int, list[PlannedRun]]] = {}
     for planned in planned_runs:
         settings = settings_of(planned.options, facts[planned.device], release)
         if settings:
-            file = str(folder / planned.file)
-            request = PartitionRequest(source=SourceModel(path=file), settings=settings)
+            request = PartitionRequest(source=SourceModel(path=str(folder / planned.file)), settings=settings)
             key = f"{planned.sha256} {settings}"
             asked.setdefault(key, (request, planned.size_bytes, []))[2].append(planned)
-    return _answers(asked, progress) if asked else Predicted()
-
-
-def _answers(asked: Mapping[str, tuple[PartitionRequest, int, list[PlannedRun]]], progress: Progress) -> Predicted:
+    predictions: dict[str, Prediction] = {}
+    placed: dict[tuple[str, str], Placement] = {}
+    if not asked:
+        return predictions, ()
     tasks = [
         Task(label=key, request=request, memory_bytes=needed_bytes(size)) for key, (request, size, _) in asked.items()
     ]
-    found: dict[str, Prediction] = {}
-    placed: dict[tuple[str, str], Placement] = {}
     with progress.stage("predict", len(tasks)) as stage:
         limit = time_limit(size for _, size, _ in asked.values())
         for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             runs, answer = asked[outcome.task.label][2], outcome.value
             prediction = summarized(answer) if answer else Prediction(error=str(outcome.error))
-            found |= {planned_id(planned): prediction for planned in runs}
+            predictions |= {planned_id(planned): prediction for planned in runs}
             if answer and answer.decisions:
-                one = placement_of(answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device)
-                key = one.model, one.provider
-                placed[key] = min(one, placed.get(key, one), key=_rank)
+                placement = placement_of(answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device)
+                place = placement.model, placement.provider
+                placed[place] = min(placement, placed.get(place, placement), key=_rank)
             stage.done()
-    return Predicted(found, tuple(placed[key] for key in sorted(placed)))
+    return predictions, tuple(placed[place] for place in sorted(placed))
 
 
-def _rank(one: Placement) -> tuple[float, int, str, str]:
+def _rank(placement: Placement) -> tuple[float, int, str, str]:
     """Most nodes by share, then fewest partitions, then the first by name: tasks end in any order."""
-    return -one.claimed / len(one.nodes), one.partitions, one.variant, one.device
+    return -placement.claimed / len(placement.nodes), placement.partitions, placement.variant, placement.device
 
 
 def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:

@@ -13,10 +13,10 @@ from pipeline.config import Config
 from pipeline.core.files import scratch
 from pipeline.core.output import ARTIFACTS, DATABASE
 from pipeline.core.progress import Progress, StageLog
-from pipeline.job.bench import EndedCampaign, require_devices
+from pipeline.job.bench import require_devices
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.prepare import find, left_out, numbered, prepare, quick, with_accuracy
-from pipeline.job.ship import JobResult, check_against_targets, close_job, write_operator_configs
+from pipeline.job.ship import EndedCampaign, JobResult, check_against_targets, close_job, write_operator_configs
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,7 @@ from device_runner.device import Device
 from device_runner.options import Denied
 from pipeline.campaign.measure import UnfinishedDevice
 from pipeline.campaign.plan import PlannedRun
-from pipeline.campaign.record import Skipped
+from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
 from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts, runtime_on, use_of
 from pipeline.config import BuildKind, Config, ModelConfig, Target
@@ -29,7 +29,6 @@ from pipeline.core.output import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FIL
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble, with_earlier
-from pipeline.job.bench import EndedCampaign
 from pipeline.job.stored import with_stages, write_reports
 from pipeline.job.targets import oldest_release
 from pipeline.ort_build.history import added_by_operator
@@ -419,6 +418,10 @@ class JobResult:
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 
 
+EndedCampaign: TypeAlias = tuple[CampaignRecord, tuple[UnfinishedDevice, ...], tuple[Denied, ...]]
+"""A campaign after its runs, devices that could not finish, and options newly denied."""
+
+
 def close_job(
     store: Store,
     folder: Path,
@@ -429,10 +432,9 @@ def close_job(
     only_reads: bool = False,
 ) -> JobResult:
     """Choose, bundle and report what a campaign measured; the times of the job's stages are stored, too."""
-    assembled = with_earlier(assemble(store, ended.campaign), store)
+    campaign, left, denied = ended
+    assembled = with_earlier(assemble(store, campaign), store)
     assembled, content, findings = ship_or_refuse(assembled, folder, library=library, progress=progress)
     assembled = with_stages(assembled, None if only_reads else store, progress.stages)
     write_reports(assembled, folder)
-    return JobResult(
-        assembled=assembled, folder=folder, content=content, left=ended.left, denied=ended.denied, findings=findings
-    )
+    return JobResult(assembled=assembled, folder=folder, content=content, left=left, denied=denied, findings=findings)

@@ -10,8 +10,8 @@ from pipeline.campaign.plan import in_modes, plan_runs, recorded
 from pipeline.campaign.record import CampaignRecord, Host, JobRecord, ModelFacts
 from pipeline.campaign.store import open_store
 from pipeline.config import Config, ModelConfig, RunConfig
+from pipeline.core.progress import NoProgress
 from pipeline.job import bench
-from pipeline.job.bench import OpenDevices
 from pipeline.job.record import resume, strangers
 from tests.campaign.store.samples import ARTIFACT
 
@@ -58,9 +58,13 @@ def test_local_of_another_host_is_another_device(tmp_path: Path, name: str, seri
         assert strangers(earlier, second) == [], "nobody knows where it was"
 
 
-def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "host_name", lambda: "h2")
     stored = [*facts_at("h1", "adb:A").values(), *facts_at("h2", "adb:B").values(), *facts_at("", "adb:C").values()]
-    field = OpenDevices(devices={}, facts={}, unusable=())
-    away = {one.device: one.reason for one in field.away([one.name for one in stored], stored)}
+    record = record_for({facts.name: facts for facts in stored})
+    campaign = CampaignRecord(id="c1", name="joint", created_at="2026-01-01T00:00:00.000Z", document=record)
+    with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
+        store.start(campaign, stored, [ARTIFACT])
+        empty = bench.Bench(devices={}, facts={}, unusable=(), store=store, work=tmp_path, progress=NoProgress())
+        away = {left.device: left.reason for left in empty.away(campaign)}
     assert away == {"adb:B": SKIPPED, "adb:C": SKIPPED}

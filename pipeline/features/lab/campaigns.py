@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +38,8 @@ from pipeline.features.lab.queue import (
     submit_jobs,
 )
 from pipeline.features.lab.session import SILENT_SECONDS, refuse_other_database
-from pipeline.job.bench import EndedCampaign
 from pipeline.job.campaign import JobOptions
-from pipeline.job.predict import Predicted, predict
+from pipeline.job.predict import predict
 from pipeline.job.run import prepared_job
 from pipeline.job.ship import JobResult, close_job
 from pipeline.job.stored import keep_campaign, locked
@@ -103,8 +101,8 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
         legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied())
         planned = in_modes(legal, job.config.measure)
-        predicted = predict(planned, facts, job.checked.release, job.folder / ARTIFACTS, progress)
-        campaign = job.enter(facts, planned, skipped, partial(_for_lab, predicted=predicted))
+        _, placements = predict(planned, facts, job.checked.release, job.folder / ARTIFACTS, progress)
+        campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         remove_old_files(job.store)
         files = keep_files(job.store, carried_files(job.folder, measurable, references, job.config.targets))
@@ -124,11 +122,6 @@ def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
     rounds = record.config.measure.timed_rounds + record.config.measure.profile + FRESH_ROUNDS
     planned = Counter(run.device for run in record.planned)
     return {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
-
-
-def _for_lab(record: JobRecord, predicted: Predicted) -> JobRecord:
-    """What is stored of a campaign of a lab: its hosts compare the versions of more programs."""
-    return msgspec.structs.replace(record, versions=lab_versions(), placements=predicted.placements)
 
 
 def found_campaign(store: Store, wanted: str | None) -> CampaignRecord:
@@ -163,7 +156,7 @@ def close(database: str, wanted: str | None, output: Path | None, progress: Prog
         with locked(folder):
             keep_campaign(folder, campaign.id, database=database)
             fetched(store, campaign, folder)
-            ended = EndedCampaign(campaign=campaign, left=tuple(_unfinished(jobs)))
+            ended = campaign, tuple(_unfinished(jobs)), ()
             return close_job(store, folder, ended, None, StageLog(progress), only_reads=True)
 
 

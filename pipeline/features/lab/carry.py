@@ -163,7 +163,7 @@ def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFac
         model = models.get(source, source)
         dimensions = dict(tables[model].dimensions) if model in tables else {}
         inputs[source] = inputs_of(references.get(model, reference), dimensions)
-    predicted = predict(
+    predictions, _ = predict(
         planned_runs, {facts.name: facts}, oldest_release(config), carried.folder / ARTIFACTS, NoProgress()
     )
     return campaign_plan(
@@ -174,5 +174,5 @@ def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFac
         references=references,
         inputs=inputs,
         libraries=libraries_by_device({facts.name: facts}, carried.targets(), None),
-        predictions=predicted.by_run,
+        predictions=predictions,
     )

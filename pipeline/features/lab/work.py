@@ -207,8 +207,8 @@ def _stopped(agent: Agent, session: LabSession, job: LabJob) -> str:
 
 def _measured(agent: Agent, session: LabSession, job: LabJob, name: str, carried: Carried) -> str:
     """Run what is left of a job; why it was left before the end, or ""."""
-    with opened([name], OPEN_SECONDS) as field, scratch_folder(WORK_PREFIX) as work:
-        device, now = next(iter(field.devices.values())), next(iter(field.facts.values()))
+    with opened([name], OPEN_SECONDS) as (devices, known, _), scratch_folder(WORK_PREFIX) as work:
+        device, now = next(iter(devices.values())), next(iter(known.values()))
         device.name = job.device  # as results of all hosts call it
         facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
         planned = planned_here(carried, facts)

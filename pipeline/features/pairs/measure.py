@@ -12,7 +12,7 @@ from device_runner.files import sha256
 from device_runner.result import utc_now
 from pipeline.campaign.deny_list import denied_here, known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.provenance import SYSTEM, changes, facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import describe, ranks, ratio_interval
@@ -180,15 +180,13 @@ def measure_pairs(
 ) -> tuple[tuple[GatedRun, ...], str, Sequence[UnfinishedDevice]]:
     """Run what of some pairs is not stored yet: a row for each, when they were measured, and devices that were left."""
     plan = plan_pairs(pairs, order, here)
-    measured = here.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
+    records, left = here.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)
-    rows = tuple(
-        pair.row
-        if pair.row.note
-        else judged(pair.row, measured.of(pair.base), measured.of(pair.candidate), order.least, confidence)
-        for pair in pairs
-    )
-    return rows, measured.campaign.created_at if plan.planned_runs else "", measured.left
+    rows = []
+    for pair in pairs:
+        base, candidate = (records.get(planned_id(run), []) for run in (pair.base, pair.candidate))
+        rows.append(pair.row if pair.row.note else judged(pair.row, base, candidate, order.least, confidence))
+    return tuple(rows), here.store.campaign(plan.campaign).created_at if plan.planned_runs else "", left
 
 
 def judged(

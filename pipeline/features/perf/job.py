@@ -9,7 +9,7 @@ from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
-from pipeline.job.bench import Bench, bench, blame_crashes, opened_alone, unfinished
+from pipeline.job.bench import Bench, bench, opened_alone, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
@@ -50,12 +50,12 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             inputs=inputs_of_files(order, here.work),
             libraries={name: order.library},
         )
-        measured = here.measure(campaign, plan)
-        denied = blame_crashes(plan, here.devices, here.facts, here.store, progress) if order.blame else ()
+        stored, left = here.measure(campaign, plan)
+        denied = here.blame(plan) if order.blame else ()
         profiled = _profiles(order, plan, distinct(possible), here) if order.profiles else ()
         # The first file is what all others are compared with.
         planned = list(recorded(runs, runs[0].run_name if runs else None))
-        records = [record for rounds in measured.records.values() for record in rounds]
+        records = [record for rounds in stored.values() for record in rounds]
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
         rows = make_rows(measured_rows(planned, records, sizes), rule)
@@ -71,7 +71,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             devices=tuple(here.facts.values()),
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped, *modes.skipped),
-            failures=(*unfinished(measured.left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
+            failures=(*unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
             modes=modes.rows,
             warnings=tuple(warnings(runs, judge)),
             profile_views=profile_views(profiled, medians(rows.rows), {}),

@@ -8,7 +8,7 @@ import msgspec
 
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.options import check_runs, options_name
-from pipeline.campaign.plan import PlannedRun, baseline_of, decision_rule, distinct, in_modes, plan_runs
+from pipeline.campaign.plan import PlannedRun, baseline_of, decision_rule, distinct, in_modes, plan_runs, planned_id
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.features.pilot.rounds import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer
@@ -65,14 +65,14 @@ def _measured(job: CampaignJob, config: Config, here: Bench, percents: Sequence[
         pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
     campaign = new_campaign(config.name)
     plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
-    measured = here.measure(campaign, dataclasses.replace(plan, judge=None))
+    records, left = here.measure(campaign, dataclasses.replace(plan, judge=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
-        records = measured.of(first), measured.of(again)
+        twice = records.get(planned_id(first), []), records.get(planned_id(again), [])
         in_round = distinct(in_modes(group, config.measure))
         lasting = sum(run.mode is MeasureMode.SUSTAINED for run in in_round)
         answer = pilot_answer(
-            *records,
+            *twice,
             run=options_name(first.options),
             runs_in_round=len(in_round) - lasting,
             planned_rounds=config.measure.timed_rounds,
@@ -83,10 +83,10 @@ def _measured(job: CampaignJob, config: Config, here: Bench, percents: Sequence[
         if answer:
             answers.append(answer)
             continue
-        failures = [run.result.failure.message for runs in records for run in runs if run.result.failure]
+        failures = [run.result.failure.message for runs in twice for run in runs if run.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"
         missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
-    missing += [f"{device.device}: {device.reason}" for device in measured.left]
+    missing += [f"{device.device}: {device.reason}" for device in left]
     unusable = (*here.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]
     return Pilot(answers=tuple(answers), missing=tuple(missing))

@@ -15,7 +15,7 @@ import msgspec
 from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure
 from pipeline.campaign.plan import PlannedRun, distinct, planned_id
-from pipeline.campaign.record import CampaignRecord, Skipped
+from pipeline.campaign.record import CampaignRecord, Prediction, Skipped
 from pipeline.campaign.tuned import TunedModel, TuneOutcome
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
@@ -24,10 +24,12 @@ from pipeline.core.progress import Progress
 from pipeline.features.tune.device_search import CONFIRM_ROUNDS, TIMED, DeviceSearch, ModelSearch, found_by, left_out
 from pipeline.features.tune.search import optuna_package
 from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
-from pipeline.job.bench import EndedCampaign, OpenDevices, blame_crashes, libraries_by_device, measure_all, opened
+from pipeline.job.bench import Bench, libraries_by_device
 from pipeline.job.campaign import CampaignJob
-from pipeline.job.predict import Predicted, predict
+from pipeline.job.predict import predict
 from pipeline.job.prepare import Prepared
+from pipeline.job.ship import EndedCampaign
+from pipeline.partition.placement import Placement
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,8 @@ class SearchField:
 
     searches: dict[str, dict[str, ModelSearch]] = field(default_factory=dict)
     ended: list[TunedModel] = field(default_factory=list)
-    predicted: Predicted = field(default_factory=Predicted)
+    predictions: dict[str, Prediction] = field(default_factory=dict)
+    placements: tuple[Placement, ...] = ()
 
     @property
     def candidates(self) -> list[PlannedRun]:
@@ -67,9 +70,7 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
     return goals, "; ".join(reasons)
 
 
-def search_field(
-    job: CampaignJob, devices: OpenDevices, libraries: Mapping[str, str | None], progress: Progress
-) -> SearchField:
+def search_field(job: CampaignJob, devices: Bench, libraries: Mapping[str, str | None]) -> SearchField:
     """The space of each model on each device.
 
     Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
@@ -97,9 +98,11 @@ def search_field(
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
     planned = [planned_run for space in spaces.values() for planned_run in space.candidates]
-    searched.predicted = predict(planned, devices.facts, job.checked.release, job.folder / ARTIFACTS, progress)
+    searched.predictions, searched.placements = predict(
+        planned, devices.facts, job.checked.release, job.folder / ARTIFACTS, devices.progress
+    )
     for (name, model), space in spaces.items():
-        _add(searched, job, distinct_candidates(space, devices.facts[name], searched.predicted.by_run), name, model)
+        _add(searched, job, distinct_candidates(space, devices.facts[name], searched.predictions), name, model)
     others = max(0, len(searched.searches) - 1)
     for searches in searched.searches.values():
         for search in searches.values():
@@ -150,44 +153,37 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
     # Searches compare steady states: cold starts and minutes of load would take their time from the candidates.
     steady = msgspec.structs.replace(job.config.measure, mode=MeasureMode.STEADY, profile=False)
     job = replace(job, config=msgspec.structs.replace(job.config, measure=steady))
-    with opened(job.device_names(), job.options.wait_seconds) as devices:
+    with job.bench(work, progress) as devices:
         libraries = libraries_by_device(devices.facts, job.config.targets, job.options.library)
-        searched = search_field(job, devices, libraries, progress)
-        campaign = job.enter(
-            devices.facts,
-            searched.candidates,
-            devices.unusable,
-            lambda record: msgspec.structs.replace(record, searching=True),
-        )
+        searched = search_field(job, devices, libraries)
+        campaign = job.enter(devices.facts, searched.candidates, devices.unusable, searching=True)
         plan = _search_plan(job, campaign, searched, libraries)
-        left = _searched(job, plan, searched, devices, work, progress)
+        left = _searched(job, plan, searched, devices)
         reasons = {device_left.device: device_left.reason for device_left in left}
         tuned = [
             found_by(search, device, model, reasons.get(device, ""))
             for device, searches in searched.searches.items()
             for model, search in searches.items()
         ]
-        ended = _confirmed(job, (*tuned, *searched.ended), searched, devices, libraries, work, progress)
-        denied = blame_crashes(plan, devices.devices, devices.facts, job.store, progress) if job.options.blame else ()
-        lost = {device_left.device: device_left for device_left in (*left, *ended.left)}
-        return replace(ended, left=tuple(lost.values()), denied=denied)
+        confirmed, later = _confirmed(job, (*tuned, *searched.ended), searched, devices, libraries)
+        denied = devices.blame(plan) if job.options.blame else ()
+        lost = {device_left.device: device_left for device_left in (*left, *later)}
+        return confirmed, tuple(lost.values()), denied
 
 
 def _search_plan(
     job: CampaignJob, campaign: CampaignRecord, searched: SearchField, libraries: Mapping[str, str | None]
 ) -> CampaignPlan:
     """The plan of the runs that searches decide: short, as nothing of the labelled set is run."""
-    plan = job.plan(campaign.id, distinct(searched.candidates), libraries, searched.predicted.by_run)
+    plan = job.plan(campaign.id, distinct(searched.candidates), libraries, searched.predictions)
     inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
     return replace(plan, inputs=inputs)
 
 
-def _searched(
-    job: CampaignJob, plan: CampaignPlan, searched: SearchField, devices: OpenDevices, work: Path, progress: Progress
-) -> list[UnfinishedDevice]:
+def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, devices: Bench) -> list[UnfinishedDevice]:
     """Run the searches on all devices, from where the store says they are; an interruption says what is kept."""
     runs = job.store.runs(plan.campaign)
-    with progress.stage("tune", len(searched.searches)) as stage:
+    with devices.progress.stage("tune", len(searched.searches)) as stage:
         schedules = {}
         for device, searches in searched.searches.items():
             line = stage.part(device, 1)
@@ -196,7 +192,7 @@ def _searched(
             schedules[device] = schedule
         plan = replace(plan, schedules=schedules)
         try:
-            return measure(plan, {name: devices.devices[name] for name in schedules}, job.store, work)
+            return measure(plan, {name: devices.devices[name] for name in schedules}, job.store, devices.work)
         except KeyboardInterrupt as error:
             kept = len(job.store.finished(plan.campaign))
             raise KeyboardInterrupt(f"{kept} runs of the search are kept; nothing was chosen yet") from error
@@ -206,24 +202,23 @@ def _confirmed(
     job: CampaignJob,
     tuned: Sequence[TunedModel],
     searched: SearchField,
-    devices: OpenDevices,
+    devices: Bench,
     libraries: Mapping[str, str | None],
-    work: Path,
-    progress: Progress,
-) -> EndedCampaign:
-    """Measure winners, defaults and the winners of the other devices in rounds; the campaign of that, in any case."""
+) -> tuple[CampaignRecord, list[UnfinishedDevice]]:
+    """Measure winners, defaults and the winners of the other devices in rounds; the campaign of that, in any case, and
+    the devices that could not finish.
+    """
     left_out = [
         Skipped(device=search.device, model=search.model, what=search.reason) for search in tuned if not search.winner
     ]
     planned = list(_to_confirm(tuned, searched))
     campaign = job.enter(
         devices.facts, planned, [*devices.unusable, *left_out],
-        lambda record: msgspec.structs.replace(record, tuned=tuple(tuned), placements=searched.predicted.placements),
+        tuned=tuple(tuned), placements=searched.placements,
     )  # fmt: skip
-    plan = job.plan(campaign.id, distinct(planned), libraries, searched.predicted.by_run)
+    plan = job.plan(campaign.id, distinct(planned), libraries, searched.predictions)
     plan = replace(plan, measure=msgspec.structs.replace(plan.measure, rounds=CONFIRM_ROUNDS))
-    measured = {run.device: devices.devices[run.device] for run in planned}
-    return EndedCampaign(campaign=campaign, left=tuple(measure_all(plan, measured, job.store, work, progress)))
+    return campaign, devices.run(plan)
 
 
 def _to_confirm(tuned: Sequence[TunedModel], searched: SearchField) -> list[PlannedRun]:
