@@ -78,7 +78,7 @@ def wait_until_fit(
     A device that does not answer is for the next run to tell.
     """
     deadline = time.monotonic() + wanted.wait_seconds
-    told = False
+    warned = False
     while not stop.is_set():
         try:
             reasons = unfit(wanted, device.conditions())
@@ -88,9 +88,9 @@ def wait_until_fit(
             return ""
         if time.monotonic() >= deadline:
             return f"not fit for runs within {wanted.wait_seconds:g} s: {'; '.join(reasons)}"
-        if not told:
+        if not warned:
             log.warning("%s: waits: %s", device.name, "; ".join(reasons))
-        told = True
+        warned = True
         stop.wait(min(poll_seconds, max(0.0, deadline - time.monotonic())))
     return ""
 
@@ -323,8 +323,8 @@ class _Worker:
     def _due(self) -> Iterator[tuple[PlannedRun, int]]:
         """What is to be run: as the device's schedule decides, else what is left of the rounds."""
         if self.schedule:
-            while found := self.schedule.due():
-                yield found
+            while turn := self.schedule.due():
+                yield turn
             return
         for planned, number in self.plan.turns(self.planned_runs):
             if planned_id(planned) not in self.given_up and (planned_id(planned), number) not in self.finished:
@@ -502,8 +502,8 @@ class RoundsWithLooks(OpenTurns):
         for baseline in dict.fromkeys(self.compared[name] for name in steady):
             others = [name for name in steady if name != baseline and self.compared[name] == baseline]
             groups = [self._group(name, look) for name in others if name not in self.given_up]
-            found = undecided(groups, self._group(baseline, look), decision_rule(self.plan.measure))
-            open_names = {group.key for group in found} if baseline not in self.given_up else set()
+            open_groups = undecided(groups, self._group(baseline, look), decision_rule(self.plan.measure))
+            open_names = {group.key for group in open_groups} if baseline not in self.given_up else set()
             left |= open_names | ({baseline} if open_names else set())
             count += len(open_names)
         if count:

@@ -85,18 +85,18 @@ class MlperfNumbers(Struct, frozen=True, kw_only=True):
 
 def cold_numbers(results: Iterable[RunResult], comparison: Comparison | None = None) -> ColdNumbers | None:
     """The numbers of cold runs; None where none went well."""
-    found = [one for one in results if one.status is Status.OK and one.cold]
-    if not found:
+    good = [result for result in results if result.status is Status.OK and result.cold]
+    if not good:
         return None
-    cold = [one.cold for one in found if one.cold]
-    totals = tuple(one.load_ns + one.first_run_ns for one in found)
+    cold = [result.cold for result in good if result.cold]
+    totals = tuple(result.load_ns + result.first_run_ns for result in good)
     return ColdNumbers(
-        rounds=len(found),
+        rounds=len(good),
         cold_rounds=sum(each.cold for each in cold),
         library_rounds=sum(each.library_resident_bytes == 0 for each in cold),
-        open_ns=int(median(one.open_ns for one in found)),
-        load_ns=int(median(one.load_ns for one in found)),
-        first_run_ns=int(median(one.first_run_ns for one in found)),
+        open_ns=int(median(result.open_ns for result in good)),
+        load_ns=int(median(result.load_ns for result in good)),
+        first_run_ns=int(median(result.first_run_ns for result in good)),
         total_ns=int(median(totals)),
         totals_ns=totals,
         why="; ".join(dict.fromkeys(each.how for each in cold if not each.cold)),
@@ -117,28 +117,28 @@ def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
     length = bins[-1].start_ns + bins[-1].total_ns
     first, last = length * FRESH_SHARE, length * (1 - LATE_SHARE)
     fresh, late = (
-        _level([one for one in bins if one.start_ns <= first]),
-        _level([one for one in bins if one.start_ns >= last] or bins[-1:]),
+        _level([part for part in bins if part.start_ns <= first]),
+        _level([part for part in bins if part.start_ns >= last] or bins[-1:]),
     )
-    early = [one for one in run.samples if one.at_ns <= first]
-    end = [one for one in run.samples if one.at_ns >= last]
+    early = [sample for sample in run.samples if sample.at_ns <= first]
+    end = [sample for sample in run.samples if sample.at_ns >= last]
     return SustainedNumbers(
         length_ns=length,
-        inferences=sum(one.inferences for one in bins),
+        inferences=sum(part.inferences for part in bins),
         fresh_ns=fresh,
         late_ns=late,
         ratio=late / max(fresh, 1),
         throttled_after_ns=throttled_after(bins, fresh) if late > fresh * (1 + LEAST_RISE) else None,
-        fresh_mhz=_median_of(one.mhz for one in early),
-        late_mhz=_median_of(one.mhz for one in end),
-        fresh_celsius=_celsius(_median_of(one.millidegrees for one in early)),
-        late_celsius=_celsius(_median_of(one.millidegrees for one in end)),
-        curve=tuple(CurvePoint(start_ns=one.start_ns, median_ns=one.median_ns) for one in bins),
+        fresh_mhz=_median_of(sample.mhz for sample in early),
+        late_mhz=_median_of(sample.mhz for sample in end),
+        fresh_celsius=_celsius(_median_of(sample.millidegrees for sample in early)),
+        late_celsius=_celsius(_median_of(sample.millidegrees for sample in end)),
+        curve=tuple(CurvePoint(start_ns=part.start_ns, median_ns=part.median_ns) for part in bins),
     )
 
 
 def _level(bins: Sequence[LatencyBin]) -> int:
-    return int(median(one.median_ns for one in bins))
+    return int(median(part.median_ns for part in bins))
 
 
 def _median_of(values: Iterable[int]) -> int | None:
@@ -159,7 +159,7 @@ def throttled_after(bins: Sequence[LatencyBin], fresh_ns: int) -> int | None:
     """
     if len(bins) < LEAST_BINS:
         return None
-    logs = [math.log(max(one.median_ns, 1) / max(fresh_ns, 1)) for one in bins]
+    logs = [math.log(max(part.median_ns, 1) / max(fresh_ns, 1)) for part in bins]
     steps = sorted(abs(after - before) for before, after in pairwise(logs))
     scale = max(1.4826 * median(steps) / math.sqrt(2), LEAST_RISE / 4)
     risen = max(LEAST_RISE / 2, median(logs[-math.ceil(len(logs) * LATE_SHARE) :]) / 4)
@@ -173,19 +173,19 @@ def throttled_after(bins: Sequence[LatencyBin], fresh_ns: int) -> int | None:
 
 def mlperf_numbers(results: Iterable[RunResult]) -> MlperfNumbers | None:
     """p90 by LoadGen's rule over rounds: the median of the rounds' estimates; None where none has enough inferences."""
-    timed = [one.latencies_ns for one in results if one.status is Status.OK and one.latencies_ns]
-    found = [estimate for latencies in timed if (estimate := early_stopping(latencies)) is not None]
-    if not found:
+    timed = [result.latencies_ns for result in results if result.status is Status.OK and result.latencies_ns]
+    estimates = [estimate for latencies in timed if (estimate := early_stopping(latencies)) is not None]
+    if not estimates:
         return None
     queries, seconds = min(map(len, timed)), min(map(sum, timed)) / 1e9
     return MlperfNumbers(
-        p90_ns=int(median(found)),
-        lowest_ns=min(found),
-        highest_ns=max(found),
-        rounds=len(found),
+        p90_ns=int(median(estimates)),
+        lowest_ns=min(estimates),
+        highest_ns=max(estimates),
+        rounds=len(estimates),
         queries=queries,
         seconds=seconds,
-        valid=len(found) == len(timed) and queries >= MLPERF_RUNS and seconds >= MLPERF_SECONDS,
+        valid=len(estimates) == len(timed) and queries >= MLPERF_RUNS and seconds >= MLPERF_SECONDS,
     )
 
 

@@ -105,8 +105,10 @@ def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
     for key, meant in ENTRIES.items():
         config |= meant(settings[key]) if key in settings else {}
     flags = _flag_set(settings["flags"]) if "flags" in settings else options.flags
-    own = {**options.provider_options, **settings.get("options", {})}
-    return msgspec.structs.replace(options, session_config=config, flags=flags, provider_options=own, **fields)
+    provider_options = {**options.provider_options, **settings.get("options", {})}
+    return msgspec.structs.replace(
+        options, session_config=config, flags=flags, provider_options=provider_options, **fields
+    )
 
 
 def _flag_sets(flags: str | tuple[str | tuple[str, ...], ...]) -> tuple[tuple[NnapiFlag, ...], ...]:
@@ -114,21 +116,21 @@ def _flag_sets(flags: str | tuple[str | tuple[str, ...], ...]) -> tuple[tuple[Nn
     if flags == ALL_FLAGS:
         return tuple(subsets())
     named = (flags,) if isinstance(flags, str) else flags
-    lists = [one for one in named if isinstance(one, tuple)]
-    words = tuple(one for one in named if isinstance(one, str))
+    lists = [value for value in named if isinstance(value, tuple)]
+    words = tuple(value for value in named if isinstance(value, str))
     if lists and words:
         raise ConfigError(
             "flags are a list of names or a list of lists, not both",
             where="[[runs]] flags",
             remedy='write [["USE_FP16"], ["USE_FP16", "USE_NCHW"]] for two sets, and [] in it for none',
         )
-    return tuple(_flag_set(one) for one in lists or [words])
+    return tuple(_flag_set(flags_of_set) for flags_of_set in lists or [words])
 
 
 def _flag_set(names: Iterable[str]) -> tuple[NnapiFlag, ...]:
     """The flags once each, in NNAPI's order."""
-    found = {_flag(name) for name in names}
-    return tuple(flag for flag in NnapiFlag if flag in found)
+    chosen = {_flag(name) for name in names}
+    return tuple(flag for flag in NnapiFlag if flag in chosen)
 
 
 def _flag(text: str) -> NnapiFlag:
@@ -175,10 +177,10 @@ def _entries(options: RunOptions) -> Iterator[str]:
     """Provider options and session config entries; no two different sets of them give the same texts."""
     config = options.session_config
     short = {word: entries for word, entries in SHORT.items() if entries.items() <= config.items()}
-    said = {key for entries in short.values() for key in entries}
+    covered = {key for entries in short.values() for key in entries}
     yield from short
     for key, value in config.items():
-        if key not in said:
+        if key not in covered:
             raw = key if "." in key and not key.startswith(PREFIXES) else f"config.{key}"
             yield f"{SHORT_KEYS.get(key) or _plain(raw)}={_plain(value, '+%')}"
     for key, value in options.provider_options.items():

@@ -52,10 +52,10 @@ class ChangedFact(Struct, frozen=True, kw_only=True):
 
 def facts_of_run(run: RunRecord) -> Facts:
     """The facts that a stored run has itself: its file, the release that ran it, options, inputs, settings."""
-    tensors = [f"{one.name} {one.dtype}{list(one.shape)}" for one in run.spec.inputs]
+    tensors = [f"{tensor.name} {tensor.dtype}{list(tensor.shape)}" for tensor in run.spec.inputs]
     sizes = [f"{name}={size}" for name, size in sorted(run.spec.dimensions.items())]
     settings = {fact: msgspec.to_builtins(getattr(run.spec, name)) for name, fact in SETTINGS.items()}
-    found = {
+    texts = {
         ARTIFACT: run.spec.model_sha256 or "",
         RELEASE: run.result.ort_version,
         OPTIONS: options_name(run.spec.options),
@@ -66,19 +66,19 @@ def facts_of_run(run: RunRecord) -> Facts:
             for fact, value in settings.items()
         },
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in texts.items() if text}
 
 
 def facts_of_place(device: str, facts: DeviceFacts | None, host: Host) -> Facts:
     """The facts of a device by its name, and of the host, which is the device itself or drives it."""
-    found = {}
+    texts = {}
     if facts:
         level = f"API {facts.api_level}" if facts.api_level else ""
-        found[DEVICE] = _joined(facts.manufacturer, facts.model, facts.soc)
-        found[SYSTEM] = _joined(facts.platform, facts.os_release, level, facts.fingerprint)
+        texts[DEVICE] = _joined(facts.manufacturer, facts.model, facts.soc)
+        texts[SYSTEM] = _joined(facts.platform, facts.os_release, level, facts.fingerprint)
     role = HOST if device.startswith(ON_THIS_COMPUTER) else DRIVER
-    found[role] = _joined(host.system, host.machine, host.cpu, f"{host.cores} cores" if host.cores else "")
-    return {name: text for name, text in found.items() if text}
+    texts[role] = _joined(host.system, host.machine, host.cpu, f"{host.cores} cores" if host.cores else "")
+    return {name: text for name, text in texts.items() if text}
 
 
 def _joined(*parts: str) -> str:
@@ -96,5 +96,5 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 
 def environment_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[ChangedFact, ...]:
     """What differs of the environment and is known of both."""
-    found = changes(before, after)
-    return tuple(one for one in found if one.what in ENVIRONMENT and NOT_KNOWN not in (one.before, one.after))
+    changed = changes(before, after)
+    return tuple(fact for fact in changed if fact.what in ENVIRONMENT and NOT_KNOWN not in (fact.before, fact.after))

@@ -92,7 +92,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         failures=(*record.failures, *rows.failures, *modes.failures),
         modes=modes.rows,
         choices=tuple(_choice_row(choice, compared_runs(record, choice, rows.rows), runs) for choice in choices),
-        profiles=tuple(one.brief for one in profiles),
+        profiles=tuple(profile.brief for profile in profiles),
         profile_views=profile_views(profiles, medians(rows.rows), ranks),
         warnings=(*warnings, *unexpected(measured, profiles)),
         checks=tuple(
@@ -110,9 +110,9 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
 
 def with_earlier(assembled: Assembled, store: Store) -> Assembled:
     """Beside what the campaign of the same name before it measured, where there is one that this release reads."""
-    own = assembled.report
-    before = itertools.takewhile(lambda one: one.id != own.campaign, store.campaigns(own.name))
-    known = [one for one in before if one.document and not one.document.searching]
+    report = assembled.report
+    before = itertools.takewhile(lambda campaign: campaign.id != report.campaign, store.campaigns(report.name))
+    known = [campaign for campaign in before if campaign.document and not campaign.document.searching]
     return dataclasses.replace(assembled, earlier=assemble(store, known[-1]).report) if known else assembled
 
 
@@ -137,26 +137,27 @@ def _choices(
     sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key) and key not in refused}
     candidates = _candidates(record, sound, measured)
     rule = decision_rule(record.config.measure)
-    found, withheld = [], []
+    choices, withheld = [], []
     for target in record.config.targets:
         for model in record.models:
             whole = [artifact for artifact in sound.values() if artifact.model == model.name]
-            own = _loadable(record, target, whole) or whole  # the gate before the bundle says why none of them loads
-            if by_search := list(_tuned_choices(tuned, devices, target, model.name, own)):
-                found += by_search
+            # Where none of them loads, the gate before the bundle says why.
+            allowed = _loadable(record, target, whole) or whole
+            if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
+                choices += by_search
                 continue
             if reason := NO_ANSWERS if record.tuned and not tuned else _why_none(tuned, devices, target, model.name):
                 withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
                 continue
-            ran = [candidate for candidate in candidates if candidate.artifact in own and not record.tuned]
-            rejected = _rejected(record, artifacts, own, target, model.name)
-            choice = choose(target, own, ran, devices, rule, rejected)
+            ran = [candidate for candidate in candidates if candidate.artifact in allowed and not record.tuned]
+            rejected = _rejected(record, artifacts, allowed, target, model.name)
+            choice = choose(target, allowed, ran, devices, rule, rejected)
             if choice:
-                found.append(choice)
+                choices.append(choice)
             else:
                 reason = rejections(rejected) or model.error or "no variant of it could be made"
                 withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
-    return tuple(found), tuple(withheld)
+    return tuple(choices), tuple(withheld)
 
 
 def _tuned_choices(
@@ -196,26 +197,26 @@ def _rejected(
     model: str,
 ) -> list[Rejected]:
     """The variants of a model that may not ship to a target, and those that could not be made."""
-    found = []
+    rejected = []
     for artifact in artifacts.values():
         if artifact.model == model and artifact not in allowed:
             variant = artifact.variant
             checks = record.checks.get(model, {}).get(variant.name, ())
             over = _over_budget(record).get((model, variant.name), "")
             why, error = (over, None) if over else _why_not(checks, target)
-            found.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
-    made = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
-    found += [
+            rejected.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
+    failures = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
+    rejected += [
         Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
-        for name, failure in made.items()
+        for name, failure in failures.items()
     ]
-    return found
+    return rejected
 
 
 def _over_budget(record: JobRecord) -> dict[ArtifactKey, str]:
     """Why artifacts may not ship for their accuracy."""
     budget = record.config.accuracy.max_drop
-    reasons = {(one.model, one.variant): one.refused(budget) for one in record.accuracy}
+    reasons = {(accuracy.model, accuracy.variant): accuracy.refused(budget) for accuracy in record.accuracy}
     return {key: reason for key, reason in reasons.items() if reason}
 
 
@@ -245,16 +246,16 @@ def _candidates(
     record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Sequence[MeasuredRow]
 ) -> list[MeasuredVariant]:
     """Runs that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
-    found = []
+    candidates = []
     steady = [planned for planned in record.planned if planned.mode is MeasureMode.STEADY]
-    for planned, one in zip(steady, measured, strict=True):
+    for planned, row in zip(steady, measured, strict=True):
         artifact = sound.get((planned.model, planned.variant))
-        fine = one.status is Status.OK and all(run.result.status is Status.OK for run in one.runs)
-        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in one.runs)):
-            found.append(
-                MeasuredVariant(device=planned.device, artifact=artifact, options=planned.options, group=run_group(one))
+        fine = row.status is Status.OK and all(run.result.status is Status.OK for run in row.runs)
+        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in row.runs)):
+            candidates.append(
+                MeasuredVariant(device=planned.device, artifact=artifact, options=planned.options, group=run_group(row))
             )
-    return found
+    return candidates
 
 
 def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tuple[RecordedRun, ...]:
@@ -293,7 +294,7 @@ def _choice_row(choice: Choice, compared: Sequence[RecordedRun], runs: Sequence[
         reason=choice.reason,
         fresh=fresh,
         device=choice.device,
-        classes=tuple(one.text for one in choice.classes),
+        classes=tuple(device_class.text for device_class in choice.classes),
         undecided=choice.undecided,
         slower=dict(choice.slower),
     )

@@ -48,15 +48,15 @@ Opened: TypeAlias = tuple[dict[str, Device], dict[str, DeviceFacts], tuple[Skipp
 def patience(name: str, seconds: float, stop: threading.Event) -> Waiting:
     """Waits so long in all for a device that another process has, and says once who has it; not after `stop`."""
     deadline = time.monotonic() + seconds
-    told: set[str] = set()
+    holders: set[str] = set()
 
     def waiting(holder: str) -> bool:
         left = deadline - time.monotonic()
         if left <= 0 or stop.is_set():
             return False
-        if holder not in told:
+        if holder not in holders:
             log.warning("%s: waits at most %s: %s", name, duration_text(left), holder)
-            told.add(holder)
+            holders.add(holder)
         stop.wait(min(LEASE_POLL_SECONDS, left))
         return True
 
@@ -119,16 +119,16 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
     wanted, unusable = found(names)
     with contextlib.ExitStack() as stack:
         devices, facts = {}, {}
-        for one in _open_all(wanted, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
-            if isinstance(one, Skipped):
-                unusable.append(one)
+        for result in _open_all(wanted, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
+            if isinstance(result, Skipped):
+                unusable.append(result)
             else:
-                devices[one[0].name], facts[one[0].name] = one
+                devices[result[0].name], facts[result[0].name] = result
         if not devices:
             raise MissingError(
                 "no device is ready",
                 where=", ".join(names),
-                why="; ".join(f"{one.device}: {one.text}" for one in unusable) or "none is connected",
+                why="; ".join(f"{skipped.device}: {skipped.text}" for skipped in unusable) or "none is connected",
                 remedy="`ort-mobile devices` says what each one needs; `ort-mobile run --convert-only` needs none",
             )
         yield devices, facts, tuple(unusable)
@@ -209,15 +209,15 @@ def libraries_by_device(
 
 def unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
     """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
-    told = {failure.message for failure in failures}
-    for one in left:
-        if one.reason not in told:
+    messages = {failure.message for failure in failures}
+    for device in left:
+        if device.reason not in messages:
             yield FailureRow(
                 kind="not fit",
-                message=one.reason,
+                message=device.reason,
                 cause="what was asked for did not come",
                 remedy="let the device rest and charge, or wait longer (--wait-seconds)",
-                device=one.device,
+                device=device.device,
             )
 
 

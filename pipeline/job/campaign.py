@@ -111,7 +111,7 @@ class OutputJudge:
         if original is None or not original.labels:
             return check
         try:
-            found = measure_outputs(
+            result = measure_outputs(
                 OutputsRequest(
                     model=planned.source,
                     outputs=(msgspec.structs.replace(outputs, name=original.outputs.name),),
@@ -123,10 +123,10 @@ class OutputJudge:
         except PipelineError as error:
             log.warning("%s: no accuracy from this device: %s", planned.source, error)
             return check
-        if found.value is None or found.reference_value is None:
+        if result.value is None or result.reference_value is None:
             return check
         return msgspec.structs.replace(
-            check, metric=found.metric, value=found.value, original_value=found.reference_value
+            check, metric=result.metric, value=result.value, original_value=result.reference_value
         )
 
 

@@ -70,19 +70,21 @@ def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
         folder.mkdir()
         request = FeedsRequest(file=str(file), dimensions=order.dimensions, data=order.data, folder=str(folder))
         tasks.append(Task(label=str(file), request=request))
-    found = {}
+    feeds = {}
     for outcome in run_tasks(make_feeds, Feeds, tasks):
         if outcome.value:
-            found[Path(outcome.task.request.file)] = outcome.value.tensors
+            feeds[Path(outcome.task.request.file)] = outcome.value.tensors
         elif outcome.error and not isinstance(outcome.error, ModelError):
             raise outcome.error
-    return found
+    return feeds
 
 
 def warnings(runs: Sequence[PlannedRun], judge: Judge) -> Iterator[Finding]:
     """What of the files and options has no effect in that library, once for each file."""
     placed = (
-        msgspec.structs.replace(found, where=run.variant) for run in runs for found in judge(run.variant, run.options)
+        msgspec.structs.replace(finding, where=run.variant)
+        for run in runs
+        for finding in judge(run.variant, run.options)
     )
     yield from dict.fromkeys(placed)
 
@@ -117,8 +119,8 @@ def planned_files(
 
 def preflight(order: PerfOrder, device: Device) -> Judge:
     """What speaks against running a file (by its name) with options in the library that the device will load."""
-    own = order.measure.perf_test and not order.library  # onnxruntime_perf_test brings a library of its own
-    runtime = None if own else runtime_on(device, order.library)
+    own_library = order.measure.perf_test and not order.library  # onnxruntime_perf_test brings a library of its own
+    runtime = None if own_library else runtime_on(device, order.library)
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
     def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:

@@ -102,11 +102,11 @@ def summarized(answer: ModelAnswer) -> Prediction:
 
 
 def _refused(answer: ModelAnswer) -> tuple[RefusedNodes, ...]:
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in answer.decisions:
-        if not one.claimed:
-            found.setdefault((one.op_type, one.reason or ""), []).append(one.name)
-    return tuple(RefusedNodes(operator=key[0], reason=key[1], nodes=tuple(names)) for key, names in found.items())
+    refused: dict[tuple[str, str], list[str]] = {}
+    for decision in answer.decisions:
+        if not decision.claimed:
+            refused.setdefault((decision.op_type, decision.reason or ""), []).append(decision.name)
+    return tuple(RefusedNodes(operator=key[0], reason=key[1], nodes=tuple(names)) for key, names in refused.items())
 
 
 AFTER_LOAD = frozenset({"inputs", "first_run", "run", "outputs", "release", "done"})
@@ -122,7 +122,7 @@ def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
     )
     if prediction.error:
         return f"a failure was predicted, but the session was created: {prediction.error}" if loaded else ""
-    measured = next((found for result in results if (found := measured_partitions(result)) is not None), None)
+    measured = next((partitions for result in results if (partitions := measured_partitions(result)) is not None), None)
     if measured is None or measured == prediction.partitions:
         return ""
     sure = "estimated" if prediction.estimate else "predicted"
@@ -131,12 +131,16 @@ def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
 
 def unexpected(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[Finding]:
     """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
-    for one in measured:
-        prediction = next((run.prediction for run in one.runs if run.prediction is not None), None)
-        told = finding(prediction, [run.result for run in one.runs])
-        if told:
-            yield warning(told, place(one.device, one.model, one.variant, one.run))
-    yield from (warning(one.finding, place(one.device, one.name, one.run)) for one in profiles if one.finding)
+    for row in measured:
+        prediction = next((run.prediction for run in row.runs if run.prediction is not None), None)
+        text = finding(prediction, [run.result for run in row.runs])
+        if text:
+            yield warning(text, place(row.device, row.model, row.variant, row.run))
+    yield from (
+        warning(profile.finding, place(profile.device, profile.name, profile.run))
+        for profile in profiles
+        if profile.finding
+    )
 
 
 def measured_partitions(result: RunResult) -> int | None:
@@ -177,10 +181,10 @@ def _coverage(result: RunResult) -> Coverage | None:
 def profiles_of(planned: Iterable[RecordedRun], runs: Sequence[RunRecord]) -> Iterator[Profiled]:
     """The profile runs of planned ones, in the order of the plan."""
     profiles = [record for record in runs if record.spec.profile]
-    for one in planned:
+    for run in planned:
         for record in profiles:
-            if record.planned == one.id:
-                yield profiled(one.model, one.variant, one.options, record.result, record.prediction)
+            if record.planned == run.id:
+                yield profiled(run.model, run.variant, run.options, record.result, record.prediction)
 
 
 def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:

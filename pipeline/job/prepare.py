@@ -128,25 +128,27 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
     return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
 
 
-def numbered(found: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...]:
+def numbered(models: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...]:
     """What a reader must know of models that share a name."""
-    return tuple(numbered_lines(model for model, _ in found))
+    return tuple(numbered_lines(model for model, _ in models))
 
 
 def prepare(
-    config: Config, found: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
+    config: Config, models: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
 ) -> tuple[list[Prepared], list[PrecisionSet]]:
     """Convert, compute references and check; what fails for one model or artifact is in its `errors`.
 
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
     """
-    orders = precision_orders(config, found)
-    given = dict(zip((model.name for model, _ in found), found, strict=True))
-    check_all_inputs([_subject(*given[one.model.name]) for one in orders if not one.transforms], work)
+    orders = precision_orders(config, models)
+    given = dict(zip((model.name for model, _ in models), models, strict=True))
+    check_all_inputs([_subject(*given[order.model.name]) for order in orders if not order.transforms], work)
     sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
-    changed = [one.own for one in sets if one.own.steps and not one.own.error]
-    check_all_inputs([_subject(one.model, given[one.model.name][1]) for one in changed], work / "changed")
-    with progress.stage("convert", sum(len(one.models) for one in sets)) as stage:
+    changed = [group.own for group in sets if group.own.steps and not group.own.error]
+    check_all_inputs(
+        [_subject(original.model, given[original.model.name][1]) for original in changed], work / "changed"
+    )
+    with progress.stage("convert", sum(len(group.models) for group in sets)) as stage:
         converted = convert_models(
             sets,
             lambda precision: tuple(wanted_variants(config.variants, precision)),
@@ -160,27 +162,31 @@ def prepare(
         )
     _stop_if_hopeless(converted)
     # what could not be converted is not tried a second time: it may have taken its whole time
-    prepared = [_named(*pair, one, group) for pair, one, group in zip(found, converted, sets, strict=True)]
-    sources = {artifact.source for one in prepared for artifact in one.artifacts}
+    prepared = [
+        _named(*pair, conversion, group) for pair, conversion, group in zip(models, converted, sets, strict=True)
+    ]
+    sources = {artifact.source for model in prepared for artifact in model.artifacts}
     usable = [
-        replace(_subject(replace(one.model, name=one.name), given[one.model.name][1]), original=group.original_of(one))
+        replace(
+            _subject(replace(form.model, name=form.name), given[form.model.name][1]), original=group.original_of(form)
+        )
         for group in sets
-        for one in group.models
-        if one.name in sources
+        for form in group.models
+        if form.name in sources
     ]
     references = make_references(usable, folder / REFERENCES, work, progress)
     _stop_at_config_errors(references)
-    prepared = [_with_references(one, group, references) for one, group in zip(prepared, sets, strict=True)]
+    prepared = [_with_references(model, group, references) for model, group in zip(prepared, sets, strict=True)]
     exhibits = [
         CheckedArtifact(
-            artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=one.references[artifact.source]
+            artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=model.references[artifact.source]
         )
-        for one in prepared
-        for artifact in one.artifacts
-        if artifact.source in one.references
+        for model in prepared
+        for artifact in model.artifacts
+        if artifact.source in model.references
     ]
     checks = check_all(exhibits, config.check, progress)
-    return [_with_checks(one, checks) for one in prepared], sets
+    return [_with_checks(model, checks) for model in prepared], sets
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
@@ -188,14 +194,14 @@ def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
 
 
 def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
-    errors = [one.error for one in converted if one.error]
+    errors = [model.error for model in converted if model.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]
 
 
 def _stop_at_config_errors(references: References) -> None:
     """Raise what is wrong with the config where it costs every model: no size is known for an open dimension."""
-    errors = [one.error for one in references.values()]
+    errors = [outcome.error for outcome in references.values()]
     if errors and all(isinstance(error, ConfigError) for error in errors):
         raise next(error for error in errors if error)
 
@@ -208,25 +214,27 @@ def _named(model: NamedModel, table: ModelConfig, converted: Converted, group: P
         artifacts=tuple(msgspec.structs.replace(a, model=model.name) for a in converted.artifacts),
         verdicts=group.verdicts,
         searches=tuple(
-            PrecisionSearch(model=model.name, precision=one.precision, search=one.search)
-            for one in group.models
-            if one.search
+            PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
+            for form in group.models
+            if form.search
         ),
         errors=(converted.error,) if converted.error else (),
     )
 
 
-def _with_references(one: Prepared, group: PrecisionSet, outcomes: References) -> Prepared:
-    found = {form.name: outcomes[form.name] for form in group.models if form.name in outcomes}
-    values = {name: outcome.value for name, outcome in found.items() if outcome.value}
-    errors = [outcome.error for outcome in found.values() if outcome.error]
-    return replace(one, references=values, errors=(*one.errors, *errors))
+def _with_references(prepared: Prepared, group: PrecisionSet, outcomes: References) -> Prepared:
+    outcomes_by_form = {form.name: outcomes[form.name] for form in group.models if form.name in outcomes}
+    values = {name: outcome.value for name, outcome in outcomes_by_form.items() if outcome.value}
+    errors = [outcome.error for outcome in outcomes_by_form.values() if outcome.error]
+    return replace(prepared, references=values, errors=(*prepared.errors, *errors))
 
 
-def _with_checks(one: Prepared, checks: Checks) -> Prepared:
-    own = {variant: found for (model, variant), found in checks.passed_or_not.items() if model == one.model.name}
-    errors = tuple(error for (model, _), error in checks.errors.items() if model == one.model.name)
-    return replace(one, checks=own, errors=(*one.errors, *errors))
+def _with_checks(prepared: Prepared, checks: Checks) -> Prepared:
+    checked = {
+        variant: results for (model, variant), results in checks.passed_or_not.items() if model == prepared.model.name
+    }
+    errors = tuple(error for (model, _), error in checks.errors.items() if model == prepared.model.name)
+    return replace(prepared, checks=checked, errors=(*prepared.errors, *errors))
 
 
 NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of the model in the config"
@@ -242,22 +250,22 @@ def with_accuracy(
     in place of the artifact: ONNX Runtime computes it exactly.
     """
     requests: dict[tuple[str, str], AccuracyRequest] = {}
-    for one, group in zip(prepared, sets, strict=True):
-        for artifact in one.artifacts:
-            if artifact.variant.precision and one.sound(artifact) and part_of(one.table, Part.EVALUATION).test_data:
-                request = _request(artifact, one.table, group, config, folder)
-                requests.setdefault((one.model.name, artifact.sha256), request)
+    for model, group in zip(prepared, sets, strict=True):
+        for artifact in model.artifacts:
+            if artifact.variant.precision and model.sound(artifact) and part_of(model.table, Part.EVALUATION).test_data:
+                request = _request(artifact, model.table, group, config, folder)
+                requests.setdefault((model.model.name, artifact.sha256), request)
     if not requests:
-        return [replace(one, accuracy=_of(one, {})) for one in prepared]
+        return [replace(model, accuracy=_of(model, {})) for model in prepared]
     outcomes = dict(zip(requests, measure_accuracy(list(requests.values()), progress), strict=True))
-    return [replace(one, accuracy=_of(one, outcomes)) for one in prepared]
+    return [replace(model, accuracy=_of(model, outcomes)) for model in prepared]
 
 
 def _request(
     artifact: Artifact, table: ModelConfig, group: PrecisionSet, config: Config, folder: Path
 ) -> AccuracyRequest:
     file = folder / ARTIFACTS / artifact.file
-    form = next(one for one in group.models if one.precision == artifact.variant.precision)
+    form = next(form for form in group.models if form.precision == artifact.variant.precision)
     return AccuracyRequest(
         model=form.model.source.path if saturates_here(file) else str(file),
         reference=group.own.model.source,
@@ -270,20 +278,20 @@ def _request(
 
 
 def _of(
-    one: Prepared, outcomes: dict[tuple[str, str], TaskOutcome[AccuracyRequest, AccuracyResult]]
+    prepared: Prepared, outcomes: dict[tuple[str, str], TaskOutcome[AccuracyRequest, AccuracyResult]]
 ) -> tuple[ArtifactAccuracy, ...]:
     """The accuracy of a model's artifacts in other precisions; those with wrong outputs are left out before."""
-    found = []
-    for artifact in one.artifacts:
-        if artifact.variant.precision and one.sound(artifact):
-            outcome = outcomes.get((one.model.name, artifact.sha256))
+    rows = []
+    for artifact in prepared.artifacts:
+        if artifact.variant.precision and prepared.sound(artifact):
+            outcome = outcomes.get((prepared.model.name, artifact.sha256))
             why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
-            found.append(
+            rows.append(
                 ArtifactAccuracy(
-                    model=one.model.name,
+                    model=prepared.model.name,
                     variant=artifact.variant.name,
                     result=outcome.value if outcome else None,
                     why=why,
                 )
             )
-    return tuple(found)
+    return tuple(rows)

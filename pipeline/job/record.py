@@ -35,9 +35,9 @@ def new_campaign(name: str, document: JobRecord | None = None) -> CampaignRecord
 def conversion_skips(prepared: Sequence[Prepared]) -> list[Skipped]:
     """Variants that the releases do not have."""
     return [
-        Skipped(what=f"{failure.why}; {failure.remedy}", model=one.model.name, variant=failure.variant.name)
-        for one in prepared
-        for failure in one.converted.failures
+        Skipped(what=f"{failure.why}; {failure.remedy}", model=model.model.name, variant=failure.variant.name)
+        for model in prepared
+        for failure in model.converted.failures
         if failure.skipped
     ]
 
@@ -45,12 +45,12 @@ def conversion_skips(prepared: Sequence[Prepared]) -> list[Skipped]:
 def preparation_failures(prepared: Sequence[Prepared]) -> list[FailureRow]:
     """Models and variants that could not be made, run as reference, or checked."""
     rows = []
-    for one in prepared:
-        rows += [_failure_row(error, one.model.name) for error in one.errors]
-        for failure in one.converted.failures:
+    for model in prepared:
+        rows += [_failure_row(error, model.model.name) for error in model.errors]
+        for failure in model.converted.failures:
             if not failure.skipped:
                 error = PipelineError(failure.what, where=failure.where, why=failure.why, remedy=failure.remedy)
-                row = _failure_row(error, one.model.name)
+                row = _failure_row(error, model.model.name)
                 variant = failure.variant
                 rows.append(msgspec.structs.replace(row, variant=variant.name, level=variant.level))
     return rows
@@ -63,34 +63,38 @@ def _failure_row(error: PipelineError, model: str) -> FailureRow:
 def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Finding]:
     """What a user should see of a job, and of its models."""
     yield from map(warning, hints)
-    for one in prepared:
-        texts = [f"precision {verdict.text}" for verdict in one.verdicts]
-        texts += [f"precision {each.precision}: {each.search.text}" for each in one.searches]
-        if dynamic := one.converted.result.dynamic if one.converted.result else ():
+    for model in prepared:
+        texts = [f"precision {verdict.text}" for verdict in model.verdicts]
+        texts += [f"precision {each.precision}: {each.search.text}" for each in model.searches]
+        if dynamic := model.converted.result.dynamic if model.converted.result else ():
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
                 "fix them with `dimensions` in the config"
             )
-        texts += one.reference.notes if one.reference else ()
-        texts += [note for artifact in one.artifacts for note in artifact.notes]
-        texts += [each.text for a in one.accuracy if a.result for each in a.result.findings]
-        yield from (warning(text, one.model.name) for text in dict.fromkeys(texts))
+        texts += model.reference.notes if model.reference else ()
+        texts += [note for artifact in model.artifacts for note in artifact.notes]
+        texts += [each.text for a in model.accuracy if a.result for each in a.result.findings]
+        yield from (warning(text, model.model.name) for text in dict.fromkeys(texts))
 
 
-def model_facts(one: Prepared) -> ModelFacts:
+def model_facts(prepared: Prepared) -> ModelFacts:
     """What the report says of a model."""
-    source = one.model.source
+    source = prepared.model.source
     return ModelFacts(
-        name=one.model.name,
+        name=prepared.model.name,
         file=source.name,
-        size_bytes=one.model.size_bytes,
-        sha256=one.converted.result.content_digest if one.converted.result else "",
-        inputs=tuple(_signature(t.name, t.dtype, t.shape) for t in one.reference.inputs) if one.reference else (),
-        outputs=tuple(_signature(t.name, t.dtype, t.shape) for t in one.reference.outputs) if one.reference else (),
-        error=one.errors[0].what if one.errors and not one.artifacts else "",
-        remedy=one.errors[0].remedy if one.errors and not one.artifacts else "",
-        dimensions=one.model.dimensions,
-        guessed=one.table.guessed,
+        size_bytes=prepared.model.size_bytes,
+        sha256=prepared.converted.result.content_digest if prepared.converted.result else "",
+        inputs=tuple(_signature(t.name, t.dtype, t.shape) for t in prepared.reference.inputs)
+        if prepared.reference
+        else (),
+        outputs=tuple(_signature(t.name, t.dtype, t.shape) for t in prepared.reference.outputs)
+        if prepared.reference
+        else (),
+        error=prepared.errors[0].what if prepared.errors and not prepared.artifacts else "",
+        remedy=prepared.errors[0].remedy if prepared.errors and not prepared.artifacts else "",
+        dimensions=prepared.model.dimensions,
+        guessed=prepared.table.guessed,
     )
 
 
@@ -127,13 +131,13 @@ def _memory_bytes() -> int:
 
 def versions() -> dict[str, str]:
     """Every program that has a part in an artifact."""
-    found = {"ort-mobile": __version__}
+    installed = {"ort-mobile": __version__}
     for name in PROGRAMS:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 T = TypeVar("T")
@@ -179,16 +183,18 @@ def resume(
         name,
         lambda document: joined(document, plan),
         facts=[facts[device] for device in sorted(new_devices(document, plan))],
-        made=[artifact for one, artifact in now.items() if one not in stored],
+        new_artifacts=[artifact for key, artifact in now.items() if key not in stored],
     )
 
 
 def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -> list[str]:
     """Devices of a stored campaign that are others now, under the same name: `local` and emulators of another host."""
     return [
-        one.name
-        for one in stored
-        if one.host and one.name in facts and device_identity(one) != device_identity(facts[one.name])
+        facts_stored.name
+        for facts_stored in stored
+        if facts_stored.host
+        and facts_stored.name in facts
+        and device_identity(facts_stored) != device_identity(facts[facts_stored.name])
     ]
 
 
@@ -205,8 +211,12 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     if not any(is_selector(name.partition(":")[2]) for name in config.devices):
         return []
     wanted = as_read(stored_config(config))
-    same = [one.document for one in store.campaigns() if one.document and one.document.config == wanted]
-    names = [run.device for one in same for run in one.planned] + [row.device for one in same for row in one.skipped]
+    same = [
+        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == wanted
+    ]
+    names = [run.device for document in same for run in document.planned] + [
+        row.device for document in same for row in document.skipped
+    ]
     adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
     return [name for name in adb if on_network(split_server(name.removeprefix("adb:"))[0])]
 
@@ -269,6 +279,11 @@ def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
             *(row for row in document.skipped if row.device not in devices and row.model not in models),
             *(row for row in plan.skipped if row.device in devices or row.model in models),
         ),
-        tuned=tuple({(one.device, one.model): one for one in (*document.tuned, *plan.tuned)}.values()),
-        placements=tuple({(one.model, one.provider): one for one in (*plan.placements, *document.placements)}.values()),
+        tuned=tuple({(search.device, search.model): search for search in (*document.tuned, *plan.tuned)}.values()),
+        placements=tuple(
+            {
+                (placement.model, placement.provider): placement
+                for placement in (*plan.placements, *document.placements)
+            }.values()
+        ),
     )

@@ -55,14 +55,14 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
     config = quick(config) if options.quick else config
     folder = output_folder(config, options)
     config = _with_kept_database(config, folder) if options.resume else config
-    found = find(config)
-    hints += numbered(found)
+    models = find(config)
+    hints += numbered(models)
     if not (options.convert_only or options.resume):  # to go on costs no conversion, and the store knows more devices
         require_devices(options.devices or config.devices, options.library, options.wait_seconds)
     with locked(folder), scratch(folder) as work:
-        prepared, sets = prepare(config, found, folder, work, progress)
+        prepared, sets = prepare(config, models, folder, work, progress)
         prepared = with_accuracy(prepared, sets, config, folder, progress)
-        artifacts = [artifact for one in prepared for artifact in one.artifacts]
+        artifacts = [artifact for model in prepared for artifact in model.artifacts]
         write_operator_configs(config, folder, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
         checked = check_against_targets(config, artifacts, folder)
         entered = partial(keep_campaign, folder, database=config.output.database)

@@ -80,10 +80,10 @@ def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder:
         notes += library.findings
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
-            found = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
-            if errors(found):
+            findings = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
+            if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
-            notes += _placed(target, artifact, found)
+            notes += _placed(target, artifact, findings)
     return TargetCheck(
         release=oldest_release(config),
         read=read,
@@ -121,26 +121,26 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
     installed = assembled.report.versions["onnxruntime"]
     libraries = {target.name: shipped_library(target, config, installed) for target in config.targets}
     read = _read_all([choice.artifact for choice in assembled.choices], folder)
-    found = [finding for library in libraries.values() for finding in library.findings]
-    found += budget_findings(libraries.values(), config)
+    findings = [finding for library in libraries.values() for finding in library.findings]
+    findings += budget_findings(libraries.values(), config)
     for choice in assembled.choices:
         library = libraries[choice.target.name]
         use = use_of(choice.options, choice.artifact.session_options)
-        found += _placed(choice.target, choice.artifact, judged(read, choice.artifact.file, library.runtime, use))
+        findings += _placed(choice.target, choice.artifact, judged(read, choice.artifact.file, library.runtime, use))
         if library.operators is not None:
             extended = library.runtime.kind is not BuildKind.MINIMAL
             missing = _missing_kernels(choice, library.operators, folder, extended=extended)
-            found += _placed(choice.target, choice.artifact, missing)
-    found += _without_choice(config.targets, assembled)
-    return tuple(dict.fromkeys(found))
+            findings += _placed(choice.target, choice.artifact, missing)
+    findings += _without_choice(config.targets, assembled)
+    return tuple(dict.fromkeys(findings))
 
 
 def unshipped(assembled: Assembled, findings: Iterable[Finding]) -> Assembled:
     """The same with what kept the bundle from being made among the report's refusals and warnings."""
-    told = tuple(f"{finding.where}: {finding.text}" for finding in errors(findings))
-    against = (msgspec.structs.replace(one, what=f"no bundle: {one.what}") for one in errors(findings))
+    refusals = tuple(f"{finding.where}: {finding.text}" for finding in errors(findings))
+    against = (msgspec.structs.replace(finding, what=f"no bundle: {finding.what}") for finding in errors(findings))
     warnings = (*assembled.report.warnings, *against)
-    report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=told)
+    report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=refusals)
     return replace(assembled, report=report)
 
 
@@ -152,10 +152,10 @@ def _placed(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> 
 def _missing_kernels(choice: Choice, operators: RequiredOps, folder: Path, *, extended: bool) -> Iterator[Finding]:
     """What a reduced build of this computer lacks for a choice, by the proof of its operator config."""
     file, providers = folder / ARTIFACTS / choice.artifact.file, {choice.options.provider} - {"cpu"}
-    found, failed = needs_of_artifacts([file], providers=sorted(providers), extended=extended)
+    needs, failed = needs_of_artifacts([file], providers=sorted(providers), extended=extended)
     if failed:
         return  # what cannot be read is a finding already
-    for missing in covers(operators, found[0].needs):
+    for missing in covers(operators, needs[0].needs):
         yield Finding(
             severity=Severity.ERROR,
             what=f"the library that ships was built without {missing.domain}:{missing.op}",
@@ -208,7 +208,7 @@ def ship(
     for choice in choices:
         _check_unchanged(folder, choice)
     ships = tuple(_shipped(assembled, choice) for choice in choices)
-    files = {one.file: folder / ARTIFACTS / one.file.removeprefix(MODELS) for one in ships}
+    files = {shipped.file: folder / ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
     operators = operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
@@ -288,9 +288,12 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
         reference = assembled.record.references.get(model)
         if reference:
             here = folder / REFERENCES / model
-            one = keep_reference(model, reference, here, assembled.record.config.check)
-            kept.append(one)
-            files |= {tensor.path: here / Path(tensor.path).name for tensor in (*one.inputs, *one.outputs)}
+            reference_kept = keep_reference(model, reference, here, assembled.record.config.check)
+            kept.append(reference_kept)
+            files |= {
+                tensor.path: here / Path(tensor.path).name
+                for tensor in (*reference_kept.inputs, *reference_kept.outputs)
+            }
     return tuple(kept), files
 
 
@@ -342,9 +345,9 @@ def _loading(assembled: Assembled, choice: Choice) -> Literal["mapped", "path"] 
     if not choice.measured:
         return None
     key = (choice.artifact.model, choice.artifact.variant.name, choice.options)
-    found = {run.mapped for run in assembled.record.planned if (run.model, run.variant, run.options) == key}
+    mapped = {run.mapped for run in assembled.record.planned if (run.model, run.variant, run.options) == key}
     by_probe = assembled.record.config.measure.perf_test is None
-    return "mapped" if by_probe and True in found else "path"
+    return "mapped" if by_probe and True in mapped else "path"
 
 
 def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, object]:
@@ -352,7 +355,7 @@ def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, obje
     report = assembled.report
     shipped = {(choice.artifact.model, choice.artifact.variant.name) for choice in choices}
     rows = [row for row in report.rows if (row.model, row.variant) in shipped]
-    accuracy = msgspec.to_builtins([one for one in report.accuracy if (one.model, one.variant) in shipped])
+    accuracy = msgspec.to_builtins([row for row in report.accuracy if (row.model, row.variant) in shipped])
     return {
         "campaign": report.campaign,
         "created_at": report.created_at,
@@ -405,14 +408,14 @@ class JobResult:
         1 when anything else failed, or a search has no answer.
         """
         record, report = self.assembled.record, self.assembled.report
-        checks = [c for variants in record.checks.values() for found in variants.values() for c in found]
+        checks = [c for variants in record.checks.values() for results in variants.values() for c in results]
         checks += [check for row in report.rows for check in row.checks]
         refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
         if report.tuned and (report.tuned.impossible or report.tuned.unanswered):
             return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
-        refused |= any(one.result and one.result.not_finite for one in record.accuracy)
-        over = {one.model for one in record.accuracy if one.refused(record.config.accuracy.max_drop)}
-        refused |= any(one.model in over for one in report.withheld)
+        refused |= any(row.result and row.result.not_finite for row in record.accuracy)
+        over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
+        refused |= any(row.model in over for row in report.withheld)
         if refused or any(check.failed for check in checks):
             return ExitCode.CHECK_FAILED
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE

@@ -148,7 +148,7 @@ def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
     """Note in a folder that this campaign is its newest, and in which database (None: its results.sqlite) it lies."""
     url = lasting(database) if database else None
     known = kept_campaigns(folder)
-    earlier = [one for one in known.campaigns if one != campaign] if known.database == url else []
+    earlier = [name for name in known.campaigns if name != campaign] if known.database == url else []
     write_bytes(folder / KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign))))
 
 
@@ -223,12 +223,12 @@ def _own(store: Store, folder: Path | None, database: str | None, names: Sequenc
     if folder is None:
         return names
     kept = kept_campaigns(folder)
-    own = [name for name in kept.campaigns if name in names]
+    names_here = [name for name in kept.campaigns if name in names]
     url = database or kept.database
     if url is None or lasting(url) == lasting(f"sqlite:///{folder / DATABASE}"):
-        return [*(name for name in names if name not in kept.campaigns), *own] if kept.campaigns else names
-    if own:
-        return own
+        return [*(name for name in names if name not in kept.campaigns), *names_here] if kept.campaigns else names
+    if names_here:
+        return names_here
     if len(names) == 1 and not kept.campaigns:
         return names
     raise ConfigError(

@@ -89,7 +89,7 @@ def nnapi_level(config: Config) -> int | None:
     return min(max(27, level), 31) if level else None
 
 
-def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConfig]]) -> list[PrecisionOrder]:
+def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelConfig]]) -> list[PrecisionOrder]:
     """What is wanted of each model: precisions by their own names, and passes before everything else.
 
     ConfigError, with the place in the config, for a precision or pass that there is not and for wrong options.
@@ -99,9 +99,9 @@ def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConf
     orders = {}
     for number, table in enumerate(config.models):
         where = f"models[{number}]"
-        own = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
-        places = ((one, f"{where}.transforms[{place}]") for place, one in enumerate(table.transforms))
-        orders[id(table)] = own, tuple(make_step(one.do, one.options, place) for one, place in places)
+        precisions = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
+        places = ((entry, f"{where}.transforms[{place}]") for place, entry in enumerate(table.transforms))
+        orders[id(table)] = precisions, tuple(make_step(entry.do, entry.options, place) for entry, place in places)
     return [
         PrecisionOrder(
             model=model,
@@ -111,7 +111,7 @@ def precision_orders(config: Config, found: Sequence[tuple[NamedModel, ModelConf
             api_level=nnapi_level(config),
             keep_float=table.keep_float,
         )
-        for model, table in found
+        for model, table in models
         for names, steps in [orders[id(table)]]
     ]
 
@@ -136,7 +136,7 @@ def auto_providers(config: Config) -> tuple[AutoProvider, ...]:
     if not any(AUTO in names for names in wanted):
         return ()
     names = dict.fromkeys(name for target in config.targets for name in _providers_of(target, config))
-    settings = {one.provider: one for one in provider_settings(config)}
+    settings = {row.provider: row for row in provider_settings(config)}
     return tuple(AutoProvider(name=name, settings=settings.get(name)) for name in names)
 
 

@@ -168,8 +168,8 @@ def guess_for(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) ->
 def guessed_lines(guess: Guess) -> list[str]:
     """What was guessed, one line each, as `height = 320 (from the model's metadata)`."""
     sizes = {name: size for name, size in guess.dimensions.items() if guess.reasons[name] != GIVEN}
-    found: dict[str, InputValue] = {**guess.values, **sizes}
-    return [f"{safe_line(name)} = {_toml(value)} ({guess.reasons[name]})" for name, value in found.items()]
+    values: dict[str, InputValue] = {**guess.values, **sizes}
+    return [f"{safe_line(name)} = {_toml(value)} ({guess.reasons[name]})" for name, value in values.items()]
 
 
 def campaign_name(model: Path) -> str:

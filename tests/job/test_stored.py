@@ -33,7 +33,7 @@ def lab(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path / 'lab.sqlite'}"
     with open_store(url) as store:
         for name in "ab":
-            store.start(msgspec.structs.replace(CAMPAIGN, id=name, name=f"of {name}"), made=[ARTIFACT])
+            store.start(msgspec.structs.replace(CAMPAIGN, id=name, name=f"of {name}"), new_artifacts=[ARTIFACT])
     for name in "abc":
         (tmp_path / name).mkdir()
     for name in "ab":
@@ -62,14 +62,14 @@ def test_a_folder_that_knows_of_no_campaign_gets_none_of_several(lab: str, tmp_p
 def test_the_only_campaign_of_a_database_needs_no_name(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'one.sqlite'}"
     with open_store(url) as store:
-        store.start(CAMPAIGN, made=[ARTIFACT])
+        store.start(CAMPAIGN, new_artifacts=[ARTIFACT])
     assert stored(tmp_path, url, None).report.campaign == CAMPAIGN.id
 
 
 def test_in_its_own_file_a_folder_has_the_newest_that_it_worked_on(tmp_path: Path) -> None:
     with open_store(f"sqlite:///{tmp_path / DATABASE}") as store:
         for name in "ab":
-            store.start(msgspec.structs.replace(CAMPAIGN, id=name), made=[ARTIFACT])
+            store.start(msgspec.structs.replace(CAMPAIGN, id=name), new_artifacts=[ARTIFACT])
     assert stored(tmp_path, None, None).report.campaign == "b"
     keep_campaign(tmp_path, "a", None)
     assert stored(tmp_path, None, None).report.campaign == "a", "it was resumed"

@@ -66,7 +66,7 @@ class DecisionRule:
 
     def spent(self, look: int) -> float:
         """The share of the allowed errors that a look has: what was run since the one before, of all rounds."""
-        before = max((one for one in self.looks if one < look), default=0)
+        before = max((earlier for earlier in self.looks if earlier < look), default=0)
         return (look - before) / self.looks[-1]
 
     @property
@@ -158,12 +158,12 @@ def decide(sets: Sequence[Pairs], rule: DecisionRule) -> list[Judgement]:
     """The decision on each of several comparisons with one baseline."""
     if not rule.looks:
         return _looked(sets, [Judgement()] * len(sets), rule, 1.0)
-    found = [Judgement()] * len(sets)
+    decisions = [Judgement()] * len(sets)
     rounds = max((pairs.numbers[-1] + 1 for pairs in sets if pairs.numbers), default=0)
     for look in rule.looks:
         if look <= rounds:
-            found = _looked([pairs.before(look) for pairs in sets], found, rule, rule.spent(look))
-    return found
+            decisions = _looked([pairs.before(look) for pairs in sets], decisions, rule, rule.spent(look))
+    return decisions
 
 
 def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRule, spent: float) -> list[Judgement]:
@@ -174,7 +174,7 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
     tested = [index for index, pairs in enumerate(sets) if len(pairs.logs) >= LEAST_ROUNDS]
     known = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in tested if before[index].settled}
     alone = [known.get(index, p_value(sets[index].logs)) for index in tested]
-    found = list(before)
+    decisions = list(before)
     for index, p_alone, p in zip(tested, alone, holm(alone), strict=True):
         if not before[index].settled:
             share = min(1.0, p / spent)
@@ -187,8 +187,8 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
                 nearly_equal = near and 1 - half <= likely.low and likely.high <= 1 + half
                 settled = nearly_equal if verdict is Verdict.SAME else verdict is not Verdict.NOT_SHOWN
                 level = 2 * SAME * spent if verdict is Verdict.SAME else DIFFERENT * spent / weight
-                found[index] = Judgement(verdict, share, settled, 1 - level, len(sets[index].logs))
-    return found
+                decisions[index] = Judgement(verdict, share, settled, 1 - level, len(sets[index].logs))
+    return decisions
 
 
 def compare(group: RunGroup, baseline: RunGroup, rule: DecisionRule = DEFAULT_RULE) -> Comparison | None:
@@ -201,7 +201,8 @@ def compare_all(
 ) -> list[Comparison | None]:
     """Each group against the baseline, where p values are adjusted for their number."""
     sets = [
-        paired_log_ratios(one, baseline) if ranks(one) and ranks(baseline) else Pairs((), np.empty(0)) for one in groups
+        paired_log_ratios(group, baseline) if ranks(group) and ranks(baseline) else Pairs((), np.empty(0))
+        for group in groups
     ]
     decisions = decide(sets, rule)
     return [
@@ -211,7 +212,7 @@ def compare_all(
 
 
 def _comparison(baseline: str, pairs: Pairs, decision: Judgement, rule: DecisionRule) -> Comparison:
-    made = Comparison(
+    comparison = Comparison(
         baseline=baseline,
         ratio=math.exp(float(pairs.logs.mean())),
         low=None,
@@ -222,14 +223,14 @@ def _comparison(baseline: str, pairs: Pairs, decision: Judgement, rule: Decision
         least=rule.least,
         p_value=decision.p_value,
     )
-    found = ratio_interval(pairs.logs)
+    interval = ratio_interval(pairs.logs)
     deciding = ratio_interval(pairs.logs[: decision.rounds], decision.confidence)
-    if found is None or deciding is None:
-        return made
+    if interval is None or deciding is None:
+        return comparison
     sd = noise(pairs.logs)
     return msgspec.structs.replace(
-        made,
-        ratio=found.ratio,
+        comparison,
+        ratio=interval.ratio,
         low=deciding.low,
         high=deciding.high,
         detectable=detectable(sd, len(pairs.logs), rule.confidence),
@@ -240,8 +241,8 @@ def _comparison(baseline: str, pairs: Pairs, decision: Judgement, rule: Decision
 
 def undecided(groups: Sequence[RunGroup], baseline: RunGroup, rule: DecisionRule) -> list[RunGroup]:
     """The groups whose comparison more rounds may decide."""
-    sets = [paired_log_ratios(one, baseline) for one in groups]
-    return [one for one, decision in zip(groups, decide(sets, rule), strict=True) if not decision.settled]
+    sets = [paired_log_ratios(group, baseline) for group in groups]
+    return [group for group, decision in zip(groups, decide(sets, rule), strict=True) if not decision.settled]
 
 
 def summarize(

@@ -115,16 +115,16 @@ class Pairs(NamedTuple):
 
     def before(self, number: int) -> "Pairs":
         """Those of the rounds below a number."""
-        kept = sum(one < number for one in self.numbers)
+        kept = sum(each < number for each in self.numbers)
         return Pairs(self.numbers[:kept], self.logs[:kept])
 
 
 def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> Pairs:
     """The logarithm of median / median for every round that both have, in order."""
-    ours, theirs = ({timed.number: timed for timed in timed_rounds(one)} for one in (group, baseline))
-    both = [number for number in ours if number in theirs]
+    ours, others = ({timed.number: timed for timed in timed_rounds(side)} for side in (group, baseline))
+    both = [number for number in ours if number in others]
     # A clock may give 0 for what it cannot resolve: at least 1 ns, or the logarithm is lost.
-    medians = [[max(1.0, float(np.median(side[number].latencies_ns))) for number in both] for side in (ours, theirs)]
+    medians = [[max(1.0, float(np.median(side[number].latencies_ns))) for number in both] for side in (ours, others)]
     logs: Floats = np.log(np.array(medians))
     ratios: Floats = logs[0] - logs[1]
     return Pairs(tuple(both), ratios)

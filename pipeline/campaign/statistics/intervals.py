@@ -75,8 +75,8 @@ def rank_sums(count: int) -> Floats:
 
 def rank_bound(count: int, outside: float) -> int | None:
     """The largest sum that is reached or undercut with at most probability `outside` / 2; None where not even 0 is."""
-    found = int(np.searchsorted(rank_sums(count), outside / 2 * (1 + 1e-12), side="right")) - 1
-    return found if found >= 0 else None
+    bound = int(np.searchsorted(rank_sums(count), outside / 2 * (1 + 1e-12), side="right")) - 1
+    return bound if bound >= 0 else None
 
 
 @lru_cache(maxsize=1024)
@@ -166,8 +166,8 @@ def _t_p_value(values: Floats) -> float:
 
 def _spread(values: Floats) -> float:
     """The standard deviation; 0 where values differ by rounding only."""
-    found = float(values.std(ddof=1))
-    return found if found > ROUNDING * (1 + abs(float(values.mean()))) else 0.0
+    spread = float(values.std(ddof=1))
+    return spread if spread > ROUNDING * (1 + abs(float(values.mean()))) else 0.0
 
 
 def walsh_means(values: Floats) -> Floats:
@@ -187,11 +187,11 @@ def noise(log_ratios: Floats) -> float:
     """The standard deviation of a log ratio that fits the 95 % interval, so that outliers weigh as much as they do
     there. At least LEAST_ROUNDS values.
     """
-    found = ratio_interval(log_ratios, 0.95)
-    if found is None:
+    interval = ratio_interval(log_ratios, 0.95)
+    if interval is None:
         raise ValueError(f"{len(log_ratios)} rounds have no interval")
     count = len(log_ratios)
-    return math.log(found.high / found.low) / 2 * math.sqrt(count) / t_quantile(0.975, count - 1)
+    return math.log(interval.high / interval.low) / 2 * math.sqrt(count) / t_quantile(0.975, count - 1)
 
 
 def detectable(sd: float, rounds: int, confidence: float, known_from: int | None = None) -> float:

@@ -80,19 +80,19 @@ def open_reading(url: str, busy_seconds: float = READING_SECONDS) -> Store:
     engine = _engine(parsed, where, busy_seconds, READ_ONLY[kind])
     try:
         with told(where), engine.begin() as connection:
-            found = _revision(connection)
-        _refuse_other(found, where)
+            revision = _revision(connection)
+        _refuse_other(revision, where)
     except BaseException:
         engine.dispose()
         raise
     return Store(engine, where, patience_seconds=0.0)
 
 
-def _refuse_other(found: str | None, where: str) -> None:
+def _refuse_other(revision: str | None, where: str) -> None:
     """Raise ConfigError for the tables of another release, or none."""
-    if found != REVISION:
+    if revision != REVISION:
         raise ConfigError(
-            f"the database has the schema {found}" if found else "the database has no tables of ort-mobile",
+            f"the database has the schema {revision}" if revision else "the database has no tables of ort-mobile",
             where=where, why=f"this release reads {REVISION}, and a reader upgrades nothing",
             remedy="update ort-mobile, or upgrade the database with `ort-mobile report FOLDER --list`",
         )  # fmt: skip
@@ -213,8 +213,8 @@ def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
 def _prepare(engine: Engine, where: str) -> None:
     """Bring the tables to this release's form, in one transaction; another process may do the same at this moment."""
     with engine.begin() as connection:
-        found = _revision(connection)
-    if found == REVISION:
+        revision = _revision(connection)
+    if revision == REVISION:
         return
     try:
         with engine.execution_options(writes=True).begin() as connection:
@@ -224,14 +224,14 @@ def _prepare(engine: Engine, where: str) -> None:
             if _revision(connection) == REVISION:
                 return
         if getattr(error.orig, "sqlstate", "") == MAY_NOT:
-            raise _not_the_owner(found, where) from error
+            raise _not_the_owner(revision, where) from error
         raise
 
 
-def _not_the_owner(found: str | None, where: str) -> ConfigError:
+def _not_the_owner(revision: str | None, where: str) -> ConfigError:
     """For a user of a lab's database that may not change its tables, as the roles of build_configs/lab have it."""
     return ConfigError(
-        f"the database has the schema {found}, and this user may not upgrade it" if found
+        f"the database has the schema {revision}, and this user may not upgrade it" if revision
         else "the database has no tables of ort-mobile, and this user may not make them",
         where=where, why=f"this release reads and writes {REVISION}",
         remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
@@ -243,15 +243,15 @@ def _upgrade(connection: Connection, where: str) -> None:
 
     if connection.dialect.name == "postgresql":  # SQLite's transaction has the only lock there is
         _lock_version(connection)
-    found = _revision(connection)
-    if found not in (None, *revisions()):
+    revision = _revision(connection)
+    if revision not in (None, *revisions()):
         raise PipelineError(
-            f"the database has the schema {found}, which this release of ort-mobile does not know",
+            f"the database has the schema {revision}, which this release of ort-mobile does not know",
             where=where,
             why=f"this release reads and writes {REVISION}",
             remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
         )
-    if found != REVISION:
+    if revision != REVISION:
         upgrade(connection)
 
 

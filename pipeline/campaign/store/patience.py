@@ -55,7 +55,7 @@ def patiently(work: Callable[[], T], stop: threading.Event | None = None, second
     begun, pause = time.monotonic(), PAUSE_SECONDS[0]
     while True:
         try:
-            found = work()
+            value = work()
         except exc.SQLAlchemyError as error:
             if not is_away(error) or time.monotonic() - begun > seconds or stop.wait(pause):
                 raise
@@ -65,7 +65,7 @@ def patiently(work: Callable[[], T], stop: threading.Event | None = None, second
         else:
             if pause > PAUSE_SECONDS[0]:
                 log.warning("the database server is back after %.1f s", time.monotonic() - begun)
-            return found
+            return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,9 @@ class Store:
         self.shared = engine.dialect.name == "postgresql"
         """Whether others enter runs, too: theirs are left out where they cannot be what was measured."""
 
-    def start(self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), made: Iterable[Artifact] = ()) -> bool:
+    def start(
+        self, campaign: CampaignRecord, facts: Iterable[DeviceFacts] = (), new_artifacts: Iterable[Artifact] = ()
+    ) -> bool:
         """Enter a campaign with its devices and artifacts, all or none.
 
         False where its id is there already, which then stays as it was.
@@ -100,7 +102,7 @@ class Store:
                 return False
             for device in facts:
                 connection.execute(devices.insert().values(_device_row(campaign.id, device)))
-            for artifact in made:
+            for artifact in new_artifacts:
                 connection.execute(artifacts.insert().values(_artifact_row(campaign.id, artifact)))
             return True
 
@@ -111,7 +113,7 @@ class Store:
         campaign: str,
         change: Callable[[JobRecord], JobRecord],
         facts: Iterable[DeviceFacts] = (),
-        made: Iterable[Artifact] = (),
+        new_artifacts: Iterable[Artifact] = (),
     ) -> CampaignRecord:
         """Change the document of a stored campaign and add devices and artifacts, all in one transaction.
 
@@ -128,7 +130,7 @@ class Store:
             connection.execute(campaigns.update().where(same).values(values))
             for device in facts:
                 _put(connection, devices, _device_row(campaign, device))
-            for artifact in made:
+            for artifact in new_artifacts:
                 _put(connection, artifacts, _artifact_row(campaign, artifact))
             return changed
 
@@ -228,13 +230,13 @@ class Store:
         In a shared database those are left out that cannot be what was measured: `left_out` gets which and why, else
         the log. Elsewhere StoreError names the first.
         """
-        found = []
+        records = []
         for row in self._run_rows(campaign, device, number):
             try:
-                found.append(self._timed_run(row))
+                records.append(self._timed_run(row))
             except StoreError as error:
                 self._leave_out(row, error, left_out)
-        return tuple(found)
+        return tuple(records)
 
     def _leave_out(self, row: Mapping[Any, Any], error: StoreError, left_out: list[Finding] | None = None) -> None:
         if not self.shared:
@@ -254,7 +256,7 @@ class Store:
         """
         for place, campaign in enumerate(campaigns):
             rows = self._run_rows(campaign, check_pages=place == 0)
-            yield tuple(one for one in map(self._sound_median, rows) if one)
+            yield tuple(row for row in map(self._sound_median, rows) if row)
 
     def _sound_median(self, row: Mapping[Any, Any]) -> RunMedian | None:
         try:
@@ -359,9 +361,9 @@ class Store:
             return
         size = [int(connection.exec_driver_sql(f"PRAGMA {what}").scalar_one()) for what in ("page_count", "page_size")]
         if math.prod(size) <= CHECKED_BYTES:
-            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-            if found != "ok":
-                raise damaged("its file", self.where, str(found))
+            answer = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+            if answer != "ok":
+                raise damaged("its file", self.where, str(answer))
 
     def _check(self, table: str, name: str, row: Mapping[Any, Any]) -> None:
         if row["digest"] != row_digest(table, row):

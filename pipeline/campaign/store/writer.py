@@ -142,10 +142,10 @@ def _found(connection: Connection, rows: Sequence[RunRow]) -> Iterator[tuple[Ide
     wanted = {row.identity for row in rows}
     for campaign, group in groupby(sorted(wanted), key=lambda identity: identity[0]):
         specs = [identity[1] for identity in group]
-        for found in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
-            identity = (campaign, found.spec_id, found.round)
+        for row in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
+            identity = (campaign, row.spec_id, row.round)
             if identity in wanted:
-                yield identity, (found.id, found.failure_kind)
+                yield identity, (row.id, row.failure_kind)
 
 
 def run_columns(run: RunRecord) -> dict[str, Any]:

@@ -94,15 +94,17 @@ def tried_on(bench: DoctorBench, remedies: Sequence[Remedy]) -> RemedyTrial:
     """Files and planned runs of remedies; what cannot be run has its reason."""
     files, failed = make_files(bench.model, remedies, bench.facts, bench.work)
     judge = preflight(bench.perf_order(list(files.values())), bench.device)
-    tried = RemedyTrial({one.name: shell_of(one, bench.model.start, bench.facts, bench.model.path) for one in remedies})
-    for one in remedies:
-        why, run = failed.get(one.file_key, ""), None
+    tried = RemedyTrial(
+        {remedy.name: shell_of(remedy, bench.model.start, bench.facts, bench.model.path) for remedy in remedies}
+    )
+    for remedy in remedies:
+        why, run = failed.get(remedy.file_key, ""), None
         if not why:
-            perf = bench.perf_order([files[one.file_key]], [one.options(bench.model.start)])
+            perf = bench.perf_order([files[remedy.file_key]], [remedy.options(bench.model.start)])
             planned, skipped = planned_files(perf, bench.device.name, bench.facts, judge)
             run, why = (planned[0], "") if planned else (None, skipped[0].what)
         if run:
-            tried.runs[one.name] = run
+            tried.runs[remedy.name] = run
         else:
-            tried.shells[one.name] = msgspec.structs.replace(tried.shells[one.name], why=why)
+            tried.shells[remedy.name] = msgspec.structs.replace(tried.shells[remedy.name], why=why)
     return tried

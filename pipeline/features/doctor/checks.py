@@ -74,39 +74,39 @@ def _setting(name: str, **settings: object) -> CheckProposal:
     return CheckProposal(remedies=(Remedy(name=name, settings=settings),))
 
 
-def _threads(one: ExaminedModel) -> CheckProposal:
+def _threads(model: ExaminedModel) -> CheckProposal:
     """1, 2, the fast cores and all; 0 lets ONNX Runtime take the physical cores and pin its threads to them."""
-    counts = {0, 1, 2, len(one.fast_cores), one.cores}
-    wanted = sorted(n for n in counts if n != one.start.intra_op_threads and (n <= one.cores or not one.cores))
-    if AFFINITY_KEY in one.start.session_config:
+    counts = {0, 1, 2, len(model.fast_cores), model.cores}
+    wanted = sorted(n for n in counts if n != model.start.intra_op_threads and (n <= model.cores or not model.cores))
+    if AFFINITY_KEY in model.start.session_config:
         return CheckProposal(why_not=f"{AFFINITY_KEY} is set, which fixes the number of threads")
-    named = ((n, f"threads={n}" if n else "threads=default") for n in wanted if n or one.start.intra_op_threads)
+    named = ((n, f"threads={n}" if n else "threads=default") for n in wanted if n or model.start.intra_op_threads)
     return CheckProposal(remedies=tuple(Remedy(name=name, settings={"threads": n}) for n, name in named))
 
 
-def _one_thread(one: ExaminedModel) -> str:
-    return "one thread has nobody to wait for" if one.start.intra_op_threads == 1 or one.cores == 1 else ""
+def _one_thread(model: ExaminedModel) -> str:
+    return "one thread has nobody to wait for" if model.start.intra_op_threads == 1 or model.cores == 1 else ""
 
 
-def _spinning(one: ExaminedModel) -> CheckProposal:
-    if reason := _one_thread(one):
+def _spinning(model: ExaminedModel) -> CheckProposal:
+    if reason := _one_thread(model):
         return CheckProposal(why_not=reason)
-    off = one.start.session_config.get(SPINNING_KEYS[0]) == "0"
+    off = model.start.session_config.get(SPINNING_KEYS[0]) == "0"
     return _setting(f"spinning={'on' if off else 'off'}", spinning=off)
 
 
-def _dynamic_block(one: ExaminedModel) -> CheckProposal:
-    if reason := _one_thread(one):
+def _dynamic_block(model: ExaminedModel) -> CheckProposal:
+    if reason := _one_thread(model):
         return CheckProposal(why_not=reason)
-    if BLOCK_KEY in one.start.session_config:
+    if BLOCK_KEY in model.start.session_config:
         return CheckProposal(why_not="it is set already")
     return _setting("dynamic_block_base=4", dynamic_block_base=4)
 
 
-def _affinities(one: ExaminedModel) -> CheckProposal:
-    fast = one.fast_cores
-    if len(fast) == one.cores:
-        why = "all cores are equally fast" if one.cores else "the device does not tell the speed of its cores"
+def _affinities(model: ExaminedModel) -> CheckProposal:
+    fast = model.fast_cores
+    if len(fast) == model.cores:
+        why = "all cores are equally fast" if model.cores else "the device does not tell the speed of its cores"
         return CheckProposal(why_not=why)
     if len(fast) == 1:
         return CheckProposal(why_not="there is one fast core, and the first thread is the app's own")
@@ -114,28 +114,28 @@ def _affinities(one: ExaminedModel) -> CheckProposal:
     return _setting("affinities=fast cores", threads=len(fast), affinities=groups)
 
 
-def _execution_mode(one: ExaminedModel) -> CheckProposal:
-    if one.start.execution_mode is ExecutionMode.PARALLEL:
+def _execution_mode(model: ExaminedModel) -> CheckProposal:
+    if model.start.execution_mode is ExecutionMode.PARALLEL:
         return _setting("execution_mode=sequential", execution_mode=ExecutionMode.SEQUENTIAL, inter_op_threads=0)
-    if one.traits.width < 2:
+    if model.traits.width < 2:
         return CheckProposal(why_not="the graph has no two operators that could run at the same time and take time")
     return _setting("execution_mode=parallel", execution_mode=ExecutionMode.PARALLEL, inter_op_threads=2)
 
 
-def _arena(one: ExaminedModel) -> CheckProposal:
-    on = not one.start.cpu_arena
+def _arena(model: ExaminedModel) -> CheckProposal:
+    on = not model.start.cpu_arena
     return _setting(f"memory_arena={'on' if on else 'off'}", memory_arena=on)
 
 
-def _pattern(one: ExaminedModel) -> CheckProposal:
-    if one.start.execution_mode is ExecutionMode.PARALLEL:
+def _pattern(model: ExaminedModel) -> CheckProposal:
+    if model.start.execution_mode is ExecutionMode.PARALLEL:
         return CheckProposal(why_not="memory is planned in sequential execution only")
-    on = not one.start.memory_pattern
+    on = not model.start.memory_pattern
     return _setting(f"memory_pattern={'on' if on else 'off'}", memory_pattern=on)
 
 
-def _prepacking(one: ExaminedModel) -> CheckProposal:
-    if one.start.session_config.get(PREPACKING_KEY) == "1":
+def _prepacking(model: ExaminedModel) -> CheckProposal:
+    if model.start.session_config.get(PREPACKING_KEY) == "1":
         return CheckProposal(remedies=(Remedy(name="prepacking=on", without=(PREPACKING_KEY,)),))
     return _setting("prepacking=off", prepacking=False)
 
@@ -143,116 +143,116 @@ def _prepacking(one: ExaminedModel) -> CheckProposal:
 WITHOUT_LAYOUTS = Remedy(name="level=extended", level=OptimizationLevel.EXTENDED)
 
 
-def _level(one: ExaminedModel) -> CheckProposal:
-    if not one.is_onnx:
+def _level(model: ExaminedModel) -> CheckProposal:
+    if not model.is_onnx:
         return CheckProposal(
             why_not="levels have no effect on an ORT format file: its level was chosen when it was converted"
         )
-    if one.start.optimization_level is not OptimizationLevel.ALL:
+    if model.start.optimization_level is not OptimizationLevel.ALL:
         return CheckProposal(remedies=(Remedy(name="level=all", level=OptimizationLevel.ALL),))
     return CheckProposal(remedies=(WITHOUT_LAYOUTS,))
 
 
-def _ort_format(one: ExaminedModel) -> CheckProposal:
-    if not one.is_onnx:
+def _ort_format(model: ExaminedModel) -> CheckProposal:
+    if not model.is_onnx:
         return CheckProposal(why_not="the file is in ORT format already")
     return CheckProposal(remedies=(Remedy(name="ORT format", ort_format=True),))
 
 
-def _mapping(one: ExaminedModel) -> CheckProposal:
-    if one.is_onnx:
+def _mapping(model: ExaminedModel) -> CheckProposal:
+    if model.is_onnx:
         return CheckProposal(why_not="only files in ORT format are mapped")
-    if one.release < MAPPED_SINCE:
+    if model.release < MAPPED_SINCE:
         return CheckProposal(why_not=f"ONNX Runtime maps files from {MAPPED_SINCE} on")
     return _setting("memory mapping", session_config=MAPPED)
 
 
-def _denormals(one: ExaminedModel) -> CheckProposal:
-    if one.start.session_config.get(DENORMAL_KEY) == "1":
+def _denormals(model: ExaminedModel) -> CheckProposal:
+    if model.start.session_config.get(DENORMAL_KEY) == "1":
         return CheckProposal(why_not="they are set to zero already")
     return _setting("denormals=zero", session_config={DENORMAL_KEY: "1"})
 
 
-def _transposes(one: ExaminedModel) -> CheckProposal:
+def _transposes(model: ExaminedModel) -> CheckProposal:
     """Those of the model, and those that ONNX Runtime puts in where an operator wants another layout."""
-    borders, own = one.share("ReorderInput", "ReorderOutput"), one.share("Transpose")
-    if own + borders < WORTH_TELLING:
-        return CheckProposal(why_not=f"they take {own + borders:.1%} of the time")
-    note = f"{own:.1%} of the time in {one.nodes('Transpose')} Transpose nodes"
+    borders, transposed = model.share("ReorderInput", "ReorderOutput"), model.share("Transpose")
+    if transposed + borders < WORTH_TELLING:
+        return CheckProposal(why_not=f"they take {transposed + borders:.1%} of the time")
+    note = f"{transposed:.1%} of the time in {model.nodes('Transpose')} Transpose nodes"
     note += f", {borders:.1%} in changes of layout that ONNX Runtime added" if borders else ""
     remedies = []
-    if one.start.provider == NNAPI and NnapiFlag.USE_NCHW not in one.start.flags:
-        flags = (*(flag.value for flag in one.start.flags), NnapiFlag.USE_NCHW.value)
+    if model.start.provider == NNAPI and NnapiFlag.USE_NCHW not in model.start.flags:
+        flags = (*(flag.value for flag in model.start.flags), NnapiFlag.USE_NCHW.value)
         remedies.append(Remedy(name="USE_NCHW", settings={"flags": flags}))
-    if borders >= WORTH_TELLING and one.is_onnx and one.start.optimization_level is OptimizationLevel.ALL:
+    if borders >= WORTH_TELLING and model.is_onnx and model.start.optimization_level is OptimizationLevel.ALL:
         remedies.append(WITHOUT_LAYOUTS)
-    advice = "" if own < WORTH_TELLING else "export the model with channels first (tf2onnx --inputs-as-nchw)"
+    advice = "" if transposed < WORTH_TELLING else "export the model with channels first (tf2onnx --inputs-as-nchw)"
     if not (remedies or advice):
         advice = "convert the model again at level extended, and compare"
-    return CheckProposal(remedies=tuple(remedies), note=note, advice=advice, share=own + borders)
+    return CheckProposal(remedies=tuple(remedies), note=note, advice=advice, share=transposed + borders)
 
 
-def _casts(one: ExaminedModel) -> CheckProposal:
-    share, count = one.share("Cast"), one.nodes("Cast")
+def _casts(model: ExaminedModel) -> CheckProposal:
+    share, count = model.share("Cast"), model.nodes("Cast")
     if share < WORTH_TELLING:
         return CheckProposal(
             why_not=f"{count} Cast nodes take {share:.1%} of the time" if count else "no Cast node is left"
         )
     note = f"{share:.1%} of the time in {count} Cast nodes"
-    advice = "the CPU computes half floats as float: ship the float model for it" if one.traits.half else (
+    advice = "the CPU computes half floats as float: ship the float model for it" if model.traits.half else (
         "remove the Casts where the model is exported"
     )  # fmt: skip
     remedies: tuple[Remedy, ...] = ()
-    if one.is_onnx and one.release >= CAST_CHAINS_SINCE:
+    if model.is_onnx and model.release >= CAST_CHAINS_SINCE:
         remedies = (Remedy(name="cast chains off", settings={"session_config": {CAST_KEY: "1"}}),)
     return CheckProposal(remedies=remedies, note=note, advice=advice, share=share)
 
 
-def _dimensions(one: ExaminedModel) -> CheckProposal:
-    if not one.traits.open:
+def _dimensions(model: ExaminedModel) -> CheckProposal:
+    if not model.traits.open:
         return CheckProposal(
-            why_not="every input dimension has a size" if one.is_onnx else "only .onnx files are changed"
+            why_not="every input dimension has a size" if model.is_onnx else "only .onnx files are changed"
         )
-    sizes = {name: one.sizes.get(name, 0) for name in one.traits.open}
+    sizes = {name: model.sizes.get(name, 0) for name in model.traits.open}
     if not all(sizes.values()):
         return CheckProposal(why_not="the sizes of the dynamic dimensions come from the test data")
     blocked = [
         f"{PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes {answer.fixed.claimed}"
-        for name, answer in one.answers.items()
+        for name, answer in model.answers.items()
         if answer.fixed and answer.fixed.claimed > answer.claimed
     ]
     step = f"{FIXED_DIMENSIONS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
     return CheckProposal(remedies=(Remedy(name="fixed dimensions", steps=(step,)),), note="; ".join(blocked))
 
 
-def _overridable(one: ExaminedModel) -> CheckProposal:
-    if not one.is_onnx or not one.traits.overridable:
+def _overridable(model: ExaminedModel) -> CheckProposal:
+    if not model.is_onnx or not model.traits.overridable:
         return CheckProposal(why_not="no initializer is an input")
     remedy = Remedy(name="constant initializers", steps=(CONSTANT_INITIALIZERS.name,))
     return CheckProposal(
-        remedies=(remedy,), note=f"{one.traits.overridable} initializers are inputs, and so not constant"
+        remedies=(remedy,), note=f"{model.traits.overridable} initializers are inputs, and so not constant"
     )
 
 
-def _providers(one: ExaminedModel) -> CheckProposal:
+def _providers(model: ExaminedModel) -> CheckProposal:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
-    library = one.usual.available_providers
+    library = model.usual.available_providers
     there = [name for name, row in PROVIDERS.items() if row.ort_name in library and name != CPU]
-    refused = [name for name in there if (answer := one.answers.get(name)) and (answer.error or not answer.claimed)]
+    refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
     remedies = [
-        remedy for name in there if name not in refused and name != one.start.provider for remedy in _on(name, one)
+        remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
     ]
-    if one.start.provider != CPU:
+    if model.start.provider != CPU:
         remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": CPU, "flags": ()}))
-    reasons = {PROVIDERS[name].title: one.answers[name] for name in refused}
+    reasons = {PROVIDERS[name].title: model.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
     if not remedies:
         return CheckProposal(why_not=note or "the library has no other execution provider")
     return CheckProposal(remedies=tuple(remedies), note=note)
 
 
-def _on(name: str, one: ExaminedModel) -> Iterator[Remedy]:
-    threads = len(one.fast_cores) or 2
+def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
+    threads = len(model.fast_cores) or 2
     if name == "xnnpack":  # its own pool of threads: ONNX Runtime's would spin beside it
         settings = {"provider": name, "threads": 1, "options": {"intra_op_num_threads": str(threads)}}
         yield Remedy(name=f"provider=xnnpack with {threads} threads", settings=settings)
@@ -269,15 +269,15 @@ FEW_NODES = 3.0
 """Nodes a partition, on average, below which borders tend to cost more than an accelerator gains."""
 
 
-def _partitions(one: ExaminedModel) -> CheckProposal:
-    found = {name: answer for name, answer in one.answers.items() if answer.claimed and not answer.error}
-    answers = {name: answer for name, answer in found.items() if not PROVIDER_RULES[answer.ep].on_cpu}
+def _partitions(model: ExaminedModel) -> CheckProposal:
+    claims = {name: answer for name, answer in model.answers.items() if answer.claimed and not answer.error}
+    answers = {name: answer for name, answer in claims.items() if not PROVIDER_RULES[answer.ep].on_cpu}
     if not answers:
         return CheckProposal(why_not="no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}
     if not small:
-        told = (f"{PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes" for n, a in answers.items())
-        return CheckProposal(why_not=f"partitions are few or large: {', '.join(told)}")
+        texts = (f"{PROVIDERS[n].title} {len(a.partitions)} for {a.claimed} nodes" for n, a in answers.items())
+        return CheckProposal(why_not=f"partitions are few or large: {', '.join(texts)}")
     note = "; ".join(
         f"{PROVIDERS[n].title}: {a.claimed} nodes in {len(a.partitions)} partitions" for n, a in small.items()
     )
@@ -285,29 +285,29 @@ def _partitions(one: ExaminedModel) -> CheckProposal:
     return CheckProposal(note=note, advice=f"ort-mobile partition MODEL --ep {names} --advise")
 
 
-def _precision(one: ExaminedModel) -> CheckProposal:
-    if one.traits.quantized:
+def _precision(model: ExaminedModel) -> CheckProposal:
+    if model.traits.quantized:
         return CheckProposal(why_not="the model is quantized already")
-    heavy = {name: count for name, count in one.traits.operators.items() if name in ("Conv", "Gemm", "MatMul")}
+    heavy = {name: count for name, count in model.traits.operators.items() if name in ("Conv", "Gemm", "MatMul")}
     if not heavy:
         return CheckProposal(why_not="it has no Conv, Gemm or MatMul, which gain most by 8-bit integers")
     note = f"{sum(heavy.values())} of its nodes have 8-bit forms: {', '.join(heavy)}"
-    if not one.is_onnx:
+    if not model.is_onnx:
         return CheckProposal(note=note, advice="quantize the .onnx file that this one was converted from")
     return CheckProposal(note=note, advice="ort-mobile run --model MODEL --precision float,auto --test-data DATA")
 
 
-def _diagnostics(one: ExaminedModel) -> CheckProposal:
-    found = tuple(key for key in DIAGNOSTIC_KEYS if one.start.session_config.get(key, "0") not in ("", "0"))
-    if not found:
+def _diagnostics(model: ExaminedModel) -> CheckProposal:
+    keys = tuple(key for key in DIAGNOSTIC_KEYS if model.start.session_config.get(key, "0") not in ("", "0"))
+    if not keys:
         apps = "telemetry is off in these runs, but not in your app (docs/privacy.md)"
         return CheckProposal(why_not=f"no such entry is set; {apps}")
-    return CheckProposal(remedies=(Remedy(name="diagnostics off", without=found),), note=f"set: {', '.join(found)}")
+    return CheckProposal(remedies=(Remedy(name="diagnostics off", without=keys),), note=f"set: {', '.join(keys)}")
 
 
-def _first_run(one: ExaminedModel) -> CheckProposal:
-    median = one.usual.median_ns
-    times = one.usual.first_run_ns / median if median else 0.0
+def _first_run(model: ExaminedModel) -> CheckProposal:
+    median = model.usual.median_ns
+    times = model.usual.first_run_ns / median if median else 0.0
     if times < SLOW_FIRST_RUN:
         return CheckProposal(why_not=f"the first inference takes {times:.1f} times the usual one")
     return CheckProposal(

@@ -20,8 +20,8 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
         return
     from pipeline.features.doctor.checks import CHECKS
 
-    for one in CHECKS:
-        click.echo(f"{one.id:<16} {one.title}: {one.how} ({one.source})")
+    for check in CHECKS:
+        click.echo(f"{check.id:<16} {check.title}: {check.how} ({check.source})")
     ctx.exit()
 
 

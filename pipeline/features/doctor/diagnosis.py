@@ -160,8 +160,8 @@ def latency_comparisons(
 ) -> dict[str, Comparison]:
     """Each of the others with the start, together, so that many comparisons are judged as many."""
     groups = [rounds_of(start), *(rounds_of(records, name) for name, records in others.items())]
-    found = {one.key: one.comparison for one in summarize(groups, "", rule)}
-    return {name: comparison for name, comparison in found.items() if comparison}
+    comparisons = {row.key: row.comparison for row in summarize(groups, "", rule)}
+    return {name: comparison for name, comparison in comparisons.items() if comparison}
 
 
 def measured(
@@ -183,7 +183,7 @@ def measured(
         rounds=len(fine),
         median_ns=_median_latency(fine),
         latency=latency,
-        memory_bytes=int(np.median([one.result.memory_peak_bytes for one in fine])) if fine else 0,
+        memory_bytes=int(np.median([record.result.memory_peak_bytes for record in fine])) if fine else 0,
         **other,
     )
 
@@ -229,7 +229,7 @@ def typical(usual: RunResult, start: Start) -> RunResult:
 
 def finding_of_check(check: DoctorCheck, proposal: CheckProposal, remedies: Sequence[MeasuredRemedy]) -> DoctorFinding:
     """What a check found; `remedies` are those of its proposal, measured."""
-    best = min((one for one in remedies if one.gains), key=lambda one: one.ratio, default=None)
+    best = min((remedy for remedy in remedies if remedy.gains), key=lambda remedy: remedy.ratio, default=None)
     return DoctorFinding(
         check=check.id,
         title=check.title,
@@ -251,7 +251,7 @@ def _outcome(proposal: CheckProposal, remedies: Sequence[MeasuredRemedy], best: 
         return Outcome.GAIN
     if proposal.advice:
         return Outcome.NOTE
-    return Outcome.NO_GAIN if any(one.latency and not one.why for one in remedies) else Outcome.UNTESTED
+    return Outcome.NO_GAIN if any(remedy.latency and not remedy.why for remedy in remedies) else Outcome.UNTESTED
 
 
 def open_remedies(
@@ -264,5 +264,10 @@ def open_remedies(
 
 def winners(findings: Sequence[DoctorFinding]) -> list[MeasuredRemedy]:
     """The best remedy of every check that has one, smallest gain first: together, the largest has the last word."""
-    best = {found.best: one for found in findings for one in found.measured if one.remedy.name == found.best}
-    return sorted(best.values(), key=lambda one: -one.ratio)
+    best = {
+        finding.best: remedy
+        for finding in findings
+        for remedy in finding.measured
+        if remedy.remedy.name == finding.best
+    }
+    return sorted(best.values(), key=lambda remedy: -remedy.ratio)

@@ -29,15 +29,15 @@ def make_files(
     model: DoctorModel, remedies: Iterable[Remedy], facts: DeviceFacts, work: Path
 ) -> tuple[dict[FileKey, Path], dict[FileKey, str]]:
     """The file of each remedy by its key, made in `work`; and why one could not be made. Outputs are checked."""
-    made: dict[FileKey, Path] = {((), False): model.path}
+    files: dict[FileKey, Path] = {((), False): model.path}
     failed: dict[FileKey, str] = {}
     for key in dict.fromkeys(remedy.file_key for remedy in remedies):
-        if key not in made:
+        if key not in files:
             try:
-                made[key] = _made(model, key, facts, Path(tempfile.mkdtemp(dir=work)))
+                files[key] = _made(model, key, facts, Path(tempfile.mkdtemp(dir=work)))
             except PipelineError as error:
                 failed[key] = error.text
-    return made, failed
+    return files, failed
 
 
 def _made(model: DoctorModel, key: FileKey, facts: DeviceFacts, folder: Path) -> Path:
@@ -65,7 +65,7 @@ def _converted(path: Path, model: DoctorModel, facts: DeviceFacts, folder: Path)
     if converted.error:
         raise converted.error
     if not converted.artifacts:
-        raise ModelError("it could not be converted", why="; ".join(one.what for one in converted.failures))
+        raise ModelError("it could not be converted", why="; ".join(failure.what for failure in converted.failures))
     return folder / converted.artifacts[0].file
 
 
@@ -77,7 +77,7 @@ def _platform_of(facts: DeviceFacts) -> OptimizerPlatform:
 def shell_of(remedy: Remedy, start: RunOptions, facts: DeviceFacts, model: Path) -> MeasuredRemedy:
     """A remedy with how it is set, before it is measured."""
     options = remedy.options(start)
-    before, after = (code_for(facts.platform, one, model.name)[0] for one in (start, options))
+    before, after = (code_for(facts.platform, options_of_run, model.name)[0] for options_of_run in (start, options))
     return MeasuredRemedy(
         remedy=remedy,
         run=options_name(options),
@@ -111,7 +111,7 @@ def _commands(remedy: Remedy, model: Path, platform: OptimizerPlatform) -> Itera
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(one)}" for key, one in value.items()) + " }"
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(map(_toml, value))}]"
     return msgspec.json.encode(value).decode()

@@ -45,8 +45,8 @@ def first_look(bench: DoctorBench) -> FirstLook:
         return FirstLook(failure=(skipped[0].what,))
     usual = bench.device.run(bench.plan("first", runs, inputs).spec(runs[0], 0))
     if usual.failure:
-        told = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
-        return FirstLook(failure=tuple(text for text in told if text))
+        texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
+        return FirstLook(failure=tuple(text for text in texts if text))
     with tempfile.TemporaryDirectory(dir=bench.work) as folder:
         spec = with_profiler(bench.plan("profile", runs, inputs).spec(runs[0], 0), folder)
         profiled = with_profile(bench.device.run(spec), bench.work / "profile.json.gz")
@@ -58,7 +58,7 @@ def _examined(bench: DoctorBench, usual: RunResult, profiled: RunResult) -> Exam
     release = ".".join(usual.ort_version.split(".")[:2])
     there = [name for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers]
     options = (RunOptions(provider=name) for name in there)
-    wanted = tuple(found for one in options if (found := settings_of(one, bench.facts, release)))
+    wanted = tuple(settings for run_options in options if (settings := settings_of(run_options, bench.facts, release)))
     request = ExamineRequest(path=str(bench.model.path), settings=wanted)
     (outcome,) = run_tasks(examine, Examination, [Task(label=str(bench.model.path), request=request)])
     if outcome.error:

@@ -14,50 +14,50 @@ FENCES = {"C++": "cpp", "Swift": "swift", "Java": "java", "Kotlin": "kotlin", "P
 DOCS = "https://onnxruntime.ai/docs/"
 
 
-def title(one: Diagnosis) -> str:
+def title(diagnosis: Diagnosis) -> str:
     """What was diagnosed, and from which start."""
-    release = f", ONNX Runtime {one.release}" if one.release else ""
-    return f"{one.model}{f' on {one.device}' if one.device else ''}{release}"
+    release = f", ONNX Runtime {diagnosis.release}" if diagnosis.release else ""
+    return f"{diagnosis.model}{f' on {diagnosis.device}' if diagnosis.device else ''}{release}"
 
 
-def start_line(one: Diagnosis) -> str:
+def start_line(diagnosis: Diagnosis) -> str:
     """The numbers of the start; why there are none."""
-    if one.failure:
-        return f"not diagnosed: {'; '.join(one.failure)}"
-    if one.start is None:
+    if diagnosis.failure:
+        return f"not diagnosed: {'; '.join(diagnosis.failure)}"
+    if diagnosis.start is None:
         return ""
-    found = one.start
+    start = diagnosis.start
     return (
-        f"Start: {found.run}, median {wording.duration(found.median_ns)}, loads in {wording.duration(found.load_ns)}, "
-        f"first inference {wording.duration(found.first_run_ns)}, memory {wording.size(found.memory_bytes)}, "
-        f"rounds: {found.rounds}. {one.seconds:.0f} s in all."
+        f"Start: {start.run}, median {wording.duration(start.median_ns)}, loads in {wording.duration(start.load_ns)}, "
+        f"first inference {wording.duration(start.first_run_ns)}, memory {wording.size(start.memory_bytes)}, "
+        f"rounds: {start.rounds}. {diagnosis.seconds:.0f} s in all."
     )
 
 
 MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "Load", "Memory", "Rounds")
 
 
-def measured(one: Diagnosis) -> Listing:
+def measured(diagnosis: Diagnosis) -> Listing:
     """Every remedy that was measured, those that gain most first."""
     checks: dict[str, list[str]] = {}
     remedies = {}
-    for found in one.findings:
-        for remedy in found.measured:
+    for finding in diagnosis.findings:
+        for remedy in finding.measured:
             if remedy.rounds:
-                checks.setdefault(remedy.remedy.name, []).append(found.check)
+                checks.setdefault(remedy.remedy.name, []).append(finding.check)
                 remedies[remedy.remedy.name] = remedy
     pairs = ((", ".join(checks[name]), remedy) for name, remedy in remedies.items())
     ordered = sorted(pairs, key=lambda pair: (not pair[1].gains, pair[1].ratio))
     return Listing(
         title="Remedies, each compared with the start of the same rounds",
         head=MEASURED_HEAD,
-        rows=tuple(_row(check, remedy, one) for check, remedy in ordered),
+        rows=tuple(_row(check, remedy, diagnosis) for check, remedy in ordered),
     )
 
 
-def _row(check: str, remedy: MeasuredRemedy, one: Diagnosis) -> tuple[str, ...]:
+def _row(check: str, remedy: MeasuredRemedy, diagnosis: Diagnosis) -> tuple[str, ...]:
     verdict = remedy.latency.verdict.value if remedy.latency and not remedy.why else "does not count"
-    memory = remedy.memory_bytes - (one.start.memory_bytes if one.start else 0)
+    memory = remedy.memory_bytes - (diagnosis.start.memory_bytes if diagnosis.start else 0)
     return (
         check,
         remedy.remedy.name,
@@ -71,59 +71,61 @@ def _row(check: str, remedy: MeasuredRemedy, one: Diagnosis) -> tuple[str, ...]:
     )
 
 
-def together_listing(one: Diagnosis) -> Listing:
+def together_listing(diagnosis: Diagnosis) -> Listing:
     """The winners together, and the best alone, in rounds that did not choose them."""
-    found = one.together
-    rows = [("all together", found.together)] if found else []
-    rows += [("the best alone", found.alone)] if found and found.alone else []
+    trial = diagnosis.together
+    rows = [("all together", trial.together)] if trial else []
+    rows += [("the best alone", trial.alone)] if trial and trial.alone else []
     return Listing(
         title="The remedies that gain, measured again: gains do not add",
         head=("", *MEASURED_HEAD[1:]),
-        rows=tuple(_row(name, remedy, one) for name, remedy in rows),
+        rows=tuple(_row(name, remedy, diagnosis) for name, remedy in rows),
     )
 
 
-def sections(one: Diagnosis) -> tuple[Section, ...]:
+def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """What to do first, then what was found without a gain, and what does not apply; empty ones left out."""
-    by_outcome = {outcome: [found for found in one.findings if found.outcome is outcome] for outcome in Outcome}
+    by_outcome = {
+        outcome: [finding for finding in diagnosis.findings if finding.outcome is outcome] for outcome in Outcome
+    }
     untested = (
-        ListingNote(title="", text=remedy.why, places=(f"{found.title}: {remedy.remedy.name}",))
-        for found in one.findings
-        for remedy in found.measured
+        ListingNote(title="", text=remedy.why, places=(f"{finding.title}: {remedy.remedy.name}",))
+        for finding in diagnosis.findings
+        for remedy in finding.measured
         if remedy.why
     )
-    most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in one.findings}
+    most = {f.check: "" if f.share is None else f" (at most {f.share:.1%} to gain)" for f in diagnosis.findings}
     ratios = {
-        found.check: ", ".join(f"{r.remedy.name} {wording.ratio(r.latency)}" for r in found.measured if r.latency)
-        for found in one.findings
+        finding.check: ", ".join(f"{r.remedy.name} {wording.ratio(r.latency)}" for r in finding.measured if r.latency)
+        for finding in diagnosis.findings
     }
-    made = {
-        "What to set": [note for found in by_outcome[Outcome.GAIN] for note in _how(found)],
-        "What to set for all together": _set_together(one),
-        "Loads faster": [note for found in one.findings for note in _loading(found)],
+    by_title = {
+        "What to set": [note for finding in by_outcome[Outcome.GAIN] for note in _how(finding)],
+        "What to set for all together": _set_together(diagnosis),
+        "Loads faster": [note for finding in diagnosis.findings for note in _loading(finding)],
         "Notes": [
-            ListingNote(title=found.title, text=found.text + most[found.check], remedy=found.advice)
-            for found in one.findings
-            if found.advice
+            ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
+            for finding in diagnosis.findings
+            if finding.advice
         ],
         "No gain shown": [
-            ListingNote(title=found.title, text="; ".join(filter(None, (found.text, ratios[found.check]))))
-            for found in by_outcome[Outcome.NO_GAIN]
+            ListingNote(title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check]))))
+            for finding in by_outcome[Outcome.NO_GAIN]
         ],
         "Not tested": gathered(untested),
         "Does not apply": [
-            ListingNote(title=found.title, text=found.text) for found in by_outcome[Outcome.NOT_APPLICABLE]
+            ListingNote(title=finding.title, text=finding.text) for finding in by_outcome[Outcome.NOT_APPLICABLE]
         ],
-        "Limits": [ListingNote(title="", text=note) for note in one.notes],
+        "Limits": [ListingNote(title="", text=note) for note in diagnosis.notes],
     }
-    return tuple(Section(title=name, notes=tuple(notes)) for name, notes in made.items() if notes)
+    return tuple(Section(title=name, notes=tuple(notes)) for name, notes in by_title.items() if notes)
 
 
-def _how(found: DoctorFinding) -> Iterator[ListingNote]:
-    for remedy in found.measured:
-        if remedy.remedy.name == found.best:
-            text = f"{remedy.remedy.name}: {gain(remedy.latency)} ({DOCS}{found.source})"
-            yield ListingNote(title=found.title, text=text, code=_code(remedy))
+def _how(finding: DoctorFinding) -> Iterator[ListingNote]:
+    for remedy in finding.measured:
+        if remedy.remedy.name == finding.best:
+            text = f"{remedy.remedy.name}: {gain(remedy.latency)} ({DOCS}{finding.source})"
+            yield ListingNote(title=finding.title, text=text, code=_code(remedy))
 
 
 def gain(comparison: Comparison | None) -> str:
@@ -138,24 +140,24 @@ def gain(comparison: Comparison | None) -> str:
 
 def _code(remedy: MeasuredRemedy) -> dict[str, tuple[str, ...]]:
     """How it is set, by the language."""
-    made = {"toml": remedy.set, "sh": remedy.commands, FENCES.get(remedy.language, remedy.language): remedy.calls}
-    return {language: lines for language, lines in made.items() if lines}
+    blocks = {"toml": remedy.set, "sh": remedy.commands, FENCES.get(remedy.language, remedy.language): remedy.calls}
+    return {language: lines for language, lines in blocks.items() if lines}
 
 
-def _set_together(one: Diagnosis) -> list[ListingNote]:
-    found = one.together
-    if not found or not found.alone:
+def _set_together(diagnosis: Diagnosis) -> list[ListingNote]:
+    trial = diagnosis.together
+    if not trial or not trial.alone:
         return []
-    alone = f"{found.alone.remedy.name} alone: {gain(found.alone.latency)}"
-    text = f"{found.together.why or gain(found.together.latency)}; {alone}"
-    return [ListingNote(title=found.together.remedy.name, text=text, code=_code(found.together))]
+    alone = f"{trial.alone.remedy.name} alone: {gain(trial.alone.latency)}"
+    text = f"{trial.together.why or gain(trial.together.latency)}; {alone}"
+    return [ListingNote(title=trial.together.remedy.name, text=text, code=_code(trial.together))]
 
 
-def _loading(found: DoctorFinding) -> Iterator[ListingNote]:
-    for remedy in found.measured:
-        if remedy.loads_faster and remedy.remedy.name != found.best:
+def _loading(finding: DoctorFinding) -> Iterator[ListingNote]:
+    for remedy in finding.measured:
+        if remedy.loads_faster and remedy.remedy.name != finding.best:
             text = f"{remedy.remedy.name}: {gain(remedy.load)} to load; {_runs(remedy)}"
-            yield ListingNote(title=found.title, text=text, code=_code(remedy))
+            yield ListingNote(title=finding.title, text=text, code=_code(remedy))
 
 
 def _runs(remedy: MeasuredRemedy) -> str:
@@ -180,13 +182,16 @@ def parts(report: DoctorReport) -> Iterator[Part]:
 
 def render(report: DoctorReport) -> str:
     """The report as Markdown."""
-    first = (Section(title="Start", notes=(ListingNote(title="", text=start_line(one)),)) for one in report.diagnoses)
+    first = (
+        Section(title="Start", notes=(ListingNote(title="", text=start_line(diagnosis)),))
+        for diagnosis in report.diagnoses
+    )
     pages = (
-        render_parts(title(one), _listings(one), (head, *sections(one)))
-        for one, head in zip(report.diagnoses, first, strict=True)
+        render_parts(title(diagnosis), _listings(diagnosis), (head, *sections(diagnosis)))
+        for diagnosis, head in zip(report.diagnoses, first, strict=True)
     )
     return "\n".join(pages)
 
 
-def _listings(one: Diagnosis) -> tuple[Listing, ...]:
-    return measured(one), together_listing(one)
+def _listings(diagnosis: Diagnosis) -> tuple[Listing, ...]:
+    return measured(diagnosis), together_listing(diagnosis)

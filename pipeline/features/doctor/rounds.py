@@ -62,14 +62,14 @@ class Rounds:
         self.of_start = records.get(planned_id(start), [])
         others = {key: records.get(planned_id(run), []) for key, run in tried.runs.items()}
         compared = latency_comparisons(self.of_start, others, rule)
-        found = {}
+        results = {}
         for key, shell in tried.shells.items():
-            own = others.get(key, [])
-            one = measured(shell, self.of_start, own, compared.get(key), rule)
+            records_of = others.get(key, [])
+            remedy = measured(shell, self.of_start, records_of, compared.get(key), rule)
             few = self.reason or f"the time was over before {FEWEST} rounds"
-            why = few if one.rounds < FEWEST else "" if one.latency else NO_RANKS
-            found[key] = msgspec.structs.replace(one, why=one.why or why)
-        return found
+            why = few if remedy.rounds < FEWEST else "" if remedy.latency else NO_RANKS
+            results[key] = msgspec.structs.replace(remedy, why=remedy.why or why)
+        return results
 
     def _campaign(self, name: str, runs: Sequence[PlannedRun]) -> str:
         """The campaign to go on with, where that is asked for and it has a whole first round; else a new one.
@@ -80,14 +80,14 @@ class Rounds:
         library = bench.device.library_for(bench.order.library).sha256
         what = (bench.device.name, library, runs[0].sha256, [run.key for run in runs], bench.order.measure)
         wanted = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
-        made = new_campaign(wanted)
+        campaign = new_campaign(wanted)
         stored = self.store.campaigns(wanted) if bench.order.resume else []
         for known in reversed(stored):
             turns = OpenTurns([(run, 0) for run in runs], self.store, known.id)
             if turns.due() is None:
                 return known.id
-        self.store.start(made, [bench.facts])
-        return made.id
+        self.store.start(campaign, [bench.facts])
+        return campaign.id
 
     def _run(
         self, campaign: str, going: list[PlannedRun], until: float, stage: Stage, rule: DecisionRule, least: int
@@ -129,10 +129,10 @@ class Rounds:
         return left[0].reason if left else ""
 
     def _records(self, campaign: str) -> dict[str, list[RunRecord]]:
-        found: dict[str, list[RunRecord]] = {}
+        groups: dict[str, list[RunRecord]] = {}
         for record in self.store.runs(campaign):
-            found.setdefault(record.planned, []).append(record)
-        return found
+            groups.setdefault(record.planned, []).append(record)
+        return groups
 
     def _affordable(self, campaign: str, going: Sequence[PlannedRun], seconds: float, until: float) -> list[PlannedRun]:
         """The start and as many of the fastest as FEWEST rounds have time for; always one."""

@@ -55,9 +55,9 @@ class Remedy(Struct, frozen=True, kw_only=True):
     def options(self, start: RunOptions) -> RunOptions:
         """The run options with the remedy; a file in ORT format has no level of its own."""
         kept = {key: value for key, value in start.session_config.items() if key not in self.without}
-        made = changed(msgspec.structs.replace(start, session_config=kept), self.settings)
-        level = OptimizationLevel.ALL if self.ort_format else self.level or made.optimization_level
-        return msgspec.structs.replace(made, optimization_level=level)
+        options = changed(msgspec.structs.replace(start, session_config=kept), self.settings)
+        level = OptimizationLevel.ALL if self.ort_format else self.level or options.optimization_level
+        return msgspec.structs.replace(options, optimization_level=level)
 
 
 def together(remedies: Sequence[Remedy]) -> Remedy:
@@ -120,7 +120,9 @@ def examine(request: ExamineRequest) -> Examination:
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)
     asked = (PartitionRequest(source=source, settings=settings, likely=True) for settings in request.settings)
-    return Examination(traits=traits, answers={one.settings.rules.provider: judge(one) for one in asked})
+    return Examination(
+        traits=traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
+    )
 
 
 def traits_of(graph: Graph, open_names: Iterable[str] = ()) -> ModelTraits:
@@ -177,7 +179,7 @@ class ExaminedModel:
     def fast_cores(self) -> tuple[int, ...]:
         """Numbers, from 1, of the cores that are not of the slowest kind; all where they are equal."""
         mhz = self.facts.core_max_mhz
-        fast = tuple(number for number, one in enumerate(mhz, 1) if one > min(mhz))
+        fast = tuple(number for number, speed in enumerate(mhz, 1) if speed > min(mhz))
         return fast or tuple(range(1, len(mhz) + 1))
 
     def share(self, *operators: str) -> float:
