@@ -120,7 +120,7 @@ def _write_claims(
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
     from pipeline.partition.draw import draw
-    from pipeline.report.ci import of_partition
+    from pipeline.report.ci_campaign import of_partition
     from pipeline.report.html import render_answers
 
     answers = [answer for document in documents for answer in document.models]

@@ -33,7 +33,7 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
     The table is shown as well.
     """
     from pipeline.job.stored import list_campaigns, stored, write_reports
-    from pipeline.report.ci import of_campaign
+    from pipeline.report.ci_campaign import of_campaign
     from pipeline.report.terminal import show_report
 
     if list_only:

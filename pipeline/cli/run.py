@@ -389,7 +389,7 @@ def run(
     )  # fmt: skip
     result = completed_job(ctx, settings, options)
     from pipeline.cli.show import job_document, show_job
-    from pipeline.report.ci import of_campaign
+    from pipeline.report.ci_campaign import of_campaign
 
     outputs.write_json(job_document(result))
     outputs.write_ci(of_campaign(result.assembled.report, result.findings))

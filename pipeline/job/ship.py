@@ -45,7 +45,7 @@ from pipeline.release.manifest import (
 )
 from pipeline.release.shipped import budget_findings, library_release, shipped_library
 from pipeline.release.update import library_licenses, operator_configs, requirements
-from pipeline.report.markdown import measured_text
+from pipeline.report.markdown_page import measured_text
 from pipeline.report.operators import required_operators
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 

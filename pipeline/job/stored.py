@@ -287,13 +287,13 @@ def with_stages(assembled: "Assembled", store: Store | None, stages: Iterable[St
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import html, markdown, trace
+    from pipeline.report import html, markdown_page, trace
 
     report = assembled.report
     timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
     write_bytes(folder / TRACE, timeline)
     write_bytes(folder / RESULTS, model.encode(assembled.report))
-    write_text(folder / REPORT, markdown.render(assembled.report))
+    write_text(folder / REPORT, markdown_page.render(assembled.report))
     write_text(folder / PAGE, html.render(assembled.report, assembled.measured, assembled.earlier))
     if assembled.report.tuned:
         write_bytes(folder / TUNING, tuned.encode(assembled.report.tuned))

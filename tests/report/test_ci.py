@@ -20,10 +20,9 @@ from pipeline.report.ci import (
     CiFinding,
     annotations,
     junit,
-    of_campaign,
-    of_partition,
     sarif,
 )
+from pipeline.report.ci_campaign import of_campaign, of_partition
 from pipeline.report.layout import sections
 from pipeline.report.model import CampaignReport
 from tests.npm_packages import packed

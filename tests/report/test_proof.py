@@ -10,7 +10,7 @@ from pipeline.campaign.record import Host
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import Severity
-from pipeline.report import html, markdown, model, terminal
+from pipeline.report import html, markdown_page, model, terminal
 from pipeline.report import proof as proof_texts
 from pipeline.report.model import CampaignReport
 from pipeline.report.show import show
@@ -111,7 +111,7 @@ def test_a_run_that_another_place_judged_is_decided() -> None:
 def test_nothing_acts_in_any_format() -> None:
     assert "\x1b" not in shown()
     assert "[red]" in shown()
-    page, text = html.render(REPORT), markdown.render(REPORT)
+    page, text = html.render(REPORT), markdown_page.render(REPORT)
     assert HOSTILE[:13] not in page
     assert "<script>" not in text
     for report in (page, text):

@@ -11,7 +11,7 @@ from rich.console import Console
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
 from pipeline.campaign.statistics import Caution, Doubt
-from pipeline.report import markdown, terminal
+from pipeline.report import markdown_page, terminal
 from pipeline.report.model import CampaignReport
 from pipeline.report.profile_view import Profiled
 from tests.report_samples import make_report
@@ -130,4 +130,4 @@ def test_usual_doubts_are_one_line_and_the_report_has_their_numbers(report: Camp
     assert "spread in 1, extreme in 1, short samples in 1 of the rows above" in text
     assert "because of throttled" in text
     assert "because of spread" not in text
-    assert "because of spread" in markdown.render(given)
+    assert "because of spread" in markdown_page.render(given)

@@ -16,7 +16,7 @@ from pipeline.campaign.tuned import TUNE_VERSION, TuneReport
 from pipeline.job.assemble import NO_ANSWERS
 from pipeline.job.stored import stored as assembled_of
 from pipeline.release.manifest import read_manifest
-from pipeline.report import markdown
+from pipeline.report import markdown_page
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE, write_config
 
@@ -140,7 +140,7 @@ def test_without_the_feature_a_search_ships_nothing_and_says_why(
     assert assembled.choices == ()
     assert {row.reason for row in assembled.report.withheld} == {NO_ANSWERS}
     assert NO_ANSWERS in {finding.what for finding in assembled.report.warnings}
-    assert "Best configuration" not in markdown.render(assembled.report)
+    assert "Best configuration" not in markdown_page.render(assembled.report)
 
 
 @pytest.mark.parametrize(
