@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from device_runner.options import Denied
-from pipeline.campaign.deny_list import deny_list
 from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import deny_list
 from pipeline.cli.outputs import Outputs
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job.assemble import Assembled

@@ -19,9 +19,8 @@ from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_sel
 from device_runner.errors import RunnerError, SpecError
 from device_runner.options import Denied
 from device_runner.result import FailureKind, host_name
-from pipeline.campaign.deny_list import blame
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
-from pipeline.campaign.plan import PlannedRun, planned_id
+from pipeline.campaign.plan import PlannedRun, blame, planned_id
 from pipeline.campaign.record import CampaignRecord, FailureRow, RunRecord, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import Platform, Target

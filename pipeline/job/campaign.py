@@ -17,7 +17,6 @@ from device_runner.device import Device, DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import OutputsRequest, measure_outputs
-from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
 from pipeline.campaign.plan import (
     Inputs,
@@ -25,6 +24,7 @@ from pipeline.campaign.plan import (
     distinct,
     in_modes,
     inputs_of,
+    known_denied,
     order_of_round,
     plan_runs,
     planned_id,

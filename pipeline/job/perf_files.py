@@ -11,8 +11,7 @@ import msgspec
 from device_runner.device import Device, DeviceFacts
 from device_runner.files import sha256
 from device_runner.spec import OptimizationLevel, RunOptions, TensorFile
-from pipeline.campaign.deny_list import denied_here, known_denied
-from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun
+from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, denied_here, known_denied
 from pipeline.campaign.record import Skipped
 from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on, use_of
 from pipeline.config import ConditionsConfig, MeasureConfig

@@ -10,8 +10,7 @@ from device_runner.device import OPENERS, DeviceFacts, Waiting
 from device_runner.options import Denied
 from device_runner.result import FailureKind
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.deny_list import known_denied
-from pipeline.campaign.plan import plan_runs
+from pipeline.campaign.plan import known_denied, plan_runs
 from pipeline.config import RunConfig
 from tests.command import ort_mobile
 from tests.scripted_devices import ARTIFACT, ScriptedDevice

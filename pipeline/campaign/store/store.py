@@ -19,10 +19,20 @@ from device_runner.reading import decode_json, visible
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
-from pipeline.campaign.store.errors import StoreError, damaged, told
-from pipeline.campaign.store.patience import PATIENCE_SECONDS, is_away, patiently, spool_of
-from pipeline.campaign.store.tables import artifacts, campaigns, devices, latencies, row_digest, runs
-from pipeline.campaign.store.writer import REPEATED, RunRow, RunWriter, run_columns, text_of
+from pipeline.campaign.store.errors import PATIENCE_SECONDS, StoreError, damaged, is_away, patiently, spool_of, told
+from pipeline.campaign.store.tables import (
+    REPEATED,
+    RunRow,
+    RunWriter,
+    artifacts,
+    campaigns,
+    devices,
+    latencies,
+    row_digest,
+    run_columns,
+    runs,
+    text_of,
+)
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, MissingError, PipelineError, warning
 from pipeline.core.variant import Artifact

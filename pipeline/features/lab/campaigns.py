@@ -14,9 +14,8 @@ import msgspec
 
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.reading import decode_json, visible
-from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import UnfinishedDevice
-from pipeline.campaign.plan import in_modes, plan_runs
+from pipeline.campaign.plan import in_modes, known_denied, plan_runs
 from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import Config

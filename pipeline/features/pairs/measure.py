@@ -10,9 +10,8 @@ import msgspec
 from device_runner.errors import RunnerError
 from device_runner.files import sha256
 from device_runner.result import utc_now
-from pipeline.campaign.deny_list import denied_here, known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
-from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
+from pipeline.campaign.plan import Inputs, PlannedRun, denied_here, known_denied, planned_id
 from pipeline.campaign.provenance import SYSTEM, changes, facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import describe, ranks, ratio_interval

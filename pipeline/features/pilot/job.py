@@ -6,9 +6,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.options import check_runs, options_name
-from pipeline.campaign.plan import PlannedRun, baseline_of, decision_rule, distinct, in_modes, plan_runs, planned_id
+from pipeline.campaign.plan import (
+    PlannedRun,
+    baseline_of,
+    decision_rule,
+    distinct,
+    in_modes,
+    known_denied,
+    plan_runs,
+    planned_id,
+)
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.features.pilot.rounds import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer

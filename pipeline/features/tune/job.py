@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.campaign.deny_list import known_denied
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure
-from pipeline.campaign.plan import PlannedRun, distinct, planned_id
+from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_id
 from pipeline.campaign.record import CampaignRecord, Prediction, Skipped
 from pipeline.campaign.tuned import TunedModel, TuneOutcome
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
