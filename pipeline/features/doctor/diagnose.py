@@ -11,7 +11,6 @@ from pipeline.campaign.statistics.compare import LOOKS
 from pipeline.campaign.store import Store
 from pipeline.core.errors import ExitCode, MissingError, PipelineError
 from pipeline.core.progress import Progress
-from pipeline.features.doctor.bench import DoctorBench, OutputsOfStart, tried_on
 from pipeline.features.doctor.checks import CHECKS
 from pipeline.features.doctor.diagnosis import (
     Diagnosis,
@@ -23,9 +22,8 @@ from pipeline.features.doctor.diagnosis import (
     typical,
     winners,
 )
-from pipeline.features.doctor.first_look import first_look
-from pipeline.features.doctor.order import DoctorModel, DoctorOrder, checked
-from pipeline.features.doctor.rounds import FEWEST, Rounds
+from pipeline.features.doctor.files import DoctorModel, DoctorOrder, checked
+from pipeline.features.doctor.rounds import FEWEST, DoctorBench, OutputsOfStart, Rounds, first_look, tried_on
 from pipeline.features.doctor.subject import together
 from pipeline.job.bench import bench, opened_alone
 from pipeline.job.record import host

@@ -1,23 +1,183 @@
-"""Rounds of a diagnosis: remedies beside the start, until a time, and without those that are decided."""
+"""The runs of a diagnosis: the start once as it is and once with the profiler, then remedies beside it in rounds.
+
+Rounds end at a time, or when all remedies are decided; what is decided is not measured any more.
+"""
 
 import hashlib
+import logging
 import math
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
-from pipeline.campaign.measure import OpenTurns, measure
+from device_runner.device import Device, DeviceFacts
+from device_runner.profile import with_profile, with_profiler
+from device_runner.providers import PROVIDERS
+from device_runner.result import RunResult
+from device_runner.spec import RunOptions
+from pipeline.campaign.measure import CampaignPlan, OpenTurns, measure
 from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import LOOKS
 from pipeline.campaign.store import Store
-from pipeline.core.progress import Stage
-from pipeline.features.doctor.bench import DoctorBench, OutputsOfStart, RemedyTrial
+from pipeline.check.compare import (
+    Array,
+    OutputCheck,
+    OutputPrecision,
+    compare_outputs,
+    read_tensor,
+    usual_tolerance,
+)
+from pipeline.core.progress import Progress, Stage
+from pipeline.core.workers import Task, run_tasks
 from pipeline.features.doctor.diagnosis import MeasuredRemedy, latency_comparisons, measured, open_remedies
+from pipeline.features.doctor.files import DoctorModel, DoctorOrder, make_files, shell_of
+from pipeline.features.doctor.subject import Examination, ExaminedModel, ExamineRequest, Remedy, examine
+from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight
+from pipeline.job.predict import settings_of
 from pipeline.job.record import new_campaign
+
+
+class OutputsOfStart:
+    """Compares outputs with those that the start gave in its first run."""
+
+    def __init__(self, start: PlannedRun, precision: OutputPrecision) -> None:
+        self.start = planned_id(start)
+        self.precision = precision
+        self.lossy: set[str] = set()
+        self.expected: dict[str, Array] = {}
+
+    def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
+        """The checks of one run; none where the start gave no outputs."""
+        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+        if planned_id(planned) == self.start:
+            self.expected = self.expected or actual
+            return ()
+        lossy = planned_id(planned) in self.lossy
+        tolerance = usual_tolerance(OutputPrecision.FLOAT16 if lossy else self.precision)
+        return tuple(compare_outputs(self.expected, actual, tolerance))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorBench:
+    """What a diagnosis of one model works with."""
+
+    order: DoctorOrder
+    model: DoctorModel
+    device: Device
+    facts: DeviceFacts
+    work: Path
+    progress: Progress
+
+    @property
+    def rule(self) -> DecisionRule:
+        """When two runs are different or the same."""
+        shares = self.order.measure
+        return DecisionRule(margin=shares.margin_percent / 100, least=shares.least_percent / 100)
+
+    def perf_order(self, files: Sequence[Path], options: Sequence[RunOptions] = ()) -> PerfOrder:
+        """Files with run options as `ort-mobile perf` measures them."""
+        return PerfOrder(
+            files=tuple(files), options=tuple(options), device=self.order.device, library=self.order.library,
+            dimensions=dict(self.model.dimensions), measure=self.order.measure, data=self.model.data,
+            conditions=self.order.conditions,
+        )  # fmt: skip
+
+    def plan(self, campaign: str, runs: Sequence[PlannedRun], inputs: Inputs) -> CampaignPlan:
+        """Every run gets the same inputs."""
+        return CampaignPlan(
+            campaign=campaign, planned_runs=runs, measure=self.order.measure, conditions=self.order.conditions,
+            artifacts=Path(), inputs={run.source: inputs for run in runs},
+            libraries={self.device.name: self.order.library}, judge=None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyTrial:
+    """Remedies before they are measured: the planned run of each by its name, and the others with the reason."""
+
+    shells: dict[str, MeasuredRemedy]
+    runs: dict[str, PlannedRun] = field(default_factory=dict)
+
+
+def tried_on(bench: DoctorBench, remedies: Sequence[Remedy]) -> RemedyTrial:
+    """Files and planned runs of remedies; what cannot be run has its reason."""
+    files, failed = make_files(bench.model, remedies, bench.facts, bench.work)
+    judge = preflight(bench.perf_order(list(files.values())), bench.device)
+    tried = RemedyTrial(
+        {remedy.name: shell_of(remedy, bench.model.start, bench.facts, bench.model.path) for remedy in remedies}
+    )
+    for remedy in remedies:
+        why, run = failed.get(remedy.file_key, ""), None
+        if not why:
+            perf = bench.perf_order([files[remedy.file_key]], [remedy.options(bench.model.start)])
+            planned, skipped = planned_files(perf, bench.device.name, bench.facts, judge)
+            run, why = (planned[0], "") if planned else (None, skipped[0].what)
+        if run:
+            tried.runs[remedy.name] = run
+        else:
+            tried.shells[remedy.name] = msgspec.structs.replace(tried.shells[remedy.name], why=why)
+    return tried
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstLook:
+    """The start as it is planned, its inputs, and the model examined; or `failure`: what was said, why, what to do."""
+
+    start: PlannedRun | None = None
+    inputs: Inputs | None = None
+    model: ExaminedModel | None = None
+    failure: tuple[str, ...] = ()
+
+    @property
+    def precision(self) -> OutputPrecision:
+        """What the model computes in."""
+        if self.model and self.model.traits.quantized:
+            return OutputPrecision.QUANTIZED
+        return OutputPrecision.FLOAT16 if self.model and self.model.traits.half else OutputPrecision.FLOAT32
+
+
+def first_look(bench: DoctorBench) -> FirstLook:
+    """Run the start once as it is and once with the profiler, and read the model's graph."""
+    perf = bench.perf_order([bench.model.path], [bench.model.start])
+    inputs = inputs_of_files(perf, bench.work)[str(bench.model.path)]
+    runs, skipped = planned_files(perf, bench.device.name, bench.facts, preflight(perf, bench.device))
+    if not runs:
+        return FirstLook(failure=(skipped[0].what,))
+    usual = bench.device.run(bench.plan("first", runs, inputs).spec(runs[0], 0))
+    if usual.failure:
+        texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
+        return FirstLook(failure=tuple(text for text in texts if text))
+    with tempfile.TemporaryDirectory(dir=bench.work) as folder:
+        spec = with_profiler(bench.plan("profile", runs, inputs).spec(runs[0], 0), folder)
+        profiled = with_profile(bench.device.run(spec), bench.work / "profile.json.gz")
+    return FirstLook(start=runs[0], inputs=inputs, model=_examined(bench, usual, profiled))
+
+
+def _examined(bench: DoctorBench, usual: RunResult, profiled: RunResult) -> ExaminedModel:
+    """The model with its graph and claims; where the graph cannot be read, checks that need it do not apply."""
+    release = ".".join(usual.ort_version.split(".")[:2])
+    there = [name for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers]
+    options = (RunOptions(provider=name) for name in there)
+    wanted = tuple(settings for run_options in options if (settings := settings_of(run_options, bench.facts, release)))
+    request = ExamineRequest(path=str(bench.model.path), settings=wanted)
+    (outcome,) = run_tasks(examine, Examination, [Task(label=str(bench.model.path), request=request)])
+    if outcome.error:
+        log.warning("%s: its graph cannot be read: %s", bench.model.path, outcome.error)
+    read = outcome.value or Examination()
+    return ExaminedModel(
+        suffix=bench.model.path.suffix.lower(), start=bench.model.start, facts=bench.facts, usual=usual,
+        profiled=profiled, traits=read.traits, answers=read.answers, sizes=bench.model.dimensions,
+    )  # fmt: skip
+
 
 FEWEST, MOST = LOOKS[0], LOOKS[-1]
 """Rounds: fewer give no verdict, and more are not worth the device's time."""

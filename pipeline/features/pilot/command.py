@@ -49,8 +49,7 @@ def plan(
 
     from pipeline.config import read_config
     from pipeline.core.errors import ExitCode
-    from pipeline.features.pilot.job import pilot
-    from pipeline.features.pilot.rounds import PERCENTS, pilot_listing, pilot_notes
+    from pipeline.features.pilot.job import PERCENTS, pilot, pilot_listing, pilot_notes
     from pipeline.job.campaign import JobOptions
 
     data = dataset_from(test_data, input_values)

@@ -1,11 +1,18 @@
-"""A pilot of a config: the baseline of each device and model a few times against itself, before the campaign."""
+"""A pilot of a config: the baseline of each device and model a few times against itself, before the campaign.
+
+How much two equal runs differ says how many rounds find a difference of a given size.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
 
 import msgspec
 
+from device_runner.result import RunResult, Struct
 from pipeline.campaign.options import check_runs, options_name
 from pipeline.campaign.plan import (
     PlannedRun,
@@ -17,14 +24,175 @@ from pipeline.campaign.plan import (
     plan_runs,
     planned_id,
 )
+from pipeline.campaign.record import RunRecord, rounds_of
+from pipeline.campaign.statistics import DecisionRule, detectable, rounds_needed
+from pipeline.campaign.statistics.compare import DEFAULT_RULE
+from pipeline.campaign.statistics.groups import paired_log_ratios
+from pipeline.campaign.statistics.intervals import LEAST_ROUNDS, noise
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
-from pipeline.features.pilot.rounds import PERCENTS, PILOT_ROUNDS, PilotAnswer, pilot_answer
 from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
 from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.prepare import find, prepare
 from pipeline.job.record import new_campaign
 from pipeline.job.ship import check_against_targets
+from pipeline.report import wording
+from pipeline.report.parts import Listing, ListingNote, Section
+
+PILOT_ROUNDS = 5
+"""Rounds in which the baseline is measured twice: with fewer nothing is known of how rounds differ."""
+
+PERCENTS = (1.0, 2.0, 3.0, 5.0, 10.0)
+PAIR_SECONDS = 60.0
+
+
+class NeededRounds(Struct, frozen=True, kw_only=True):
+    """What finds a difference in 95 of 100 pilots with their campaigns; None where 10,000 rounds do not.
+
+    `pair_seconds` is the time for two runs a round, `campaign_seconds` for all that the config plans there.
+    """
+
+    percent: float
+    rounds: int | None
+    pair_seconds: float | None
+    campaign_seconds: float | None
+
+
+class PilotAnswer(Struct, frozen=True, kw_only=True):
+    """What the baseline of a device and model shows, measured against itself.
+
+    `noise` is the standard deviation of the logarithm of a round's ratio, `run_seconds` the time from one run to the
+    next with everything around it. `minute_percent` is the difference that 60 s for a pair find, None where they are
+    too few rounds; `planned_percent` that of the rounds of the config.
+    """
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    rounds: int
+    median_ns: float
+    noise: float
+    run_seconds: float
+    runs_in_round: int
+    needed: tuple[NeededRounds, ...]
+    minute_rounds: int
+    minute_percent: float | None
+    planned_rounds: int
+    planned_percent: float | None
+    planned_seconds: float
+
+
+def pilot_answer(
+    first: Sequence[RunRecord],
+    again: Sequence[RunRecord],
+    *,
+    run: str,
+    runs_in_round: int,
+    planned_rounds: int,
+    lasting_seconds: float = 0.0,
+    percents: Sequence[float] = PERCENTS,
+    rule: DecisionRule = DEFAULT_RULE,
+) -> PilotAnswer | None:
+    """The answer from the two sets of runs of a baseline; None where fewer than four rounds have both.
+
+    `lasting_seconds` is what the campaign takes beside its rounds: sustained runs.
+    """
+    logs = paired_log_ratios(rounds_of(first), rounds_of(again)).logs
+    if len(logs) < LEAST_ROUNDS:
+        return None
+    seconds = seconds_a_run([record.result for record in (*first, *again)])
+    sd = noise(logs)
+
+    def percent_of(rounds: int) -> float | None:
+        return 100 * detectable(sd, rounds, rule.confidence, len(logs)) if rounds >= LEAST_ROUNDS else None
+
+    def needed(percent: float) -> NeededRounds:
+        count = rounds_needed(sd, percent / 100, rule.confidence, len(logs))
+        return NeededRounds(
+            percent=percent,
+            rounds=count,
+            pair_seconds=None if count is None else 2 * count * seconds,
+            campaign_seconds=None if count is None else runs_in_round * count * seconds + lasting_seconds,
+        )
+
+    minute_rounds = int(PAIR_SECONDS // (2 * seconds)) if seconds else 0
+    timed = [latency for record in first for latency in record.result.latencies_ns]
+    return PilotAnswer(
+        device=first[0].result.device,
+        model=first[0].model,
+        variant=first[0].variant,
+        run=run,
+        rounds=len(logs),
+        median_ns=float(median(timed)),
+        noise=sd,
+        run_seconds=seconds,
+        runs_in_round=runs_in_round,
+        needed=tuple(map(needed, percents)),
+        minute_rounds=minute_rounds,
+        minute_percent=percent_of(minute_rounds),
+        planned_rounds=planned_rounds,
+        planned_percent=percent_of(planned_rounds),
+        planned_seconds=planned_rounds * runs_in_round * seconds + lasting_seconds,
+    )
+
+
+def seconds_a_run(results: Iterable[RunResult]) -> float:
+    """The usual time from the start of one run to that of the next; 0 for fewer than two that say when they began."""
+    begun = sorted(datetime.fromisoformat(result.started_at) for result in results if result.started_at)
+    return median((after - before).total_seconds() for before, after in pairwise(begun)) if len(begun) > 1 else 0.0
+
+
+HEAD = ("Difference", "Rounds", "Two variants", "Whole campaign")
+
+
+def pilot_listing(answer: PilotAnswer) -> Listing:
+    """Rounds and time for each difference; the title says what was measured."""
+    title = (
+        f"{answer.model} on {answer.device}: {answer.variant} {answer.run} against itself in {answer.rounds} rounds: "
+        f"median {wording.duration(answer.median_ns)}, noise {answer.noise:.1%}, {answer.run_seconds:.2g} s a run"
+    )
+    return Listing(title=title, head=HEAD, rows=tuple(map(_row, answer.needed)))
+
+
+def _row(needed: NeededRounds) -> tuple[str, ...]:
+    rounds = "over 10,000" if needed.rounds is None else str(needed.rounds)
+    return f"{needed.percent:g} %", rounds, spell(needed.pair_seconds), spell(needed.campaign_seconds)
+
+
+def spell(seconds: float | None) -> str:
+    """Seconds as people say them: 45 s, 12 min, 3.5 h; a dash for what is not known."""
+    if seconds is None:
+        return wording.DASH
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple[Section, ...]:
+    """What a minute for a pair and the config's own rounds find, and what gave no answer."""
+    known = tuple(
+        ListingNote(title=f"{answer.model} on {answer.device}", text="; ".join(_finds(answer))) for answer in answers
+    )
+    failed = tuple(ListingNote(title="", text=text) for text in missing)
+    sections = (Section(title="What this finds", notes=known), Section(title="Without an answer", notes=failed))
+    return tuple(section for section in sections if section.notes)
+
+
+def _finds(answer: PilotAnswer) -> Iterator[str]:
+    yield f"60 s for two variants are {answer.minute_rounds} rounds, which {_smallest(answer.minute_percent)}"
+    runs = "run" if answer.runs_in_round == 1 else "runs"
+    yield (
+        f"the config's {answer.planned_rounds} rounds of {answer.runs_in_round} {runs} take "
+        f"{spell(answer.planned_seconds)} and {_smallest(answer.planned_percent)}"
+    )
+
+
+def _smallest(percent: float | None) -> str:
+    if percent is None:
+        return "show no difference: fewer than 4 have no interval"
+    return f"find {percent:.2g} % or more" if percent < 100 else "find no difference below 100 %"
+
 
 AGAIN = " again"
 """Behind the variant of the baseline's second run in a round."""

@@ -21,7 +21,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.features.doctor.checks import CHECKS
 from pipeline.features.doctor.diagnose import diagnose, exit_code
 from pipeline.features.doctor.diagnosis import Outcome
-from pipeline.features.doctor.order import DoctorModel, DoctorOrder
+from pipeline.features.doctor.files import DoctorModel, DoctorOrder
 from pipeline.features.doctor.report import render
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE

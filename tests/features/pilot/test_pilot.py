@@ -14,7 +14,7 @@ from pipeline.campaign.statistics import DecisionRule, Verdict
 from pipeline.campaign.statistics.compare import LOOKS, decide
 from pipeline.campaign.statistics.groups import Pairs
 from pipeline.campaign.statistics.intervals import Floats
-from pipeline.features.pilot.rounds import PilotAnswer, pilot_answer, pilot_listing, pilot_notes, seconds_a_run, spell
+from pipeline.features.pilot.job import PilotAnswer, pilot_answer, pilot_listing, pilot_notes, seconds_a_run, spell
 
 
 def records(sd: float, seed: int, rounds: int = 5, seconds: float = 1.5) -> tuple[list[RunRecord], list[RunRecord]]:
