@@ -33,8 +33,6 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
     The table is shown as well.
     """
     from pipeline.job.stored import list_campaigns, stored, write_reports
-    from pipeline.report.ci_campaign import of_campaign
-    from pipeline.report.terminal import show_report
 
     if list_only:
         campaigns = list_campaigns(folder, database)
@@ -42,6 +40,9 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
         for known, name in campaigns.items() if outputs.text else ():
             click.echo(f"{known}  {name}")
         return
+    from pipeline.report.ci_campaign import of_campaign
+    from pipeline.report.terminal import show_report
+
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
     outputs.write_ci(of_campaign(assembled.report))

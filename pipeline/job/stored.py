@@ -41,7 +41,6 @@ from pipeline.core.output import (
 from pipeline.core.progress import StageTime
 from pipeline.model.ort_format import parse_each_once
 from pipeline.release.manifest import refuse_foreign
-from pipeline.report import model
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled  # with the writers: 0.2 s that a history does not wait for
@@ -287,7 +286,7 @@ def with_stages(assembled: "Assembled", store: Store | None, stages: Iterable[St
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.report import html, markdown_page, trace
+    from pipeline.report import html, markdown_page, model, trace
 
     report = assembled.report
     timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
