@@ -4,6 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
+from device_runner.result import Struct
 from pipeline.core.errors import Finding
 
 
@@ -67,3 +68,28 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     def refused(self) -> bool:
         """Whether there is a budget that was not shown to be kept, or numbers of the original are lost."""
         return bool(self.not_finite) or (self.max_drop is not None and self.verdict is not DropVerdict.WITHIN)
+
+
+class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
+    """What an artifact in another precision than the model's own keeps of its accuracy, on the computer that made it.
+
+    `why` says why it could not be measured: then there is no result.
+    """
+
+    model: str
+    variant: str
+    result: AccuracyResult | None = None
+    why: str = ""
+
+    def refused(self, max_drop: float | None) -> str:
+        """Why the artifact may not ship with a budget for the drop, if there is one; "" where it may."""
+        if self.result and self.result.not_finite:
+            count = f"{self.result.not_finite} of {self.result.samples} samples"
+            return f"gives NaN or infinity where the float original gives numbers, on {count}"
+        if max_drop is None:
+            return ""
+        if self.result is None:
+            return f"may lose more accuracy than {max_drop:g}: {self.why}"
+        if not self.result.computed:
+            return f"was not shown to lose at most {max_drop:g} of {self.result.metric}, which could not be computed"
+        return f"was not shown to lose at most {max_drop:g} of {self.result.metric}" if self.result.refused else ""

@@ -6,7 +6,7 @@ import msgspec
 
 from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.accuracy.result import AccuracyResult
+from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.campaign.tuned import TunedModel
 from pipeline.check.compare import OutputCheck
@@ -110,31 +110,6 @@ class Prediction(Struct, frozen=True, kw_only=True):
     def brief(self) -> "Prediction":
         """Without the refused nodes."""
         return msgspec.structs.replace(self, refused=())
-
-
-class ArtifactAccuracy(Struct, frozen=True, kw_only=True):
-    """What an artifact in another precision than the model's own keeps of its accuracy, on the computer that made it.
-
-    `why` says why it could not be measured: then there is no result.
-    """
-
-    model: str
-    variant: str
-    result: AccuracyResult | None = None
-    why: str = ""
-
-    def refused(self, max_drop: float | None) -> str:
-        """Why the artifact may not ship with a budget for the drop, if there is one; "" where it may."""
-        if self.result and self.result.not_finite:
-            count = f"{self.result.not_finite} of {self.result.samples} samples"
-            return f"gives NaN or infinity where the float original gives numbers, on {count}"
-        if max_drop is None:
-            return ""
-        if self.result is None:
-            return f"may lose more accuracy than {max_drop:g}: {self.why}"
-        if not self.result.computed:
-            return f"was not shown to lose at most {max_drop:g} of {self.result.metric}, which could not be computed"
-        return f"was not shown to lose at most {max_drop:g} of {self.result.metric}" if self.result.refused else ""
 
 
 class PrecisionSearch(Struct, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ import msgspec
 
 from device_runner.files import cache_folder
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.result import AccuracyResult
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.advice.precisions import PrecisionVerdict
-from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
+from pipeline.campaign.record import PrecisionSearch
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import (
     CheckedArtifact,

@@ -14,7 +14,7 @@ import msgspec
 
 from device_runner.reading import decode_json, read_regular
 from device_runner.result import Status, Struct
-from pipeline.campaign.record import ArtifactAccuracy
+from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProofRow
 from pipeline.core.errors import CheckFailed

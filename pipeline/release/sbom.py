@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_runner.library import release_of
-from pipeline.campaign.record import ArtifactAccuracy
+from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
 from pipeline.release.manifest import AppRule, Content, ModelSignature, Shipped, TensorSignature
 

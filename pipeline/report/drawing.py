@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import SustainedNumbers
-from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
+from pipeline.campaign.record import PrecisionSearch
 from pipeline.report import wording
 from pipeline.report.accuracy import decibel, higher_is_better, number
 from pipeline.report.model import CampaignReport, ModeRow, Row

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from device_runner.device import DeviceFacts
-from pipeline.campaign.record import ArtifactAccuracy, place
+from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.campaign.record import place
 from pipeline.campaign.tuned import ANSWERED
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.core.features import Place

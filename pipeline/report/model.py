@@ -7,16 +7,9 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Status, Struct
+from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
-from pipeline.campaign.record import (
-    ArtifactAccuracy,
-    FailureRow,
-    Host,
-    ModelFacts,
-    PrecisionSearch,
-    Prediction,
-    Skipped,
-)
+from pipeline.campaign.record import FailureRow, Host, ModelFacts, PrecisionSearch, Prediction, Skipped
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.campaign.tuned import TuneReport
 from pipeline.check.compare import OutputCheck

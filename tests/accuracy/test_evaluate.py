@@ -12,9 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from device_runner.spec import ElementType, TensorFile
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.interval import DropInterval, bootstrap_interval
-from pipeline.accuracy.result import AccuracyResult, DropVerdict
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
 from pipeline.accuracy.score import Answer, OutputsRequest, measure_outputs, score
-from pipeline.campaign.record import ArtifactAccuracy
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress

@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import RunOptions
-from pipeline.accuracy.result import AccuracyResult
-from pipeline.campaign.record import ArtifactAccuracy
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProofRow, ProvenLibrary
 from pipeline.release.attestation import PREDICATE_TYPE, AttestedTests, told

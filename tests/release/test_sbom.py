@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from device_runner.spec import ElementType
-from pipeline.accuracy.result import AccuracyResult
-from pipeline.campaign.record import ArtifactAccuracy
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
 from pipeline.release.manifest import AppRule, ModelSignature, Shipped, TensorSignature, verify_bundle
 from pipeline.release.sbom import SBOM_FILE

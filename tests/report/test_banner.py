@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from pipeline.accuracy.result import AccuracyResult
-from pipeline.campaign.record import ArtifactAccuracy, Host, ModelFacts
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
+from pipeline.campaign.record import Host, ModelFacts
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary

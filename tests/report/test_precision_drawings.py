@@ -4,8 +4,8 @@ import re
 
 import msgspec
 
-from pipeline.accuracy.result import AccuracyResult
-from pipeline.campaign.record import ArtifactAccuracy, PrecisionSearch
+from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
+from pipeline.campaign.record import PrecisionSearch
 from pipeline.core.variant import Level, Variant
 from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
 from pipeline.report import drawing, html, markdown_page, model

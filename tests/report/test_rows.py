@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.result import Failure, FailureKind, Mark, Status
-from pipeline.campaign.record import ArtifactAccuracy, RunRecord
+from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import Doubt, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
