@@ -317,9 +317,9 @@ class CampaignJob:
             failures=tuple(preparation_failures(prepared)),
             warnings=(*notes(prepared, self.hints), *self.checked.notes),
             unloadable=self.checked.unloadable,
-            checks={model.model.name: model.checks for model in prepared},
+            checks={model.name: model.checks for model in prepared},
             references=self.references,
-            tables={model.model.name: model.table for model in prepared},
+            tables={model.name: model.table for model in prepared},
             accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
             searches=tuple(search for model in prepared for search in model.searches),
         )

@@ -109,6 +109,11 @@ class Prepared:
     errors: tuple[PipelineError, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The model's short name."""
+        return self.model.name
+
+    @property
     def reference(self) -> Reference | None:
         """What the model computes: its inputs are those of every precision."""
         return next(iter(self.references.values()), None)
@@ -230,10 +235,8 @@ def _with_references(prepared: Prepared, group: PrecisionSet, outcomes: Referenc
 
 
 def _with_checks(prepared: Prepared, checks: Checks) -> Prepared:
-    checked = {
-        variant: results for (model, variant), results in checks.passed_or_not.items() if model == prepared.model.name
-    }
-    errors = tuple(error for (model, _), error in checks.errors.items() if model == prepared.model.name)
+    checked = {variant: results for (model, variant), results in checks.passed_or_not.items() if model == prepared.name}
+    errors = tuple(error for (model, _), error in checks.errors.items() if model == prepared.name)
     return replace(prepared, checks=checked, errors=(*prepared.errors, *errors))
 
 
@@ -254,7 +257,7 @@ def with_accuracy(
         for artifact in model.artifacts:
             if artifact.variant.precision and model.sound(artifact) and part_of(model.table, Part.EVALUATION).test_data:
                 request = _request(artifact, model.table, group, config, folder)
-                requests.setdefault((model.model.name, artifact.sha256), request)
+                requests.setdefault((model.name, artifact.sha256), request)
     if not requests:
         return [replace(model, accuracy=_of(model, {})) for model in prepared]
     outcomes = dict(zip(requests, measure_accuracy(list(requests.values()), progress), strict=True))
@@ -284,11 +287,11 @@ def _of(
     rows = []
     for artifact in prepared.artifacts:
         if artifact.variant.precision and prepared.sound(artifact):
-            outcome = outcomes.get((prepared.model.name, artifact.sha256))
+            outcome = outcomes.get((prepared.name, artifact.sha256))
             why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
             rows.append(
                 ArtifactAccuracy(
-                    model=prepared.model.name,
+                    model=prepared.name,
                     variant=artifact.variant.name,
                     result=outcome.value if outcome else None,
                     why=why,

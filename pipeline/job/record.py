@@ -35,7 +35,7 @@ def new_campaign(name: str, document: JobRecord | None = None) -> CampaignRecord
 def conversion_skips(prepared: Sequence[Prepared]) -> list[Skipped]:
     """Variants that the releases do not have."""
     return [
-        Skipped(what=f"{failure.why}; {failure.remedy}", model=model.model.name, variant=failure.variant.name)
+        Skipped(what=f"{failure.why}; {failure.remedy}", model=model.name, variant=failure.variant.name)
         for model in prepared
         for failure in model.converted.failures
         if failure.skipped
@@ -46,11 +46,11 @@ def preparation_failures(prepared: Sequence[Prepared]) -> list[FailureRow]:
     """Models and variants that could not be made, run as reference, or checked."""
     rows = []
     for model in prepared:
-        rows += [_failure_row(error, model.model.name) for error in model.errors]
+        rows += [_failure_row(error, model.name) for error in model.errors]
         for failure in model.converted.failures:
             if not failure.skipped:
                 error = PipelineError(failure.what, where=failure.where, why=failure.why, remedy=failure.remedy)
-                row = _failure_row(error, model.model.name)
+                row = _failure_row(error, model.name)
                 variant = failure.variant
                 rows.append(msgspec.structs.replace(row, variant=variant.name, level=variant.level))
     return rows
@@ -74,14 +74,14 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
         texts += model.reference.notes if model.reference else ()
         texts += [note for artifact in model.artifacts for note in artifact.notes]
         texts += [each.text for a in model.accuracy if a.result for each in a.result.findings]
-        yield from (warning(text, model.model.name) for text in dict.fromkeys(texts))
+        yield from (warning(text, model.name) for text in dict.fromkeys(texts))
 
 
 def model_facts(prepared: Prepared) -> ModelFacts:
     """What the report says of a model."""
     source = prepared.model.source
     return ModelFacts(
-        name=prepared.model.name,
+        name=prepared.name,
         file=source.name,
         size_bytes=prepared.model.size_bytes,
         sha256=prepared.converted.result.content_digest if prepared.converted.result else "",

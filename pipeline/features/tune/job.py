@@ -89,7 +89,7 @@ def search_field(job: CampaignJob, devices: Bench, libraries: Mapping[str, str |
                 lattice(job.config, measurable, facts, known_denied()), partial(_refusal, prepared, job.config)
             )
             possible, refusals = job.possible(space.candidates, devices.devices, libraries)
-            spaces[name, prepared.model.name] = Lattice(candidates=tuple(possible), pruned=(*space.pruned, *refusals))
+            spaces[name, prepared.name] = Lattice(candidates=tuple(possible), pruned=(*space.pruned, *refusals))
     if not any(goals_on(name, job.config.tune)[0] for name in devices.facts):
         raise MissingError(
             "no device can measure what is asked for", where=", ".join(devices.facts),
