@@ -10,6 +10,8 @@ from collections.abc import Container
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 from tests import shape
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,9 +68,30 @@ def test_functions_and_modules_fit_a_readers_memory() -> None:
 def test_there_are_few_concepts() -> None:
     """Who lowers a number lowers its bound with it."""
     total = shape.totals()["total"]
-    assert total.modules <= 400
-    assert total.data_classes <= 8.2 * total.lines / 1000
-    assert total.fillers <= 1200
+    assert total.modules <= 360
+    assert total.data_classes <= 8.0 * total.lines / 1000
+    assert total.fillers <= 440
+
+
+@pytest.mark.parametrize(
+    ("needed", "most"),
+    [
+        ("pipeline.cli.main, pipeline.cli.release, pipeline.release.attestation", 45),
+        (
+            "pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.measure",
+            120,
+        ),
+    ],
+    ids=["verify", "gate"],
+)
+def test_a_command_loads_few_modules(needed: str, most: int) -> None:
+    """A record is read without what made it; `python -m tests.shape` counts whole commands."""
+    count = "len({name for name in sys.modules if name.split('.')[0] in ('pipeline', 'device_runner')})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, {needed}\nprint({count})"], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert int(done.stdout) <= most
 
 
 def test_the_packages_can_be_drawn_on_one_page() -> None:
