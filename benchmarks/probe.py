@@ -17,7 +17,7 @@ from pathlib import Path
 from device_runner.build import STANDARD
 from device_runner.local import wheel_library
 from device_runner.probe.build import SOURCES, build_probe, units
-from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_request
+from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_request
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 
 BLOCK = 5_000
@@ -71,9 +71,12 @@ def perceptron(folder: Path) -> Path:
 def request_file(folder: Path, model: Path, min_runs: int) -> Path:
     """A request for one thread, no warm-up."""
     options = RunOptions(intra_op_threads=1, optimization_level=OptimizationLevel.ALL)
-    spec = RunSpec(id="bench", model=str(model), options=options, warmup=0, min_runs=min_runs, min_seconds=0.0)
+    spec = RunSpec(
+        id="bench", model=str(model), library=str(wheel_library()), options=options, warmup=0, min_runs=min_runs,
+        min_seconds=0.0,
+    )  # fmt: skip
     path = folder / f"request-{model.stem}-{min_runs}"
-    path.write_bytes(encode_request(spec, ProbePaths(library=str(wheel_library()), model=str(model))))
+    path.write_bytes(encode_request(spec))
     return path
 
 

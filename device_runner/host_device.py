@@ -1,70 +1,401 @@
-"""What `android-host:LIBRARY` and `linux-host:LIBRARY` share, and the latter: a library in processes of this computer.
+"""Libraries in processes of this computer: what runs their ABI's code, and the device `linux-host:LIBRARY`.
 
-A library of the ABI of another processor runs in an emulator, whose results have no times and no memory. The name of a
-`linux-host` may carry options behind a question mark, as in `linux-host:wheel:1.29.0?abi=arm64-v8a&cpu=cortex-a53`. The
-same library on a computer of its own processor needs no emulator, and is then timed like `local`.
+A library of the ABI of another processor runs in qemu-user with the CPU of a phone, and its results have no times and
+no memory. An emulator chooses the kernels that the library takes there: the library reads the CPU's features from the
+auxiliary vector, from ID registers and from /proc/cpuinfo. The first two are qemu's; the third comes from a folder that
+is made from the same profile, since qemu 7.2 shows this computer's own (docs/facts/arm64_host.md, sections 1 and 2).
+
+The name of a `linux-host` may carry options behind a question mark, as in
+`linux-host:wheel:1.29.0?abi=arm64-v8a&cpu=cortex-a53`. On a computer of its own processor it is timed like `local`.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.processor import HOST_ABIS, SLOWNESS, Processor, default_abi, find_processor, untimed
-from device_runner.device import Device, DeviceFacts, Waiting, no_waiting, read_options
+from device_runner.device import DeviceFacts, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi
 from device_runner.probe.build import HOST, build_probe
-from device_runner.result import Failure, FailureKind, Mark, RunResult, without_measurement
+from device_runner.result import Failure, FailureKind, Mark, RunResult
+from device_runner.run import missing_input
 from device_runner.spec import RunSpec
 
 
-class HostDevice(Device):
-    """Runs specs with a library; a spec's own goes before the device's. Who derives it calls `_start` with what runs.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuProfile:
+    """A core of phones: qemu's name of it, and what Linux shows of it in /proc/cpuinfo."""
 
-    `load` gives the facts of a library for this kind of device, or raises RunnerError. Folders whose names begin with
-    `prefix` are removed where their process was killed.
+    qemu: str
+    part: int
+    variant: int = 0
+    features: str
+    architecture: int = 8
+
+
+V8 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
+V8_2 = f"{V8} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
+V8_6 = f"{V8_2} jscvt fcma ssbs sb flagm flagm2 frint i8mm bf16"
+
+CPUS: dict[str, CpuProfile] = {
+    "cortex-a53": CpuProfile(qemu="cortex-a53", part=0xD03, features=V8),
+    "cortex-a55": CpuProfile(qemu="cortex-a76", part=0xD05, variant=2, features=V8_2),
+    "cortex-a76": CpuProfile(qemu="cortex-a76", part=0xD0B, variant=4, features=V8_2),
+    "cortex-a710": CpuProfile(qemu="cortex-a710", part=0xD47, variant=2, features=f"{V8_6} sve sve2 svei8mm svebf16"),
+    "i8mm": CpuProfile(qemu="max,sve=off,sme=off", part=0xD47, variant=2, features=V8_6),
+}
+"""Profiles of arm64 by name: without dot product (A53); with dot product and half precision (A55, A76: qemu 7.2 has
+no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all)."""
+
+
+V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae evtstrm"
+V8_32 = f"{V7} aes pmull sha1 sha2 crc32"
+
+CPUS_32: dict[str, CpuProfile] = {
+    "cortex-a7": CpuProfile(qemu="cortex-a7", part=0xC07, features=V7, architecture=7),
+    "cortex-a53": CpuProfile(qemu="max", part=0xD03, features=V8_32),
+    "cortex-a55": CpuProfile(qemu="max", part=0xD05, variant=2, features=f"{V8_32} fphp asimdhp asimddp"),
+    "cortex-a76": CpuProfile(qemu="max", part=0xD0B, variant=4, features=f"{V8_32} fphp asimdhp asimddp"),
+}
+"""The same for code of 32 bits: an ARMv7 core, and ARMv8 cores that run it. qemu has one ARMv8 core for it, with all
+instructions; the library takes those that the part number has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAbi:
+    """How programs of an ABI are built and run on Linux: `machine` as qemu calls it, `probe` as builds do.
+
+    `loader` is the dynamic linker below a system's root, `package` Debian's package with the C library for another
+    computer, which lies in /usr/`root`. `cpus` are the profiles of an emulator; the library has other kernels for each
+    of the `usual` ones, and the last is that of an emulator that is told none.
     """
+
+    machine: str
+    probe: str
+    root: str
+    loader: str
+    package: str
+    cpus: Mapping[str, CpuProfile] = field(default_factory=dict)
+    usual: tuple[str, ...] = ()
+
+    @property
+    def emulator(self) -> str:
+        """The program of qemu-user."""
+        return f"qemu-{self.machine}"
+
+
+HOST_ABIS: dict[str, HostAbi] = {
+    "x86_64": HostAbi(
+        machine="x86_64",
+        probe="linux-x86_64",
+        root="x86_64-linux-gnu",
+        loader="lib64/ld-linux-x86-64.so.2",
+        package="libc6-amd64-cross",
+    ),
+    "arm64-v8a": HostAbi(
+        machine="aarch64",
+        probe="linux-aarch64",
+        root="aarch64-linux-gnu",
+        loader="lib/ld-linux-aarch64.so.1",
+        package="libc6-arm64-cross",
+        cpus=CPUS,
+        usual=("cortex-a53", "cortex-a76"),
+    ),
+    "armeabi-v7a": HostAbi(
+        machine="arm",
+        probe="linux-armel",
+        root="arm-linux-gnueabi",
+        loader="lib/ld-linux.so.3",
+        package="libc6-armel-cross",
+        cpus=CPUS_32,
+        usual=("cortex-a53", "cortex-a76"),
+    ),
+}
+"""By Android's name of the ABI."""
+
+
+ARM = 0x41
+"""The implementer's number."""
+OLDEST_QEMU = (7, 2)
+"""The oldest release that was tried."""
+ANSWER_SECONDS = 20.0
+"""How long an emulator may take to print its version: a program that hangs is no emulator."""
+CPU_FILES = "ORT_MOBILE_ANDROID_CPU"
+"""The variable that names the shims the folder with /proc/cpuinfo and /sys/devices/system/cpu (shims/threads.c)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """What runs programs of an ABI: `command` stands before each of them, () where this computer runs them itself.
+
+    `cpu` is the name of the emulated profile, "" without an emulator.
+    """
+
+    abi: str
+    cpu: str = ""
+    command: tuple[str, ...] = ()
+
+    @property
+    def emulated(self) -> bool:
+        """Whether times and memory are an emulator's."""
+        return bool(self.command)
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Variables for its programs; the files that describe the emulated CPU are written into `folder`."""
+        if not self.emulated:
+            return {}
+        self._describe(folder / "cpu")
+        return {CPU_FILES: str(folder / "cpu")}
+
+    def rooted(self, folder: Path) -> "Processor":
+        """The same with `folder` as the root that its programs for Linux see: the C library's, and the CPU's files.
+
+        qemu looks for every absolute path there first, and behind it in this computer's own root.
+        """
+        if not self.emulated:
+            return self
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in Path(self.command[-1]).iterdir():
+            if path.name not in ("proc", "sys"):
+                (folder / path.name).symlink_to(path)
+        self._describe(folder)
+        return replace(self, command=(*self.command[:-1], str(folder)))
+
+    def _describe(self, root: Path) -> None:
+        for name, text in cpu_files(HOST_ABIS[self.abi].cpus[self.cpu], len(os.sched_getaffinity(0))):
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "ascii")
+
+
+def cpu_files(profile: CpuProfile, cores: int) -> Iterator[tuple[str, str]]:
+    """The files that Linux on a phone with so many of these cores has, by their paths below the root."""
+    lines = (
+        "BogoMIPS\t: 52.00",
+        f"Features\t: {profile.features}",
+        f"CPU implementer\t: 0x{ARM:02x}",
+        f"CPU architecture: {profile.architecture}",
+        f"CPU variant\t: 0x{profile.variant:x}",
+        f"CPU part\t: 0x{profile.part:03x}",
+        "CPU revision\t: 1",
+    )
+    yield "proc/cpuinfo", "".join("\n".join((f"processor\t: {core}", *lines, "", "")) for core in range(cores))
+    for name in ("possible", "present", "online"):
+        yield f"sys/devices/system/cpu/{name}", f"0-{cores - 1}\n" if cores > 1 else "0\n"
+    yield "sys/devices/system/cpu/kernel_max", f"{cores - 1}\n"
+
+
+def default_abi() -> str:
+    """The ABI that runs here without an emulator, x86_64 where none does."""
+    return machine_abi() if machine_abi() in HOST_ABIS else "x86_64"
+
+
+def check_host(abi: str = "") -> None:
+    """Raise UnavailableError where no library of an ABI ("": this computer's own) can run; says what is missing."""
+    find_processor(abi or default_abi())
+
+
+def find_processor(abi: str, cpu: str = "") -> Processor:
+    """What runs an ABI's programs here: the computer itself, unless a CPU is named or it is another one.
+
+    Raises SpecError for an ABI or a CPU that does not exist, UnavailableError where the computer or its emulator cannot
+    run it, with the packages to install.
+    """
+    if abi not in HOST_ABIS:
+        what = f"this computer does not run libraries for {abi}"
+        raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
+    row = HOST_ABIS[abi]
+    if cpu and cpu not in row.cpus:
+        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
+        remedy = "name one of them" if row.cpus else "name an ABI of ARM too (--abi arm64-v8a; ?abi= of a device)"
+        raise SpecError(f"no CPU {cpu!r} for {abi}", why=known, remedy=remedy)
+    _check_system(abi)
+    if abi == machine_abi() and not cpu:
+        return Processor(abi=abi)
+    name = cpu or row.usual[-1]
+    emulator = _emulator(abi)
+    _check_emulator(emulator, row.cpus, name)
+    return Processor(abi=abi, cpu=name, command=(emulator, "-cpu", row.cpus[name].qemu, "-L", _sysroot(abi)))
+
+
+def _check_system(abi: str) -> None:
+    """Linux with glibc runs every ABI here, its own without help and arm64 by an emulator."""
+    libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
+    here = f"{platform.system()} {platform.machine()} {libc}".strip()
+    known = machine_abi() in HOST_ABIS
+    runs = HOST_ABIS[abi].cpus or abi == machine_abi()
+    if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not known or not runs:
+        raise UnavailableError(
+            f"a library for {abi} does not run on this computer",
+            where=here,
+            why=f"it runs in a process of {HOST_ABIS[abi].machine} Linux with glibc"
+            + ", or by qemu-user on x86-64" * bool(HOST_ABIS[abi].cpus),
+            remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",
+        )
+
+
+def _missing(abi: str, what: str, variable: str) -> UnavailableError:
+    row = HOST_ABIS[abi]
+    return UnavailableError(
+        f"{what} to run libraries for {abi}",
+        where=f"{platform.system()} {platform.machine()}",
+        why=f"code for {row.machine} needs qemu-user and its C library here",
+        remedy=f"`apt-get install qemu-user {row.package}`, or name unpacked ones by {variable}; "
+        "x86_64 needs neither, where the library has it",
+    )
+
+
+def _emulator(abi: str) -> str:
+    """The emulator of ORT_MOBILE_QEMU (the program, or the folder that it is in), else that on PATH."""
+    name = HOST_ABIS[abi].emulator
+    given = os.environ.get("ORT_MOBILE_QEMU", "")
+    others = {row.emulator for row in HOST_ABIS.values()} - {name}
+    if given and Path(given).is_file():
+        if Path(given).name.removesuffix("-static") not in others:
+            return str(Path(given).absolute())
+        given = str(Path(given).parent)
+    program = next(
+        (path for file in (name, f"{name}-static") if (path := shutil.which(file, path=given or None))), None
+    )
+    if program is None:
+        raise _missing(abi, f"no {name}" + (f" in {given}" if given else ""), "ORT_MOBILE_QEMU")
+    return str(Path(program).absolute())
+
+
+def _sysroot(abi: str) -> str:
+    """The folder with the C library: ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's."""
+    row = HOST_ABIS[abi]
+    given = os.environ.get("ORT_MOBILE_SYSROOT", "")
+    here = [Path("/")] if abi == machine_abi() else []
+    places = [Path(given), Path(given) / "usr" / row.root] if given else [*here, Path("/usr") / row.root]
+    root = next((place for place in places if (place / row.loader).is_file()), None)
+    if root is None:
+        raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")
+    return str(root.absolute())
+
+
+def _check_emulator(emulator: str, cpus: Mapping[str, CpuProfile], cpu: str) -> None:
+    facts = Path(emulator).stat()
+    release, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
+    remedy = "install QEMU 7.2 or newer (Debian 12 has it), or name one by ORT_MOBILE_QEMU"
+    if release is None:
+        why = f"it does not print its version within {ANSWER_SECONDS:g} seconds"
+        raise UnavailableError("this is no qemu-user", where=emulator, why=why, remedy=remedy)
+    shown = ".".join(map(str, release))
+    if release < OLDEST_QEMU:
+        raise UnavailableError("this emulator is too old", where=emulator, why=f"it is QEMU {shown}", remedy=remedy)
+    if cpus[cpu].qemu.partition(",")[0] not in cores:
+        others = ", ".join(name for name, row in cpus.items() if row.qemu.partition(",")[0] in cores)
+        raise UnavailableError(
+            f"this emulator has no {cpu}",
+            where=emulator,
+            why=f"QEMU {shown} has {others}",
+            remedy="use one of these, or a newer QEMU",
+        )
+
+
+@lru_cache(maxsize=8)
+def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, ...] | None, frozenset[str]]:
+    """Release and CPUs of an emulator, asked once while its file does not change."""
+    del size_bytes, modified_ns  # parts of the key
+    texts = []
+    for arguments in (("--version",), ("-cpu", "help")):
+        try:
+            done = subprocess.run(
+                [emulator, *arguments],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWER_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None, frozenset()
+        texts.append(done.stdout)
+    match = re.match(r"qemu-\w+ version (\d+)\.(\d+)", texts[0])
+    return (tuple(map(int, match.groups())) if match else None), frozenset(texts[1].split())
+
+
+SLOWNESS = 10
+"""By how much time limits are longer under an emulator, which computes 30 to 500 times slower."""
+
+UNTIMED = {
+    "open_ns": 0,
+    "load_ns": 0,
+    "first_run_ns": 0,
+    "latencies_ns": (),
+    "warmup_ns": (),
+    "warmup": None,
+    "sustained": None,
+    "memory_before_load_bytes": 0,
+    "memory_after_load_bytes": 0,
+    "memory_peak_bytes": 0,
+    "elapsed_ns": 0,
+}
+"""What of a result would be the emulator's own."""
+
+
+def untimed(result: RunResult, cpu: str) -> RunResult:
+    """A result of an emulated CPU: without times and memory, and with the reason of an instruction that is missing."""
+    failure = result.failure
+    if failure and failure.signal == "SIGILL":
+        failure = msgspec.structs.replace(
+            failure,
+            cause=f"the library used an instruction that {cpu} or this emulator does not have",
+            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows",
+        )
+    return msgspec.structs.replace(result, **UNTIMED, failure=failure, cpu=cpu, marks=(*result.marks, Mark.EMULATED))
+
+
+class HostDevice(LocalDevice):
+    """Runs specs with a library; a spec's own goes before the device's. Who derives it says which kind it loads."""
 
     MARKS: tuple[Mark, ...] = ()
     """What every result is marked with."""
 
-    def __init__(self, name: str, library: LibraryFacts, prefix: str, load: Callable[[Library], LibraryFacts]) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str, library: LibraryFacts, processor: Processor, environment: Mapping[str, str] | None = None
+    ) -> None:
+        target = HOST if library.abi == machine_abi() else HOST_ABIS[library.abi].probe
+        super().__init__(build_probe(target), name=name, environment=environment, emulator=processor.command)
         self.library = library
         """The library that it runs."""
-        self._load = load
-        self._folder = self.opened.enter_context(scratch_folder(prefix))
-
-    def _start(self, processor: Processor, environment: Mapping[str, str] | None = None) -> None:
-        native = self.library.abi == machine_abi()
         self._processor = processor
-        self._local = LocalDevice(
-            build_probe(HOST if native else HOST_ABIS[self.library.abi].probe),
-            environment=environment,
-            emulator=processor.command,
-        )
+
+    def _load(self, library: Library) -> LibraryFacts:
+        """The facts of a library for this kind of device; raises RunnerError for any other."""
+        raise NotImplementedError
 
     def library_for(self, given: str | None) -> Library:
         """The given library, else the one in its name."""
         return resolve(given or self.library.path, self.library.abi)
 
-    def run(self, spec: RunSpec) -> RunResult:
-        """Execute one spec in a fresh process; what the library does, a crash included, is in the result.
-
-        An emulator has ten times the time limit, and its result no times and no memory.
-        """
+    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
+        """An emulator has ten times the time limit."""
         try:
-            library = self._load(self.library_for(spec.library))
+            library = self._load(self.library_for(spec.library)).path
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
-            failure = Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
-            return without_measurement(spec, self.name, failure)
+            return Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
         limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
-        result = self._local.run(msgspec.structs.replace(spec, library=library.path, timeout_seconds=limit))
-        result = msgspec.structs.replace(result, device=self.name, marks=(*result.marks, *self.MARKS))
+        spec = msgspec.structs.replace(spec, library=library, timeout_seconds=limit)
+        return missing_input(spec) or (spec, Path(library))
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """As any device; the result is marked, and of an emulator it has no times and no memory."""
+        result = super().run(spec)
+        result = msgspec.structs.replace(result, marks=(*result.marks, *self.MARKS))
         return untimed(result, self._processor.cpu) if self._processor.emulated else result
 
 
@@ -72,6 +403,7 @@ SCHEME = "linux-host"
 OPTIONS = ("abi", "cpu")
 
 FOLDER = "ort-mobile-linux-"
+"""Of the folders with an emulator's root; one whose process was killed goes with the next."""
 
 
 def open_linux_host(rest: str, _waiting: Waiting = no_waiting) -> "LinuxHost":
@@ -92,14 +424,15 @@ class LinuxHost(HostDevice):
 
     def __init__(self, name: str, library: LibraryFacts, cpu: str = "") -> None:
         """Raises UnavailableError where the library's ABI cannot run here, SpecError for a CPU that does not exist."""
-        super().__init__(name, library, FOLDER, Library.linux)
-        try:
-            processor = find_processor(library.abi, cpu).rooted(self._folder)
+        with contextlib.ExitStack() as opened:
+            folder = opened.enter_context(scratch_folder(FOLDER))
+            processor = find_processor(library.abi, cpu).rooted(folder)
             check_needed(library, processor)
-            self._start(processor)
-        except BaseException:
-            self.close()
-            raise
+            super().__init__(name, library, processor)
+            self.opened = opened.pop_all()
+
+    def _load(self, library: Library) -> LibraryFacts:
+        return library.linux()
 
     def facts(self) -> DeviceFacts:
         """Facts of this computer, with the processor that runs the library."""

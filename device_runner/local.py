@@ -10,37 +10,30 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from device_runner.device import GRACE_SECONDS, Device, DeviceFacts, Waiting, no_waiting, zones_celsius
-from device_runner.errors import RunnerError, SpecError, UnavailableError
-from device_runner.failures import explain, failure_of
-from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
+from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, zones_celsius
+from device_runner.errors import SpecError, UnavailableError
+from device_runner.failures import explain
+from device_runner.files import RUN_PREFIX, scratch_folder
 from device_runner.library import Library, resolve
 from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
     PROFILE_PREFIX,
     RESULT_FILE,
+    Execute,
     FinishedProcess,
     input_files,
-    measured_with,
     model_name,
     text_of,
-    tool_of,
 )
 from device_runner.probe.build import build_probe
-from device_runner.probe.protocol import (
-    ProbeAnswer,
-    ProbePaths,
-    decode_answer,
-    encode_inspection,
-    encode_request,
-    to_result,
-)
-from device_runner.result import Conditions, Failure, FailureKind, RunResult, utc_now, without_measurement
+from device_runner.probe.protocol import ProbeAnswer, decode_answer
+from device_runner.result import Conditions, Failure, FailureKind, RunResult
+from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import RunSpec
 
 
@@ -124,45 +117,6 @@ def tail(path: Path, size: int = 2000) -> str:
         return file.read().decode("utf-8", "replace").strip()
 
 
-def run_here(
-    spec: RunSpec, device: str, folder: Path, default_library: Path, environment: Mapping[str, str]
-) -> RunResult:
-    """Execute a spec in a folder of this computer; without a library in the spec, that beside the program goes first.
-
-    Raises OSError.
-    """
-    tool = tool_of(spec)
-    if isinstance(tool, Failure):
-        return without_measurement(spec, device, tool)
-    program, library_name = tool
-    beside = program.parent / (library_name or ".none")
-    library = Path(spec.library) if spec.library else beside if beside.is_file() else default_library
-    (folder / model_name(spec)).symlink_to(Path(spec.model).absolute())
-    if library_name:
-        (folder / library_name).symlink_to(library.absolute())
-    for name, data in input_files(spec):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
-
-    def execute(arguments: list[str]) -> FinishedProcess:
-        (folder / RESULT_FILE).unlink(missing_ok=True)
-        variables = {**os.environ, **environment}
-        paths = ":".join(filter(None, (str(folder), variables.get("LD_LIBRARY_PATH"))))
-        variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
-        code = run_group([str(program), *arguments], folder, spec.timeout_seconds, variables, inside=True)
-        profiles = sorted(path.name for path in folder.glob(f"{PROFILE_PREFIX}_*.json"))
-        return FinishedProcess(
-            code=code,
-            stdout=tail(folder / "stdout", OUTPUT_TAIL_BYTES),
-            stderr=tail(folder / "stderr", OUTPUT_TAIL_BYTES),
-            csv=text_of(folder / RESULT_FILE),
-            profile=profiles[-1] if profiles else None,
-        )
-
-    result = measured_with(spec, device, execute, model_name(spec))
-    return keep_files(spec, result, lambda name, path, _: shutil.move(folder / name, path))
-
-
 SYSTEM = Path("/sys")
 """Where Linux has what it says of its devices."""
 
@@ -193,14 +147,19 @@ def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
     return LocalDevice(build_probe())
 
 
-class LocalDevice(Device):
+class LocalDevice(ProbeDevice):
     """Runs specs on this computer. Its numbers are this computer's: they rank what ships to such computers."""
 
     def __init__(
-        self, probe: Path, *, environment: Mapping[str, str] | None = None, emulator: Sequence[str] = ()
+        self,
+        probe: Path,
+        *,
+        name: str = "local",
+        environment: Mapping[str, str] | None = None,
+        emulator: Sequence[str] = (),
     ) -> None:
         """`environment` is added to this process's own for every run; `emulator` stands before the probe."""
-        super().__init__("local")
+        super().__init__(name)
         self._probe = (*emulator, str(probe))
         self._environment = dict(environment or {})
 
@@ -212,60 +171,70 @@ class LocalDevice(Device):
         """The given library for this computer's ABI, else that of the installed onnxruntime."""
         return resolve(given or str(wheel_library()), machine_abi())
 
-    def run(self, spec: RunSpec) -> RunResult:
-        """Execute one spec in a fresh process and folder; the whole process group dies with it."""
-        try:
-            library = self.library_for(spec.library).path
-            if failure := missing_input(spec):
-                return without_measurement(spec, self.name, failure)
-            with scratch_folder(RUN_PREFIX) as folder:
-                started, before = utc_now(), host_conditions()
-                if spec.perf_test:
-                    result = run_here(spec, self.name, folder, library, self._environment)
-                else:
-                    paths = ProbePaths(
-                        library=str(library.absolute()),
-                        model=str(Path(spec.model).absolute()),
-                        inputs=tuple(str(Path(tensor.file).absolute()) for tensor in spec.inputs),
-                        labelled=str(Path(spec.labelled.file).absolute()) if spec.labelled else None,
-                        outputs=None if spec.outputs_folder is None else str(folder / "output_"),
-                        profile=str(folder / "profile") if spec.profile else None,
-                    )
-                    answer = self._ask(encode_request(spec, paths), folder, spec.timeout_seconds)
-                    if isinstance(answer, Failure):
-                        result = without_measurement(spec, self.name, answer)
-                    else:
-                        result = to_result(spec, self.name, answer)
-                        result = keep_files(spec, result, lambda name, path, _: shutil.move(folder / name, path))
-                return replace(result, started_at=started, before=before, after=host_conditions())
-        except (RunnerError, OSError) as error:
-            return without_measurement(spec, self.name, failure_of(error))
+    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
+        library = self.library_for(spec.library).path
+        return missing_input(spec) or (spec, library)
 
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
-        """What NNAPI of the process's environment says to these questions (probe/inspect.h)."""
+    @contextlib.contextmanager
+    def _run_folder(self) -> Iterator[str]:
         with scratch_folder(RUN_PREFIX) as folder:
-            return self._ask(encode_inspection(asked, limit_seconds=limit_seconds), folder, limit_seconds)
+            yield str(folder)
 
-    def _ask(self, request: bytes, folder: Path, limit_seconds: float) -> ProbeAnswer | Failure:
-        """The document of the probe in a process of its own; a Failure when there is none.
+    def _put(self, path: Path, suffix: str = "") -> str:
+        return str(path.absolute())
 
-        Raises OSError, also when the disk is so full that it could write none.
-        """
-        (folder / "request").write_bytes(request)
-        command = [*self._probe, str(folder / "request")]
-        code = run_group(command, folder, limit_seconds + GRACE_SECONDS, {**os.environ, **self._environment})
+    def _fetch_from(self, folder: str, result: RunResult) -> Fetch:
+        return lambda name, path, _: shutil.move(f"{folder}/{name}", path)
+
+    def _conditions_now(self) -> Conditions:
+        return host_conditions()
+
+    def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
+        """OSError also when the disk is so full that the probe could write no document."""
+        place = Path(folder)
+        (place / "request").write_bytes(request)
+        command = [*self._probe, str(place / "request")]
+        code = run_group(command, place, limit_seconds + GRACE_SECONDS, {**os.environ, **self._environment})
         if code is None:
             text = "the probe did not end by itself"
             return explain(Failure(kind=FailureKind.TIMEOUT, message=text, signal="SIGKILL"))
-        answer, stderr = decode_answer((folder / "stdout").read_bytes()), tail(folder / "stderr")
+        answer, stderr = decode_answer((place / "stdout").read_bytes()), tail(place / "stderr")
         if isinstance(answer, Failure) and code < 0:
             name = signal.Signals(-code).name
             return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
         if isinstance(answer, Failure) or (answer.kind == FailureKind.CRASH and stderr):
             answer = replace(answer, message=f"{answer.message}; stderr: {stderr}")
         if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:
-            (folder / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
+            (place / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer
         return answer
+
+    def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
+        """Without a library in the spec, that beside the program goes before the device's."""
+        place = Path(folder)
+        (place / model_name(spec)).symlink_to(Path(spec.model).absolute())
+        if library_name:
+            beside = program.parent / library_name
+            (place / library_name).symlink_to((beside if not spec.library and beside.is_file() else library).absolute())
+        for name, data in input_files(spec):
+            (place / name).parent.mkdir(exist_ok=True)
+            (place / name).write_bytes(data)
+
+        def execute(arguments: list[str]) -> FinishedProcess:
+            (place / RESULT_FILE).unlink(missing_ok=True)
+            variables = {**os.environ, **self._environment}
+            paths = ":".join(filter(None, (folder, variables.get("LD_LIBRARY_PATH"))))
+            variables |= {"LD_LIBRARY_PATH": paths, "DYLD_LIBRARY_PATH": paths}
+            code = run_group([str(program), *arguments], place, spec.timeout_seconds, variables, inside=True)
+            profiles = sorted(path.name for path in place.glob(f"{PROFILE_PREFIX}_*.json"))
+            return FinishedProcess(
+                code=code,
+                stdout=tail(place / "stdout", OUTPUT_TAIL_BYTES),
+                stderr=tail(place / "stderr", OUTPUT_TAIL_BYTES),
+                csv=text_of(place / RESULT_FILE),
+                profile=profiles[-1] if profiles else None,
+            )
+
+        return execute
 
 
 def machine_abi() -> str:

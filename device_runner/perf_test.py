@@ -106,11 +106,16 @@ def refusal(spec: RunSpec) -> Failure | None:
     return None
 
 
-def measured_with(spec: RunSpec, device: str, execute: Execute, model: str) -> RunResult:
-    """The result of a spec, from one process or two; `model` is the path as the tool sees it, without its folder.
+def measured_with(spec: RunSpec, device: str, prepare: Callable[[Path, str], Execute]) -> RunResult:
+    """The result of a spec, from one process or two.
 
     It counts runs or seconds, never both: where the runs do not fill the seconds, a second process counts those.
+    `prepare` fills the run folder for the program and the name by which it loads ONNX Runtime (`tool_of`).
     """
+    tool = tool_of(spec)
+    if isinstance(tool, Failure):
+        return without_measurement(spec, device, tool)
+    execute, model = prepare(*tool), model_name(spec)
     result = to_result(spec, device, execute(arguments(spec, model)), exact=True)
     short = result.status is Status.OK and sum(result.latencies_ns) < spec.min_seconds * 1e9
     if short and not spec.profile:

@@ -1,12 +1,12 @@
 """The device `adb:SERIAL`: the probe, or onnxruntime_perf_test, on a phone (or a Linux device with adbd)."""
 
 import contextlib
+import itertools
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -39,10 +39,9 @@ from device_runner.adb.phone import (
     take_lease,
 )
 from device_runner.adb.phone import SUFFIX as PROBE_SUFFIX
-from device_runner.adb.store import DeviceStore, NoSpace, fetch_from
+from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace
 from device_runner.device import (
     GRACE_SECONDS,
-    Device,
     DeviceFacts,
     Readiness,
     Waiting,
@@ -53,7 +52,7 @@ from device_runner.device import (
 )
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.failures import ERROR_KINDS, explain, failure_of
-from device_runner.files import RUN_PREFIX, keep_files, missing_input, scratch_folder
+from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, tensor_bytes
 from device_runner.library import Library, resolve
 from device_runner.local import wheel_library
 from device_runner.options import impossible_here
@@ -61,35 +60,17 @@ from device_runner.perf_test import (
     OUTPUT_TAIL_BYTES,
     RESULT_FILE,
     SIGNALS,
+    Execute,
     FinishedProcess,
     input_files,
-    measured_with,
     model_name,
     text_of,
-    tool_of,
 )
 from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.elf import NotElf, read_header
-from device_runner.probe.protocol import (
-    ANSWER_BYTES,
-    ProbeAnswer,
-    ProbePaths,
-    answer_limit,
-    decode_answer,
-    encode_inspection,
-    encode_request,
-    to_result,
-)
-from device_runner.result import (
-    Conditions,
-    Failure,
-    FailureKind,
-    Mark,
-    RunResult,
-    status_of,
-    utc_now,
-    without_measurement,
-)
+from device_runner.probe.protocol import ProbeAnswer, decode_answer
+from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, status_of
+from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import RunSpec
 from device_runner.wheels import foreign_library
 
@@ -109,22 +90,18 @@ LD_LIBRARY_PATH="$4${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETRY} exec 
 KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What runs on the device: the probe, and the library where a spec names none (Android has no default)."""
-
-    probe: Path
-    library: Path | None
+Tools = tuple[Path, Path | None]
+"""What runs on the device: the probe, and the library where a spec names none (Android has no default)."""
 
 
 def default_tools(facts: DeviceFacts) -> Tools:
     """Probe for a device's system and first ABI, and on Linux the wheel's library; raises RunnerError for none."""
     if facts.platform == "android":
-        return Tools(build_probe(abi_of_tools(facts)), None)
+        return build_probe(abi_of_tools(facts)), None
     if facts.abis[0] == read_header(wheel_library()).abi:
-        return Tools(build_probe(HOST), wheel_library())
+        return build_probe(HOST), wheel_library()
     target = {"arm64-v8a": "linux-aarch64"}.get(facts.abis[0], f"linux-{facts.abis[0]}")
-    return Tools(build_probe(target), foreign_library(facts.abis[0]))
+    return build_probe(target), foreign_library(facts.abis[0])
 
 
 def abi_of_tools(facts: DeviceFacts) -> str:
@@ -148,11 +125,6 @@ LINK_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 """Pushes, pulls and questions without an answer say nothing of the run."""
 
 
-def failed_by(error: Exception) -> Failure:
-    """What an error on the way makes of a run."""
-    return failure_of(error, LINK_KINDS)
-
-
 ENDS: dict[int, tuple[FailureKind, str]] = {
     90: (FailureKind.NO_SPACE, "the run folder could not be made"),
     91: (FailureKind.NO_SPACE, "the request could not be written"),
@@ -171,16 +143,6 @@ def ended(output: ShellOutput, garbage: Failure) -> Failure:
     kind, text = ENDS.get(output.code) or crash or (garbage.kind, garbage.message)
     message = f"{text} (exit code {output.code}): {stderr}" if stderr else f"{text} (exit code {output.code})"
     return explain(Failure(kind=kind, message=message, signal=signal))
-
-
-def marks_of(facts: DeviceFacts, before: Conditions) -> list[Mark]:
-    """What a reader must know of the device: heat from `moderate` on throttles; Linux devices are no phones."""
-    holds = {
-        Mark.NOT_A_PHONE: facts.platform != "android",
-        Mark.THROTTLED: (before.thermal_status or 0) >= 2,
-        Mark.CHARGING: before.charging,
-    }
-    return [mark for mark, applies in holds.items() if applies]
 
 
 def tombstone(crash_log: str, root: str) -> tuple[str, ...]:
@@ -218,11 +180,6 @@ NO_LIBRARY = Failure(
     cause="Android has no libonnxruntime of its own",
     remedy="give the libonnxruntime.so of the device's ABI from the app's AAR",
 )
-
-
-def refused(spec: RunSpec, library: Path | None, facts: DeviceFacts) -> Failure | None:
-    """Why a spec cannot be run on a device with these facts, as far as it is known before anything is pushed."""
-    return impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
 
 
 def wrong_library(library: Path | None, facts: DeviceFacts) -> Failure | None:
@@ -278,50 +235,8 @@ The end of standard input is the end of whoever asked: then it is killed. Its ex
 """
 
 
-def run_over_adb(
-    spec: RunSpec, device: str, link: Link, store: DeviceStore, folder: str, library: Path | None, scratch: Path
-) -> RunResult:
-    """Execute a spec on a device; `folder` is its run folder there, `scratch` one here. Raises LinkError, OSError."""
-    tool = tool_of(spec)
-    if isinstance(tool, Failure):
-        return without_measurement(spec, device, tool)
-    links = [(store.put(Path(spec.model), Path(spec.model).suffix.lower()), model_name(spec))]
-    local_program, library_name = tool
-    if library and library_name:
-        links.append((store.put(library, ".so"), library_name))
-    for name, data in input_files(spec):
-        path = scratch / Path(name).name
-        path.write_bytes(data)
-        links.append((store.put(path), name))
-    program = store.put(local_program)
-    pairs = [text for pair in links for text in pair]
-
-    def execute(arguments: list[str]) -> FinishedProcess:
-        command = script(PERF_TEST_RUN, folder, *pairs, "--", program, *arguments)
-        try:
-            output = link.shell(command, seconds=spec.timeout_seconds, limit_bytes=OUTPUT_LIMIT_BYTES)
-        except LinkTimeout:
-            link.shell(script(KILL, folder), seconds=5.0)
-            return FinishedProcess(code=None, stdout="", stderr="")
-        text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
-        profiles = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
-        return FinishedProcess(
-            code=128 - output.code if 128 < output.code < 160 else output.code,
-            stdout=text,
-            stderr=output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace"),
-            csv=_csv(spec, link, f"{folder}/{RESULT_FILE}", scratch / RESULT_FILE) if output.code == 0 else "",
-            profile=profiles[-1] if profiles else None,
-        )
-
-    result = measured_with(spec, device, execute, model_name(spec))
-    return keep_files(spec, result, fetch_from(link, folder, result))
-
-
-def _csv(spec: RunSpec, link: Link, remote: str, path: Path) -> str:
-    limit_bytes = max(CSV_LIMIT_BYTES, CSV_LINE_BYTES * spec.min_runs)
-    link.pull(remote, path, seconds=60.0, limit_bytes=limit_bytes)
-    return text_of(path)
-
+FETCH_GRACE_SECONDS = 20.0
+"""What fetching files may take beside their bytes."""
 
 CONDITIONS_AGE_SECONDS = 5.0
 """How long conditions count as those of now: heat and charge change slowly, and asking costs a round trip."""
@@ -371,8 +286,10 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
         return [facts for facts in (future.result() for future in asked) if wanted(facts)]
 
 
-class AdbDevice(Device):
+class AdbDevice(ProbeDevice):
     """Runs specs through an adb server. What goes wrong on the way is a typed failure of that run."""
+
+    watch_stdin = True
 
     def __init__(
         self,
@@ -405,7 +322,7 @@ class AdbDevice(Device):
     def conditions(self) -> Conditions:
         """State of it, some seconds old at most; raises UnavailableError when it does not answer."""
         with self._answering():
-            return self._current_conditions()
+            return self._conditions_now()
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
@@ -446,31 +363,16 @@ class AdbDevice(Device):
     def library_for(self, given: str | None) -> Library:
         """The given library for the ABI of its probe, else Linux's own; raises UnavailableError where there is none."""
         facts = self.facts()
-        if not given:
-            given = str(self._known_tools(facts).library or "")
+        given = given or str(self._known_tools(facts)[1] or "")
         if not given:
             raise UnavailableError(NO_LIBRARY.message, why=NO_LIBRARY.cause, remedy=NO_LIBRARY.remedy)
         return resolve(given, abi_of_tools(facts))
 
-    def run(self, spec: RunSpec) -> RunResult:
-        """Execute one spec; a device that comes back after it was lost is used again, another one is not."""
-        try:
-            return self._run(spec)
-        except (LinkError, RunnerError, OSError) as error:
-            self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
-            self._store.forget()
-            return without_measurement(spec, self.name, failed_by(error))
-
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
-        """What the device's NNAPI says to these questions (probe/inspect.h)."""
-        request = encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=True)
-        try:
-            probe = self._store.put(self._known_tools(self._known_facts()).probe, PROBE_SUFFIX)
-            output = self._execute(request, probe, limit_seconds, ANSWER_BYTES)
-        except (LinkError, RunnerError, OSError) as error:
-            return failed_by(error)
-        answer = decode_answer(output.stdout)
-        return ended(output, answer) if isinstance(answer, Failure) else answer
+    def _failed(self, error: Exception) -> Failure:
+        """A device that comes back after it was lost is used again, another one is not."""
+        self._lost = self._lost or isinstance(error, LinkLost | LinkTimeout | NoServer)
+        self._store.forget()
+        return failure_of(error, LINK_KINDS)
 
     def _give_back(self) -> None:
         """Restore its settings and remove the run folder."""
@@ -479,73 +381,113 @@ class AdbDevice(Device):
         with contextlib.suppress(LinkError, RunnerError):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
 
-    def _run(self, spec: RunSpec) -> RunResult:
+    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         facts = self._found_again() if self._lost else self._known_facts()
-        tools = self._known_tools(facts)
-        self._store.joiner = tools.probe
-        library = resolve(spec.library, abi_of_tools(facts)).path if spec.library else tools.library
-        failure = refused(spec, library, facts)
+        probe, library = self._known_tools(facts)
+        self._store.joiner = probe
+        self._store.used.clear()
+        if spec.library:
+            library = resolve(spec.library, abi_of_tools(facts)).path
+        failure = impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
         if failure or library is None:
-            return without_measurement(spec, self.name, failure or NO_LIBRARY)
-        started, before, put_ns = utc_now(), self._current_conditions(), self._store.put_ns
-        if spec.perf_test:
-            result = self._by_perf_test(spec, library, facts)
-        else:
-            paths = ProbePaths(
-                library=self._store.put(library, ".so"),
-                model=self._store.put(Path(spec.model), Path(spec.model).suffix.lower()),
-                inputs=tuple(self._store.put(Path(tensor.file)) for tensor in spec.inputs),
-                labelled=self._store.put(Path(spec.labelled.file)) if spec.labelled else None,
-                outputs=None if spec.outputs_folder is None else f"{self._folder}/output_",
-                profile=f"{self._folder}/profile" if spec.profile else None,
-            )
-            probe = self._store.put(tools.probe, PROBE_SUFFIX)
-            request = encode_request(spec, paths, watch_stdin=True)
-            output = self._execute(request, probe, spec.timeout_seconds, answer_limit(spec))
-            answer = decode_answer(output.stdout)
-            if isinstance(answer, Failure):
-                result = without_measurement(spec, self.name, ended(output, answer))
-            else:
-                result = to_result(spec, self.name, answer)
-                if result.failure and result.failure.kind is FailureKind.CRASH:
-                    result = replace(result, log=(*result.log, *self._tombstone()))
-                else:
-                    result = keep_files(spec, result, fetch_from(self.link, self._folder, result))
-            pushed = (probe, paths.library, paths.model, *paths.inputs, paths.labelled)
-            if result.failure and result.failure.kind in OF_MISSING_FILES and not self._has(pushed):
-                result = replace(result, status=status_of(EMPTIED), failure=EMPTIED)
-        return replace(
-            result,
-            started_at=started,
-            push_ns=self._store.put_ns - put_ns,
-            before=before,
-            after=self._current_conditions(),
-            marks=(*result.marks, *marks_of(facts, before)),
-        )
+            return failure or NO_LIBRARY
+        if spec.perf_test and (program := Path(spec.perf_test)).is_file():
+            failure = wrong_library(program, facts)
+        return failure or (spec, library)
 
-    def _has(self, pushed: Iterable[str | None]) -> bool:
-        """Whether the device has still what was pushed: cleaners of phones and their users empty /data/local/tmp."""
-        self._store.forget()
-        return self.link.shell(script(ALL_THERE, *filter(None, pushed))).code == 0
+    @contextlib.contextmanager
+    def _run_folder(self) -> Iterator[str]:
+        yield self._folder  # made by the scripts, removed when the device is closed
 
-    def _by_perf_test(self, spec: RunSpec, library: Path, facts: DeviceFacts) -> RunResult:
-        program = Path(str(spec.perf_test))
-        if program.is_file() and (failure := wrong_library(program, facts)):
-            return without_measurement(spec, self.name, failure)
-        with scratch_folder(RUN_PREFIX) as scratch:
-            result = run_over_adb(spec, self.name, self.link, self._store, self._folder, library, scratch)
-        crashed = result.failure is not None and result.failure.kind is FailureKind.CRASH
-        return replace(result, log=self._tombstone()) if crashed else result
+    def _put(self, path: Path, suffix: str = "") -> str:
+        return self._store.put(path, suffix)
 
-    def _execute(self, request: bytes, probe: str, limit_seconds: float, limit_bytes: int) -> ShellOutput:
-        arguments = script(RUN, self._folder, str(len(request)), probe, f"{self._root}/store")
+    @property
+    def put_ns(self) -> int:
+        """Time that bringing files to the device took since it was opened."""
+        return self._store.put_ns
+
+    def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
+        probe = self._store.put(self._known_tools(self._known_facts())[0], PROBE_SUFFIX)
+        arguments = script(RUN, folder, str(len(request)), probe, f"{self._root}/store")
         try:
             seconds = limit_seconds + GRACE_SECONDS
-            return self.link.shell(arguments, stdin=request, seconds=seconds, limit_bytes=limit_bytes)
+            output = self.link.shell(arguments, stdin=request, seconds=seconds, limit_bytes=limit_bytes)
         except LinkTimeout as error:
             with contextlib.suppress(LinkError):
-                self.link.shell(script(KILL, self._folder), seconds=5.0)
+                self.link.shell(script(KILL, folder), seconds=5.0)
             raise RunTimeout(str(error)) from error
+        answer = decode_answer(output.stdout)
+        return ended(output, answer) if isinstance(answer, Failure) else answer
+
+    def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
+        links = [(self._put(Path(spec.model), Path(spec.model).suffix.lower()), model_name(spec))]
+        if library_name:
+            links.append((self._put(library, ".so"), library_name))
+        with scratch_folder(RUN_PREFIX) as scratch:
+            for name, data in input_files(spec):
+                path = scratch / Path(name).name
+                path.write_bytes(data)
+                links.append((self._put(path), name))
+        there = self._put(program)
+
+        def execute(arguments: list[str]) -> FinishedProcess:
+            command = script(PERF_TEST_RUN, folder, *itertools.chain(*links), "--", there, *arguments)
+            try:
+                output = self.link.shell(command, seconds=spec.timeout_seconds, limit_bytes=OUTPUT_LIMIT_BYTES)
+            except LinkTimeout:
+                self.link.shell(script(KILL, folder), seconds=5.0)
+                return FinishedProcess(code=None, stdout="", stderr="")
+            csv = ""
+            if output.code == 0:
+                limit_bytes = max(CSV_LIMIT_BYTES, CSV_LINE_BYTES * spec.min_runs)
+                with scratch_folder(RUN_PREFIX) as scratch:
+                    file = scratch / RESULT_FILE
+                    self.link.pull(f"{folder}/{RESULT_FILE}", file, seconds=60.0, limit_bytes=limit_bytes)
+                    csv = text_of(file)
+            text = output.stdout[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace")
+            profiles = re.findall(r"^profile file: (profile[\w.-]{1,100})$", text, re.MULTILINE)
+            return FinishedProcess(
+                code=128 - output.code if 128 < output.code < 160 else output.code,
+                stdout=text,
+                stderr=output.stderr[-OUTPUT_TAIL_BYTES:].decode("utf-8", "replace"),
+                csv=csv,
+                profile=profiles[-1] if profiles else None,
+            )
+
+        return execute
+
+    def _fetch_from(self, folder: str, result: RunResult) -> Fetch:
+        """The time for all files of a result is that of the slowest sound connection, from now on."""
+        tensors = (*result.outputs, *((result.labelled_outputs,) if result.labelled_outputs else ()))
+        size = sum(map(tensor_bytes, tensors)) + (PROFILE_LIMIT_BYTES if result.profile_file else 0)
+        deadline = time.monotonic() + FETCH_GRACE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
+
+        def fetch(name: str, path: Path, limit_bytes: int) -> None:
+            seconds = max(0.0, deadline - time.monotonic())
+            self.link.pull(f"{folder}/{name}", path, seconds=seconds, limit_bytes=limit_bytes)
+
+        return fetch
+
+    def _looked_into(self, result: RunResult, failure: Failure) -> RunResult:
+        """A crash with the device's crash log; for what files that are gone may cause, whether they are."""
+        if failure.kind is FailureKind.CRASH:
+            return replace(result, log=(*result.log, *self._tombstone()))
+        if failure.kind in OF_MISSING_FILES:
+            pushed = list(self._store.used)
+            self._store.forget()  # cleaners of phones and their users empty /data/local/tmp
+            if self.link.shell(script(ALL_THERE, *pushed)).code:
+                return replace(result, status=status_of(EMPTIED), failure=EMPTIED)
+        return result
+
+    def _marks(self, before: Conditions) -> Iterator[Mark]:
+        """Heat from `moderate` on throttles; Linux devices are no phones."""
+        if self._known_facts().platform != "android":
+            yield Mark.NOT_A_PHONE
+        if (before.thermal_status or 0) >= 2:
+            yield Mark.THROTTLED
+        if before.charging:
+            yield Mark.CHARGING
 
     def _tombstone(self) -> tuple[str, ...]:
         """What Android's crash log says of the last crash of ours; nothing where there is no such log."""
@@ -568,7 +510,7 @@ class AdbDevice(Device):
         """Facts of a device whose NNAPI is not known yet, read again with the probe on it."""
         if facts.nnapi is None:
             with contextlib.suppress(RunnerError, LinkError, OSError):
-                probe = self._store.put(self._known_tools(facts).probe, PROBE_SUFFIX)
+                probe = self._store.put(self._known_tools(facts)[0], PROBE_SUFFIX)
                 return read_facts(self.link, self.name, self._root, probe)
         return facts
 
@@ -586,7 +528,7 @@ class AdbDevice(Device):
         self._facts = facts
         return facts
 
-    def _current_conditions(self) -> Conditions:
+    def _conditions_now(self) -> Conditions:
         if time.monotonic() - self._conditions_at >= CONDITIONS_AGE_SECONDS:
             fixed = FIXED_PERFORMANCE in self._held if self._held else None
             self._conditions = replace(read_conditions(self.link), fixed_performance=fixed)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.errors import SpecError, UnavailableError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 
 LONGEST = 60_000
 """Bytes of a command: adb gives the length of a service in four hexadecimal digits."""
@@ -59,7 +59,7 @@ LONGEST_SERVICE = 0xFFFF
 STDOUT, STDERR, EXIT, STDIN = 1, 2, 3, 0
 
 
-class LinkError(Exception):
+class LinkError(RunnerError):
     """The device or its server refused; the text is theirs."""
 
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from device_runner.adb.link import Link, LinkError, script
 from device_runner.adb.phone import SUFFIX, free_bytes
-from device_runner.files import PROFILE_LIMIT_BYTES, Fetch, sha256, tensor_bytes
-from device_runner.result import RunResult
+from device_runner.files import sha256
 
 if TYPE_CHECKING:
     import numpy as np
@@ -301,25 +300,6 @@ def _count_equal(first: bytes, second: bytes) -> int:
     return int(different[0]) if len(different) else size
 
 
-GRACE_SECONDS = 20.0
-
-
-def fetch_from(link: Link, folder: str, result: RunResult) -> Fetch:
-    """What brings files of the run folder here; raises LinkError, and LinkTimeout when the time for all is over.
-
-    The time is that of the slowest sound connection, from now on.
-    """
-    tensors = (*result.outputs, *((result.labelled_outputs,) if result.labelled_outputs else ()))
-    size = sum(map(tensor_bytes, tensors)) + (PROFILE_LIMIT_BYTES if result.profile_file else 0)
-    deadline = time.monotonic() + GRACE_SECONDS + size / SLOWEST_BYTES_PER_SECOND
-
-    def fetch(name: str, path: Path, limit_bytes: int) -> None:
-        seconds = max(0.0, deadline - time.monotonic())
-        link.pull(f"{folder}/{name}", path, seconds=seconds, limit_bytes=limit_bytes)
-
-    return fetch
-
-
 SMALLEST_BYTES = 1024 * 1024
 """A smaller file goes whole: over a cable of USB 2 (40 MB/s) it takes no longer than one more command."""
 
@@ -477,6 +457,8 @@ class DeviceStore:
         self._local: dict[str, Path] = {}
         self.joiner: Path | None = None
         """The probe, which puts files together from what the device has; None: they go whole."""
+        self.used: list[str] = []
+        """What was put, in its order."""
         self.pushed_bytes = 0
         self.put_ns = 0
         """Time that bringing files to the device, or seeing that they are there, took since it was opened."""
@@ -500,7 +482,9 @@ class DeviceStore:
             self._push(path, name)
         self._known.add(name)
         self._local[name] = path
-        return f"{self._folder}/{name}"
+        place = f"{self._folder}/{name}"
+        self.used.append(place)
+        return place
 
     def forget(self) -> None:
         """Believe nothing any more: the device was away, and may be another or wiped."""

@@ -7,9 +7,9 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from device_runner.android_host.processor import HOST_ABIS, Processor, default_abi, find_processor
 from device_runner.build import BuildRecipe, Command, Compiler, built, host_compiler, zig_command, zig_version
 from device_runner.errors import UnavailableError
+from device_runner.host_device import HOST_ABIS, Processor, default_abi, find_processor
 from device_runner.local import machine_abi
 from device_runner.probe.build import LINUX_TARGETS
 

@@ -18,9 +18,9 @@ import msgspec
 
 from device_runner.android_host.build import ASK, build_host, check_imports
 from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.android_host.processor import SLOWNESS, find_processor
 from device_runner.errors import RunnerError
 from device_runner.files import scratch_folder
+from device_runner.host_device import SLOWNESS, find_processor
 from device_runner.library import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
 from device_runner.reading import decode_json

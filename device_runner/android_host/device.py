@@ -4,8 +4,9 @@ Its name may carry options behind a question mark, as in `android-host:app.aar?a
 Its times say nothing about a phone; every result is marked so.
 """
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -16,16 +17,15 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.android_host.build import build_host, check_imports
-from device_runner.android_host.processor import Processor, default_abi, find_processor
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
 from device_runner.errors import SpecError
-from device_runner.host_device import HostDevice
+from device_runner.files import scratch_folder
+from device_runner.host_device import HostDevice, Processor, default_abi, find_processor
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import host_facts
-from device_runner.probe.protocol import ProbeAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.reading import decode_json, read_regular
-from device_runner.result import Failure, Mark
+from device_runner.result import Mark
 from device_runner.spec import StrictStruct
 
 SOURCES = Path(__file__).parent / "nnapi"
@@ -293,13 +293,6 @@ FOLDER = "ort-mobile-android-"
 """Of the folders with what the library sees of a phone; one whose process was killed goes with the next."""
 
 
-def loadable(library: Library) -> LibraryFacts:
-    """The facts of an Android library; raises UnavailableError for one that needs what the shims do not give."""
-    facts = library.android()
-    check_imports(facts.imports, facts.needed, where=facts.path)
-    return facts
-
-
 class AndroidHost(HostDevice):
     """Runs specs with an Android library, an AAR or a .so."""
 
@@ -308,14 +301,17 @@ class AndroidHost(HostDevice):
     def __init__(self, name: str, library: LibraryFacts, phone: Phone | None = None) -> None:
         """Raises UnavailableError for a library that needs what the shims do not give, or whose ABI cannot run here."""
         check_imports(library.imports, library.needed, where=library.path)
-        super().__init__(name, library, FOLDER, loadable)
         self._phone = phone or Phone()
-        try:
+        with contextlib.ExitStack() as opened:
+            folder = opened.enter_context(scratch_folder(FOLDER))
             processor = find_processor(library.abi, self._phone.cpu)
-            self._start(processor, self._phone.environment(self._folder, processor))
-        except BaseException:
-            self.close()
-            raise
+            super().__init__(name, library, processor, self._phone.environment(folder, processor))
+            self.opened = opened.pop_all()
+
+    def _load(self, library: Library) -> LibraryFacts:
+        facts = library.android()
+        check_imports(facts.imports, facts.needed, where=facts.path)
+        return facts
 
     def facts(self) -> DeviceFacts:
         """The phone that it plays, on the hardware that it runs on."""
@@ -333,7 +329,3 @@ class AndroidHost(HostDevice):
             if self._phone.api_level >= NNAPI_DEVICES_API_LEVEL
             else (),
         )
-
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
-        """What the fake NNAPI says to these questions, with the phone's driver profile."""
-        return self._local.inspect(asked, limit_seconds)

@@ -38,7 +38,6 @@ from device_runner.spec import (
     NnapiFlag,
     OptimizationLevel,
     RunSpec,
-    StrictStruct,
     TensorFile,
 )
 
@@ -79,28 +78,20 @@ LATENCY_BYTES = 16
 """Digits and comma of a latency of up to 11 days."""
 
 
-class ProbePaths(StrictStruct, frozen=True, kw_only=True):
-    """Where a run's files are in the eyes of the probe; `inputs` in the order of the spec's."""
+def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
+    """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within.
 
-    library: str
-    model: str = ""
-    inputs: tuple[str, ...] = ()
-    labelled: str | None = None
-    outputs: str | None = None
-    profile: str | None = None
-
-
-def encode_request(spec: RunSpec, places: ProbePaths, *, watch_stdin: bool = False) -> bytes:
-    """The request file for a run: NUL-ended strings in threes (probe/request.h). Raises SpecError for a NUL within."""
+    Paths in the spec are those that the probe sees; its `outputs_folder` is the folder of the run.
+    """
     options = spec.options
     found_later = spec.warmup == AUTO and bool(spec.min_runs or spec.min_seconds)
     settings: dict[str, str | int | None] = {
-        "library": places.library,
-        "model": places.model,
+        "library": spec.library or "",
+        "model": spec.model,
         "provider": provider_named(options.provider).append_name,
-        "labelled": places.labelled,
-        "outputs": places.outputs,
-        "profile": places.profile,
+        "labelled": spec.labelled.file if spec.labelled else None,
+        "outputs": None if spec.outputs_folder is None else f"{spec.outputs_folder}/output_",
+        "profile": f"{spec.outputs_folder}/profile" if spec.profile else None,
         "flags": sum(FLAG_BITS[flag] for flag in set(options.flags)),
         "intra_threads": options.intra_op_threads,
         "inter_threads": options.inter_op_threads,
@@ -123,8 +114,8 @@ def encode_request(spec: RunSpec, places: ProbePaths, *, watch_stdin: bool = Fal
     triples += [("option", key, value) for key, value in options.provider_options.items()]
     triples += [("config", key, value) for key, value in options.session_config.items()]
     triples += [("dimension", name, str(size)) for name, size in spec.dimensions.items()]
-    for tensor, file in zip(spec.inputs, places.inputs, strict=True):
-        triples.append(("input", tensor.name, file))
+    for tensor in spec.inputs:
+        triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
     return _join(triples)
 

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from device_runner.android_host.build import build_host
-from device_runner.android_host.processor import default_abi, find_processor
 from device_runner.errors import RunnerError
+from device_runner.host_device import default_abi, find_processor
 from device_runner.library import Library, LibraryFacts, resolve
 from pipeline.convert.request import AwareSource
 from pipeline.core.abis import ARM64

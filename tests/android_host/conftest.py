@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
+from device_runner.host_device import check_host
 from device_runner.library import LibraryFacts, resolve
 from pipeline.core.errors import PipelineError
 from pipeline.library.fetch import PACKAGES, get_library

@@ -9,9 +9,9 @@ import pytest
 
 from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask, read_calls
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
-from device_runner.android_host.processor import CPUS, cpu_files
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
+from device_runner.host_device import CPU_FILES, CPUS, cpu_files
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import OptimizationLevel, RunOptions
@@ -196,7 +196,7 @@ def test_what_the_emulated_cpu_lacks_is_a_result(
     """The files of an A76 on an A53: the library believes the part number, and takes the dot product for there."""
     model = real_model("mnist.qdq_s8s8")
     with AndroidHost("arm64", arm64, Phone(cpu="cortex-a53")) as device:
-        (info,) = Path(device._folder).glob("cpu/proc/cpuinfo")
+        info = Path(device._environment[CPU_FILES]) / "proc/cpuinfo"
         info.write_text(dict(cpu_files(CPUS["cortex-a76"], 1))["proc/cpuinfo"])
         ended = failure(run(device, model))
         again = run(device, mnist)

@@ -28,9 +28,9 @@ from device_runner.android_host.device import (
     read_profile,
 )
 from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
-from device_runner.android_host.processor import check_host
 from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import RunnerError, UnavailableError
+from device_runner.host_device import check_host
 from device_runner.local import LocalDevice
 from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer, decode_answer, encode_inspection

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
+from device_runner.host_device import check_host
 from tests.android_host.fake_nnapi import FakeModel, compute
 
 try:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from device_runner.android_host.device import AndroidHost, Phone
-from device_runner.android_host.processor import check_host
 from device_runner.device import open_device
 from device_runner.errors import SpecError, UnavailableError
+from device_runner.host_device import check_host
 from device_runner.library import resolve
 from device_runner.result import FailureKind, Mark
 from pipeline.check.library_proof import LibraryProof

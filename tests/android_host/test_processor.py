@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host import processor
-from device_runner.android_host.processor import CPUS, CPUS_32, Processor, check_host, cpu_files, find_processor
 from device_runner.device import open_device
 from device_runner.errors import SpecError, UnavailableError
+from device_runner.host_device import CPUS, CPUS_32, Processor, check_host, cpu_files, find_processor
 
 VERSION = "qemu-aarch64 version {} (Debian)"
 
@@ -116,7 +115,7 @@ def test_an_emulator_that_hangs_is_refused_by_name(monkeypatch: pytest.MonkeyPat
     program = emulator(tmp_path / "hanging") / "qemu-aarch64"
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     monkeypatch.setenv("ORT_MOBILE_QEMU", str(program))
-    monkeypatch.setattr(processor, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("device_runner.host_device.ANSWER_SECONDS", 0.1)
     assert "does not print its version within 0.1 seconds" in refusal()
 
 

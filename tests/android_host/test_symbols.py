@@ -23,8 +23,8 @@ from device_runner.android_host.build import (
     table,
     version_script,
 )
-from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
+from device_runner.host_device import check_host
 
 
 def test_every_adapter_of_the_table_is_written_and_every_written_one_is_listed() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.processor import Processor
 from device_runner.errors import RunnerError, SpecError, UnavailableError
+from device_runner.host_device import Processor
 from device_runner.library import MINIMAL_TEXT, Name, keep, resolve
 from pipeline.convert import genuine
 from pipeline.convert.genuine import choose_reference

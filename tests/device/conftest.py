@@ -77,7 +77,7 @@ def phone(farm: Farm) -> Phone:
 
 @pytest.fixture(scope="session")
 def tools() -> Tools:
-    return Tools(build_probe(flags=("-Werror",)), wheel_library())
+    return build_probe(flags=("-Werror",)), wheel_library()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from device_runner.adb import device
-from device_runner.adb.device import Tools
 from device_runner.adb.link import Link
 from device_runner.device import Waiting
 from device_runner.local import wheel_library
@@ -22,7 +21,7 @@ def use_folders(roots: dict[str, str], probe: Path | None = None) -> None:
 
     class FarmDevice(device.AdbDevice):
         def __init__(self, link: Link, *, name: str, waiting: Waiting) -> None:
-            tools = Tools(probe or build_probe(), wheel_library())
+            tools = (probe or build_probe(), wheel_library())
             super().__init__(link, name=name, root=roots[link.serial], tools=tools, waiting=waiting)
 
     device.AdbDevice = FarmDevice  # type: ignore[misc, assignment]  # for this process only

@@ -17,7 +17,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from device_runner.adb import device, store
-from device_runner.adb.device import AdbDevice, Tools
+from device_runner.adb.device import AdbDevice
 from device_runner.adb.link import Link
 from device_runner.device import Waiting
 from device_runner.result import RunResult, utc_now
@@ -178,7 +178,7 @@ def noted_store(ground: Ground) -> NotedStore:
 def use_ground(ground: Ground) -> None:
     """In this process phones have folders of their own, our probe, and short limits."""
     roots: Mapping[str, str] = {member.serial: member.root for member in ground.members}
-    tools = Tools(Path(ground.probe), Path(ground.library))
+    tools = (Path(ground.probe), Path(ground.library))
 
     class GroundDevice(AdbDevice):
         def __init__(self, link: Link, *, name: str, waiting: Waiting) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from device_runner.android_host.build import build_host
 from device_runner.android_host.device import DriverProfile, encode_profile
-from device_runner.android_host.processor import check_host
 from device_runner.errors import UnavailableError
+from device_runner.host_device import check_host
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone
 
 

@@ -116,9 +116,9 @@ def test_outputs_that_are_not_what_the_run_wrote(
     farm: Farm, phone: Phone, tools: Tools, tmp_path: Path, name: str
 ) -> None:
     act, kind = PULLS[name]
-    (tmp_path / "probe").write_text(f'#!/bin/sh\n"{tools.probe}" "$@"\ncode=$?\n{act}\nexit $code\n')
+    (tmp_path / "probe").write_text(f'#!/bin/sh\n"{tools[0]}" "$@"\ncode=$?\n{act}\nexit $code\n')
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
-    with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
+    with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         result = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1), tmp_path / "out"))
         assert result.failure
         assert result.failure.kind is kind, result.failure
@@ -132,7 +132,7 @@ def test_a_probe_for_another_processor_is_a_typed_failure(
     farm: Farm, phone: Phone, tools: Tools, tmp_path: Path
 ) -> None:
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
-    with AdbDevice(link, root=phone.root, tools=Tools(build_probe("arm64-v8a"), tools.library)) as device:
+    with AdbDevice(link, root=phone.root, tools=(build_probe("arm64-v8a"), tools[1])) as device:
         failure = device.run(spec_for(save_giver(tmp_path / "m.onnx", 1, 10), tmp_path / "out")).failure
     assert failure
     assert failure.kind is FailureKind.WRONG_DEVICE

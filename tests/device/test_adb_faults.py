@@ -108,7 +108,7 @@ def test_the_probe_ends_when_the_connection_does(opened: Open, farm: Farm, model
 
 def test_the_probe_ends_when_its_caller_is_killed(farm: Farm, models: Path, tmp_path: Path, tools: Tools) -> None:
     phone = farm.phone()
-    (tmp_path / "spec.json").write_bytes(encode(quick(models, "endless.onnx", library=str(tools.library))))
+    (tmp_path / "spec.json").write_bytes(encode(quick(models, "endless.onnx", library=str(tools[1]))))
     code = (
         "from device_runner.adb import device; import sys; device.REMOTE_ROOT = sys.argv.pop(1)\n"
         "device.AdbDevice.__init__.__kwdefaults__['root'] = device.REMOTE_ROOT\n"
@@ -288,7 +288,7 @@ def test_a_probe_that_does_not_answer_is_killed(
     monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 0.3)
     (tmp_path / "probe").write_text(f"#!/bin/sh\n: {phone.root}\nexec sleep 987\n")
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
-    with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
+    with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models, timeout_seconds=0.3)).failure
     assert failure
     assert failure.kind is FailureKind.TIMEOUT
@@ -366,7 +366,7 @@ def test_a_probe_gone_wrong_is_a_typed_failure(
 ) -> None:
     (tmp_path / "probe").write_text(f"#!/bin/sh\n{script}\n")
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
-    with AdbDevice(link, root=phone.root, tools=Tools(tmp_path / "probe", tools.library)) as device:
+    with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models)).failure
     assert failure
     assert failure.kind is kind

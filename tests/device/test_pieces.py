@@ -115,7 +115,7 @@ def test_pieces_can_be_turned_off(
     farm: Farm, variants: list[Path], tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PIECES_VARIABLE, "0")
-    store = store_of(farm, farm.phone(), tools.probe)
+    store = store_of(farm, farm.phone(), tools[0])
     for path in (variants[0], variants[-1]):
         store.put(path)
     assert store.pushed_bytes == variants[0].stat().st_size + variants[-1].stat().st_size
@@ -124,7 +124,7 @@ def test_pieces_can_be_turned_off(
 def test_files_of_an_earlier_session_are_used(farm: Farm, variants: list[Path], tools: Tools) -> None:
     phone = farm.phone()
     store_of(farm, phone, None).put(variants[0], ".ort")
-    later = store_of(farm, phone, tools.probe)
+    later = store_of(farm, phone, tools[0])
     place = later.put(variants[-1], ".ort")
     assert later.pushed_bytes < 0.1 * variants[-1].stat().st_size
     assert Path(place).read_bytes() == variants[-1].read_bytes()
@@ -134,7 +134,7 @@ def test_files_of_an_earlier_session_are_used(farm: Farm, variants: list[Path], 
 
 def test_a_file_that_broke_on_the_device_is_found_and_replaced(farm: Farm, variants: list[Path], tools: Tools) -> None:
     phone = farm.phone()
-    store = store_of(farm, phone, tools.probe)
+    store = store_of(farm, phone, tools[0])
     source = Path(store.put(variants[0], ".ort"))
     data = bytearray(variants[0].read_bytes())
     data[len(data) // 2] ^= 1
@@ -159,7 +159,7 @@ JOINERS = {
 def test_a_joiner_of_any_size_is_pushed_whole(farm: Farm, variants: list[Path], tmp_path: Path, tools: Tools) -> None:
     """A probe with everything for a debugger in it: it cannot be joined by itself."""
     joiner = tmp_path / "joiner"
-    joiner.write_text(f'#!/bin/sh\nexec "{tools.probe}" "$@"\n' + "#" * 3_000_000)
+    joiner.write_text(f'#!/bin/sh\nexec "{tools[0]}" "$@"\n' + "#" * 3_000_000)
     store = store_of(farm, farm.phone(), joiner)
     store.put(variants[0], ".ort")
     store.put(variants[-1], ".ort")
@@ -193,7 +193,7 @@ def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: T
     phone = farm.phone()
     joiner = tmp_path / "joiner"
     sign, go = phone.folder / "joining", phone.folder / "go"
-    joiner.write_text(f'#!/bin/sh\ntouch {sign}\nuntil [ -e {go} ]; do sleep 0.02; done\nexec "{tools.probe}" "$@"\n')
+    joiner.write_text(f'#!/bin/sh\ntouch {sign}\nuntil [ -e {go} ]; do sleep 0.02; done\nexec "{tools[0]}" "$@"\n')
     store = store_of(farm, phone, joiner)
     store.put(variants[0], ".ort")
     stopper = threading.Thread(target=stop_at, args=(phone, sign))
@@ -206,10 +206,10 @@ def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: T
     farm.adb("disconnect", phone.serial)
     farm.adb("connect", phone.serial)
     store.forget()
-    store.joiner = tools.probe
+    store.joiner = tools[0]
     before = store.pushed_bytes
     assert Path(store.put(variants[-1], ".ort")).read_bytes() == variants[-1].read_bytes()
-    assert store.pushed_bytes - before < 0.1 * variants[-1].stat().st_size + tools.probe.stat().st_size
+    assert store.pushed_bytes - before < 0.1 * variants[-1].stat().st_size + tools[0].stat().st_size
     go.touch()  # what ran on without a connection must not do harm
     end = time.monotonic() + 20
     while list((Path(phone.root) / "store").glob(".part-*")) and time.monotonic() < end:
@@ -234,7 +234,7 @@ print(store.pushed_bytes)
 
 def test_killed_at_any_time_and_resumed(farm: Farm, variants: list[Path], tools: Tools) -> None:
     phone = farm.phone()
-    arguments = [str(farm.port), phone.serial, phone.root, str(tools.probe), *map(str, variants)]
+    arguments = [str(farm.port), phone.serial, phone.root, str(tools[0]), *map(str, variants)]
     command = [sys.executable, "-c", PUT_ALL, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     chance = random.Random(10)
@@ -265,7 +265,7 @@ def test_room_is_made_for_the_pushed_part_and_the_whole_but_not_of_what_is_joine
     for number, path in enumerate(old):
         os.utime(path, (1000 + number, 1000 + number))
     phone.says_free((RESERVE_BYTES + variants[-1].stat().st_size - (10 << 20)) // 1024)
-    later = store_of(farm, phone, tools.probe)
+    later = store_of(farm, phone, tools[0])
     place = Path(later.put(variants[-1], ".ort"))
     assert later.pushed_bytes < 0.1 * variants[-1].stat().st_size
     assert [path.exists() for path in (*old, place)] == [True, False, True, True]
@@ -273,7 +273,7 @@ def test_room_is_made_for_the_pushed_part_and_the_whole_but_not_of_what_is_joine
 
 def test_no_room_is_said(farm: Farm, variants: list[Path], tools: Tools) -> None:
     phone = farm.phone()
-    store = store_of(farm, phone, tools.probe)
+    store = store_of(farm, phone, tools[0])
     store.put(variants[0], ".ort")
     phone.says_free(RESERVE_BYTES // 1024)
     with pytest.raises(NoSpace, match=str(RESERVE_BYTES)):
@@ -296,7 +296,7 @@ def small_disk(farm: Farm) -> Iterator[Phone]:
 def test_a_disk_that_is_really_full(small_disk: Phone, farm: Farm, variants: list[Path], tools: Tools) -> None:
     """df lies, so that nothing is checked before: the push and the joining themselves must fail, and be told."""
     small_disk.says_free(1 << 30)
-    store = store_of(farm, small_disk, tools.probe)
+    store = store_of(farm, small_disk, tools[0])
     store.put(variants[0], ".ort")
     with pytest.raises(NoSpace):
         store.put(variants[-1], ".ort")

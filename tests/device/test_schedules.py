@@ -22,10 +22,10 @@ LABS = 2
 
 
 def lab_in(folder: Path, phones: int, tools: Tools) -> Iterator[Lab]:
-    assert tools.library
+    assert tools[1]
     folder.mkdir()
     with farm_in(folder) as farm:
-        lab = Lab(farm, phones, tools.probe, tools.library)
+        lab = Lab(farm, phones, tools[0], tools[1])
         try:
             yield lab
         finally:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.adb import store
-from device_runner.adb.device import AdbDevice, Tools, list_devices, open_adb
+from device_runner.adb.device import AdbDevice, list_devices, open_adb
 from device_runner.adb.link import OUTPUT_LIMIT, Link, server_at
 from device_runner.adb.phone import PROPERTIES
 from device_runner.device import Readiness
@@ -35,7 +34,7 @@ def no_adb_program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connected(adb: LyingAdb, root: str, probe: Path) -> AdbDevice:
-    return AdbDevice(Link(server_at(f"127.0.0.1:{adb.port}"), "fake1"), root=root, tools=Tools(probe, wheel_library()))
+    return AdbDevice(Link(server_at(f"127.0.0.1:{adb.port}"), "fake1"), root=root, tools=(probe, wheel_library()))
 
 
 @pytest.fixture
@@ -170,7 +169,7 @@ def test_a_file_that_never_ends_is_cut_off(root: str, probe: Path, models: Path,
 def test_files_that_do_not_come_have_one_time_limit_together(
     lied_to: Callable[..., RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("device_runner.adb.device.FETCH_GRACE_SECONDS", 0.3)
     failure = lied_to(Lie(run=document(outputs(500)), file=None)).failure
     assert failure is not None
     assert failure.kind is FailureKind.LOST_DEVICE

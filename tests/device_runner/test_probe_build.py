@@ -21,7 +21,7 @@ from device_runner.local import wheel_library
 from device_runner.probe import build
 from device_runner.probe.build import SOURCES, build_probe
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
-from device_runner.probe.protocol import ProbeAnswer, ProbePaths, decode_answer, encode_inspection, encode_request
+from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_inspection, encode_request
 from device_runner.spec import RunOptions, RunSpec
 from tests.debian_packages import unpacked
 
@@ -57,10 +57,8 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
     """One request for each way through the probe."""
 
     def of(model: str, **values: object) -> bytes:
-        quick = {"min_runs": 3, "min_seconds": 0.0, **values}
-        spec = RunSpec(id="x", model=str(models / model), **quick)  # type: ignore[arg-type]  # by name
-        places = ProbePaths(library=str(wheel_library()), model=spec.model, outputs=str(folder / "out_"))
-        return encode_request(spec, places)
+        quick = {"min_runs": 3, "min_seconds": 0.0, "library": str(wheel_library()), **values}
+        return encode_request(RunSpec(id="x", model=str(models / model), outputs_folder=str(folder), **quick))  # type: ignore[arg-type]  # by name
 
     return {
         "ok": of("sum.onnx", dimensions={"N": 2}),
@@ -280,8 +278,8 @@ def test_the_source_compiles_for_macos(tmp_path: Path, target: str) -> None:
 
 def test_the_stripped_host_build_is_small_and_runs(probe: Path, tmp_path: Path) -> None:
     assert probe.stat().st_size < 200_000
-    places = ProbePaths(library=str(wheel_library()), model=str(tmp_path / "none.onnx"))
-    answer, _ = execute([str(probe)], encode_request(RunSpec(id="x", model=places.model), places), tmp_path)
+    spec = RunSpec(id="x", model=str(tmp_path / "none.onnx"), library=str(wheel_library()))
+    answer, _ = execute([str(probe)], encode_request(spec), tmp_path)
     assert answer.stage == "load"
     assert answer.ort_version in wheel_library().name
     assert "CPUExecutionProvider" in answer.available_providers
@@ -378,9 +376,8 @@ def test_what_libraries_print_does_not_reach_the_document(tmp_path: Path, probe:
         str(tmp_path / "noisy.c"),
     ]
     subprocess.run(command, check=True)
-    spec = RunSpec(id="x", model=str(tmp_path / "none.onnx"))
-    request = encode_request(spec, ProbePaths(library=str(tmp_path / "noisy.so"), model=spec.model))
-    answer, stderr = execute([str(probe)], request, tmp_path)
+    spec = RunSpec(id="x", model=str(tmp_path / "none.onnx"), library=str(tmp_path / "noisy.so"))
+    answer, stderr = execute([str(probe)], encode_request(spec), tmp_path)
     assert (answer.kind, answer.signal, answer.stage) == ("crash", "SIGABRT", "open")
     assert "about to die" in stderr
 

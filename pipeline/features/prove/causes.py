@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.processor import CPUS
+from device_runner.host_device import CPUS
 from device_runner.library import LibraryFacts
 from device_runner.spec import RunOptions
 from pipeline.check.library_proof import FindingKind, ProofFinding

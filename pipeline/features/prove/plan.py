@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 
 from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, DriverProfile, Phone
-from device_runner.android_host.processor import HOST_ABIS, default_abi, find_processor
 from device_runner.device import Device
 from device_runner.errors import UnavailableError
-from device_runner.host_device import LinuxHost
+from device_runner.host_device import HOST_ABIS, LinuxHost, default_abi, find_processor
 from device_runner.library import (
     LibraryFacts,
     archive_abis,

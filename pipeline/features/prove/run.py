@@ -11,9 +11,9 @@ import msgspec
 
 from device_runner import files
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
-from device_runner.android_host.processor import check_host
 from device_runner.device import Device
 from device_runner.errors import RunnerError
+from device_runner.host_device import check_host
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.android_host.processor import check_host, default_abi
 from device_runner.files import scratch_folder
+from device_runner.host_device import check_host, default_abi
 from device_runner.library import LibraryFacts, resolve
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK, in_android_libraries

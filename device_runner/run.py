@@ -1,0 +1,213 @@
+"""A run on one device, from its spec to its result: what goes there, what the probe answers, what comes back."""
+
+import re
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from device_runner.device import Device
+from device_runner.errors import RunnerError
+from device_runner.failures import failure_of
+from device_runner.files import PROFILE_LIMIT_BYTES, scratch_folder, sha256, tensor_bytes
+from device_runner.perf_test import Execute, measured_with
+from device_runner.probe.protocol import (
+    ANSWER_BYTES,
+    ProbeAnswer,
+    answer_limit,
+    encode_inspection,
+    encode_request,
+    to_result,
+)
+from device_runner.result import (
+    Conditions,
+    Failure,
+    FailureKind,
+    Mark,
+    RunResult,
+    status_of,
+    utc_now,
+    without_measurement,
+)
+from device_runner.spec import RunSpec, TensorFile
+
+Fetch = Callable[[str, Path, int], object]
+"""Brings the file of that name from the run folder to a path; it has at most so many bytes."""
+
+
+class ProbeDevice(Device):
+    """A device that runs the probe. Who derives it says how files get there and back, and how a process is started."""
+
+    watch_stdin = False
+    """Whether the probe ends with its standard input: then nobody is left who wants its answer."""
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """Execute one spec in a fresh process; it dies with all that it started."""
+        try:
+            ready = self._prepare(spec)
+            if isinstance(ready, Failure):
+                return without_measurement(spec, self.name, ready)
+            spec, library = ready
+            with self._run_folder() as folder:
+                started, before, put_ns = utc_now(), self._conditions_now(), self.put_ns
+                if spec.perf_test:
+                    result = measured_with(spec, self.name, partial(self._prepare_tool, spec, library, folder))
+                else:
+                    # The same spec with the paths that files have in the eyes of the probe.
+                    placed = replace(
+                        spec,
+                        library=self._put(library, ".so"),
+                        model=self._put(Path(spec.model), Path(spec.model).suffix.lower()),
+                        inputs=tuple(replace(tensor, file=self._put(Path(tensor.file))) for tensor in spec.inputs),
+                        labelled=spec.labelled and replace(spec.labelled, file=self._put(Path(spec.labelled.file))),
+                        outputs_folder=None if spec.outputs_folder is None else folder,
+                    )
+                    request = encode_request(placed, watch_stdin=self.watch_stdin)
+                    answer = self._ask(request, folder, spec.timeout_seconds, answer_limit(spec))
+                    if isinstance(answer, Failure):
+                        result = without_measurement(spec, self.name, answer)
+                    else:
+                        result = to_result(spec, self.name, answer)
+                result = keep_files(spec, result, self._fetch_from(folder, result))
+                if result.failure:
+                    result = self._looked_into(result, result.failure)
+                return replace(
+                    result,
+                    started_at=started,
+                    push_ns=self.put_ns - put_ns,
+                    before=before,
+                    after=self._conditions_now(),
+                    marks=(*result.marks, *self._marks(before)),
+                )
+        except (RunnerError, OSError) as error:
+            return without_measurement(spec, self.name, self._failed(error))
+
+    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
+        """What NNAPI there says to these questions (probe/inspect.h), or why nothing came of it."""
+        request = encode_inspection(asked, limit_seconds=limit_seconds, watch_stdin=self.watch_stdin)
+        try:
+            with self._run_folder() as folder:
+                return self._ask(request, folder, limit_seconds, ANSWER_BYTES)
+        except (RunnerError, OSError) as error:
+            return self._failed(error)
+
+    @property
+    def put_ns(self) -> int:
+        """Time that bringing files to the device, or seeing that they are there, took since it was opened."""
+        return 0
+
+    @abstractmethod
+    def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
+        """The spec as it is executed here and the library for it on this computer, or why it is not. RunnerError."""
+
+    @abstractmethod
+    def _run_folder(self) -> AbstractContextManager[str]:
+        """The folder of a run where the probe sees it."""
+
+    @abstractmethod
+    def _put(self, path: Path, suffix: str = "") -> str:
+        """Bring a file of this computer there; its path in the eyes of the probe. Raises RunnerError, OSError."""
+
+    @abstractmethod
+    def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
+        """The document of the probe in a process of its own. Raises RunnerError, OSError."""
+
+    @abstractmethod
+    def _prepare_tool(self, spec: RunSpec, library: Path, folder: str, program: Path, library_name: str) -> Execute:
+        """Make a run folder for onnxruntime_perf_test (`perf_test.measured_with`). Raises RunnerError, OSError."""
+
+    @abstractmethod
+    def _fetch_from(self, folder: str, result: RunResult) -> Fetch:
+        """What brings the files of a result out of a run folder."""
+
+    @abstractmethod
+    def _conditions_now(self) -> Conditions:
+        """State of the device around the run."""
+
+    def _looked_into(self, result: RunResult, failure: Failure) -> RunResult:
+        """A failed result with what the device can say besides."""
+        return result
+
+    def _marks(self, before: Conditions) -> Iterable[Mark]:
+        """What a reader of its results must know of the device."""
+        return ()
+
+    def _failed(self, error: Exception) -> Failure:
+        """What an error on the way makes of a run."""
+        return failure_of(error)
+
+
+def missing_input(spec: RunSpec) -> Failure | None:
+    """Why the spec's own files cannot be used: one that is not there, or a model with another digest."""
+    tensors = (*spec.inputs, spec.labelled) if spec.labelled else spec.inputs
+    for name in (spec.model, *(tensor.file for tensor in tensors)):
+        if not Path(name).is_file():
+            kind = FailureKind.MODEL_LOAD if name == spec.model else FailureKind.BAD_INPUT
+            return Failure(
+                kind=kind, message=f"{name}: no such file", cause="a file is missing", remedy="check the path"
+            )
+    if spec.model_sha256 and spec.model_sha256 != sha256(Path(spec.model)):
+        return Failure(
+            kind=FailureKind.MODEL_LOAD,
+            message=f"{spec.model} has another digest than the spec says",
+            cause="the file was changed after the spec was written",
+            remedy="write the spec again",
+        )
+    return None
+
+
+def broken_output(tensor: TensorFile) -> Failure | None:
+    """Why an output file cannot be trusted: missing, not as long as its shape says, or not what the probe wrote."""
+    path = Path(tensor.file)
+    data = path.read_bytes() if path.is_file() else None
+    if data is None:
+        state = "is missing"
+    elif len(data) != tensor_bytes(tensor):
+        state = f"has {len(data)} bytes, its shape wants {tensor_bytes(tensor)}"
+    elif tensor.crc32 is not None and zlib.crc32(data) != tensor.crc32:
+        state = "is not what the probe wrote: its checksum differs"
+    else:
+        return None
+    return Failure(
+        kind=FailureKind.GARBAGE,
+        message=f"output {tensor.name}: the file {state}",
+        cause="the device did not hand over what the run wrote",
+        remedy="run it once more",
+    )
+
+
+def keep_files(spec: RunSpec, result: RunResult, fetch: Fetch) -> RunResult:
+    """The result with its files in the spec's folder, all or none; a Failure where one is not as it should be.
+
+    The probe's word for a file is checked: only names that runs give are fetched, and only from the run folder.
+    """
+    bare = replace(result, outputs=(), labelled_outputs=None, profile_file=None)
+    if spec.outputs_folder is None or result.failure:
+        return bare
+    target = Path(spec.outputs_folder)
+    target.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(".part-", target) as folder:
+
+        def taken(file: str, limit_bytes: int) -> str:
+            name = file.rpartition("/")[2]
+            if not re.fullmatch(r"output_[0-9]{1,6}\.raw|output_labelled\.raw|profile[A-Za-z0-9_.-]{0,100}", name):
+                raise RunnerError(f"the device names a file that is none of ours: {file!r}")
+            fetch(name, folder / name, limit_bytes)
+            return str(folder / name)
+
+        tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
+        staged = [replace(tensor, file=taken(tensor.file, tensor_bytes(tensor))) for tensor in tensors]
+        if failure := next(filter(None, map(broken_output, staged)), None):
+            return replace(bare, status=status_of(failure), failure=failure)
+        profile = taken(result.profile_file, PROFILE_LIMIT_BYTES) if result.profile_file and spec.profile else None
+        for path in folder.iterdir():
+            path.replace(target / path.name)
+    kept = tuple(replace(tensor, file=str(target / Path(tensor.file).name)) for tensor in staged)
+    outputs = kept[: len(result.outputs)]
+    labelled = kept[-1] if result.labelled_outputs else None
+    profile_file = profile and str(target / Path(profile).name)
+    return replace(result, outputs=outputs, labelled_outputs=labelled, profile_file=profile_file)
