@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from device_runner.build import STANDARD
+from device_runner.build import SOURCES, STANDARD, build_probe, units
 from device_runner.local import wheel_library
-from device_runner.probe.build import SOURCES, build_probe, units
 from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_request
 from device_runner.spec import OptimizationLevel, RunOptions, RunSpec
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.models import LARGE
 from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import DeviceStore, read_parts
-from device_runner.probe.build import build_probe
+from device_runner.build import build_probe
 from tests.device.adb_farm import Farm, Phone, farm_in
 from tests.ground_truth import ORACLE
 

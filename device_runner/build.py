@@ -1,18 +1,26 @@
-"""How C becomes programs and libraries: a compiler, and recipes whose results lie in the cache by what went in."""
+"""How C becomes programs and libraries: a compiler, and recipes whose results lie in the cache by what went in.
+
+Then the probe: for this computer, for Linux on another processor, for Android with the NDK or with ziglang alone.
+ziglang has no libc for Android, so headers (probe/android/include), start file (start.c) and stub libraries of one
+allow-list are ours; the program is linked with lld itself, since the driver refuses. What lld leaves undefined is an
+error: so only functions that bionic of API level 27 has can be used, and no helper of a run-time library of a compiler.
+The result is judged by rules.
+"""
 
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.errors import RunnerError, UnavailableError
+from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import (
     are_sound,
     cache_folder,
@@ -24,6 +32,15 @@ from device_runner.files import (
     take_place,
     taking_turns,
 )
+from device_runner.probe.elf import (
+    PT_GNU_RELRO,
+    PT_GNU_STACK,
+    PT_LOAD,
+    PT_TLS,
+    Elf,
+    Segment,
+    read_elf,
+)
 
 STANDARD = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wmissing-prototypes", "-Wstrict-prototypes")
 """The language of every unit; GNU sources may name what Linux has beside POSIX."""
@@ -31,12 +48,8 @@ STANDARD = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wmissing-prototyp
 Command = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """How to call it, and what tells it from another for the cache."""
-
-    command: Command
-    identity: str
+Compiler = tuple[Command, str]
+"""How to call it, and what tells it from another for the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +80,9 @@ def host_compiler(purpose: str = "", otherwise: str = "") -> Compiler:
     chosen = os.environ.get("CC", "")
     names = [*([chosen] if chosen and " " not in chosen else []), "cc", "gcc", "clang"]
     if program := next(filter(None, map(shutil.which, names)), None):
-        return Compiler((program,), compiler_identity(program))
+        return (program,), compiler_identity(program)
     if zig := zig_command():
-        return Compiler((*zig, "cc", "-fno-sanitize=undefined"), zig_version())
+        return (*zig, "cc", "-fno-sanitize=undefined"), zig_version()
     raise UnavailableError(
         f"no C compiler{purpose}",
         why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
@@ -106,42 +119,42 @@ def build_library(sources: Path, name: str) -> Path:
 
 def host_recipe(product: str, arguments: Command, sources: Path) -> BuildRecipe:
     """How one file is built for this computer, by one command; raises UnavailableError."""
-    compiler = host_compiler()
+    command, identity = host_compiler()
     debugged = any("sanitize" in word or word == "-g" for word in arguments)
     strip = () if platform.system() == "Darwin" or debugged else ("-s",)
     return BuildRecipe(
         what=f"the {product}",
         place=product,
         parts=(product,),
-        compiler=compiler.identity,
-        steps=((*compiler.command, *arguments, *strip, "-ldl", "-lpthread"),),
+        compiler=identity,
+        steps=((*command, *arguments, *strip, "-ldl", "-lpthread"),),
         sources=sources,
         inputs=tuple(sources.rglob("*.[ch]")),
     )
 
 
 def built(recipe: BuildRecipe) -> Path:
-    """The folder with the parts of a recipe, made unless it is in the cache; raises RunnerError, UnavailableError."""
-    folder = cache_folder() / recipe.place / digest(recipe)
+    """The folder with the parts of a recipe, made unless it is in the cache; raises RunnerError, UnavailableError.
+
+    Its name is a digest of everything that the result depends on: commands, compiler, sources. Not of where they lie.
+    """
+    sources = str(recipe.sources)
+    words = (word for step in recipe.steps for word in step)
+    contents = [
+        recipe.compiler.encode(),
+        *(text.encode() for pair in recipe.texts for text in pair),
+        *(word.replace(sources, "{sources}").replace(sys.executable, "python").encode() for word in words),
+        *(
+            path.relative_to(recipe.sources).as_posix().encode() + b"\0" + path.read_bytes()
+            for path in sorted(recipe.inputs)
+        ),
+    ]
+    folder = cache_folder() / recipe.place / hashlib.sha256(b"\0".join(contents)).hexdigest()
     if not are_sound(folder, recipe.parts):
         with own_folder_errors(folder), taking_turns(folder.with_name(f".lock-{folder.name[:16]}")):
             if not are_sound(folder, recipe.parts):  # another process may have built it
                 make(recipe, folder)
     return folder
-
-
-def digest(recipe: BuildRecipe) -> str:
-    """Digest of everything that the result depends on: commands, compiler, sources. Not of where they lie."""
-
-    def contents() -> Iterator[bytes]:
-        yield recipe.compiler.encode()
-        yield from (text.encode() for pair in recipe.texts for text in pair)
-        for argument in (argument for step in recipe.steps for argument in step):
-            yield argument.replace(str(recipe.sources), "{sources}").replace(sys.executable, "python").encode()
-        for path in sorted(recipe.inputs):
-            yield path.relative_to(recipe.sources).as_posix().encode() + b"\0" + path.read_bytes()
-
-    return hashlib.sha256(b"\0".join(contents())).hexdigest()
 
 
 def make(recipe: BuildRecipe, folder: Path) -> None:
@@ -165,3 +178,266 @@ def make(recipe: BuildRecipe, folder: Path) -> None:
             sync(out / part)
         note_digests(out, recipe.parts)
         take_place(out, folder)
+
+
+LIBC = frozenset(
+    re.findall(
+        r"\w+",
+        "__libc_init __cxa_atexit __errno __stack_chk_fail _exit abort calloc clock_gettime close dup dup2 fclose"
+        " fflush fgetc fgets fopen fork fprintf fputc fread free fsync fwrite getpagesize getpid getppid kill lseek"
+        " malloc memcmp memcpy memmove memset mincore mmap munmap nanosleep open pipe poll posix_fadvise"
+        " posix_memalign prctl pread pthread_mutex_lock pthread_mutex_unlock putchar puts qsort read setenv signal"
+        " snprintf strcmp strerror strlen strncmp strstr strtoll strtoull unlink vsnprintf waitpid write",
+    )
+)
+"""Functions of libc.so, all in bionic since API level 21 or earlier."""
+
+LIBC_DATA = frozenset({"stdin", "stdout", "stderr"})
+"""Variables of libc.so, each a pointer; since API level 23."""
+
+LIBDL = frozenset({"dlopen", "dlsym", "dlerror"})
+
+STUBS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "libc.so": (LIBC, LIBC_DATA),
+    "libdl.so": (LIBDL, frozenset()),
+}
+"""SONAME to the functions and variables that a program may take from it."""
+
+PAGE = 0x4000
+"""16 KB, as devices of Android 15 and later may have; right for 4 KB ones too."""
+
+LD_EMULATION = {"arm64-v8a": "aarch64linux", "x86_64": "elf_x86_64"}
+ZIG_ARCH = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
+
+COMPILE_FLAGS = (
+    "-std=c11", "-O2", "-fPIE", "-fno-sanitize=undefined", "-fno-stack-protector", "-nostdlibinc",
+    "-Werror=implicit-function-declaration",
+)  # fmt: skip
+
+LINK_FLAGS = (
+    "-pie", "--no-undefined", "--dynamic-linker=/system/bin/linker64", "--hash-style=gnu", "--build-id=sha1",
+    "--eh-frame-hdr", "--enable-new-dtags", "--no-rosegment", "--as-needed", "--gc-sections",
+    "-z", "now", "-z", "relro", "-z", "noexecstack", "-z", "text",
+    "-z", f"max-page-size={PAGE}", "-z", f"common-page-size={PAGE}", "--strip-debug",
+)  # fmt: skip
+"""As the NDK links; --no-rosegment since unwinders before API level 29 do not know a read-only segment of its own."""
+
+ARM64_LINK_FLAGS = ("--fix-cortex-a53-843419",)
+
+
+FORBIDDEN_NAME = re.compile(
+    r"__ubsan_|__emutls_|__tls_get_addr|__aarch64_|__libc_start_main|__errno_location|__assert_fail|__stdio|GLIBC_"
+    r"|__.*(tf|ti)\d"
+)
+"""Names of compiler run-time helpers and of other C libraries."""
+
+RELOCATIONS = {"arm64-v8a": {257, 1025, 1026, 1027}, "x86_64": {1, 6, 7, 8}}
+"""ABS64, GLOB_DAT, JUMP_SLOT, RELATIVE: no copies, no thread-locals, no indirect functions."""
+
+
+ElfRule = tuple[str, Callable[[Elf], bool]]
+"""What must hold of a program, and its test."""
+
+
+def _segments(elf: Elf, kind: int) -> list[Segment]:
+    return [segment for segment in elf.segments if segment.type == kind]
+
+
+def _relro_ends_on_page(elf: Elf) -> bool:
+    ends = [segment.address + segment.memory_size for segment in _segments(elf, PT_GNU_RELRO)]
+    return bool(ends) and all(end % PAGE == 0 for end in ends)
+
+
+def _has_android_note(elf: Elf) -> bool:
+    levels = [note[:4] for name, kind, note in elf.notes if (name, kind) == ("Android", 1)]
+    return len(levels) == 1 and 21 <= int.from_bytes(levels[0], "little") <= 99
+
+
+PROGRAM_RULES: tuple[ElfRule, ...] = (
+    (
+        "64 bits, position-independent, for arm64-v8a or x86_64",
+        lambda elf: (elf.bits, elf.type) == (64, 3) and elf.abi in RELOCATIONS,
+    ),
+    (
+        "section headers are there: linker64 checks them",
+        lambda elf: 0 < elf.section_names_index < elf.section_count,
+    ),
+    ("the interpreter is /system/bin/linker64", lambda elf: elf.interpreter == "/system/bin/linker64"),
+    (
+        "segments are aligned to 16 KB",
+        lambda elf: all(s.alignment == PAGE and (s.address - s.offset) % PAGE == 0 for s in _segments(elf, PT_LOAD)),
+    ),
+    (
+        "no segment is writable and executable",
+        lambda elf: not any(segment.flags & 3 == 3 for segment in _segments(elf, PT_LOAD)),
+    ),
+    (
+        "the stack is not executable",
+        lambda elf: {segment.flags & 1 for segment in _segments(elf, PT_GNU_STACK)} == {0},
+    ),
+    ("the part that is read-only after relocation ends on a 16 KB page", _relro_ends_on_page),
+    ("no thread-local storage: it needs API level 29", lambda elf: not _segments(elf, PT_TLS)),
+    (
+        "needs libc.so, and of others libdl.so and libm.so at most",
+        lambda elf: {"libc.so"} <= set(elf.needed) <= {"libc.so", "libdl.so", "libm.so"},
+    ),
+    ("everything is bound at the start", lambda elf: elf.tag("flags") == 8 and elf.tag("flags_1") == 0x08000001),
+    ("has a gnu hash table", lambda elf: elf.tag("gnu_hash") is not None),
+    (
+        "no tag that old linkers do not know",
+        lambda elf: all(elf.tag(name) is None for name in ("textrel", "rpath", "runpath", "relr", "android_relr")),
+    ),
+    ("relocations are of the plain kinds", lambda elf: elf.relocations <= RELOCATIONS.get(elf.abi, set())),
+    (
+        "no helper of a compiler or of another C library",
+        lambda elf: not any(FORBIDDEN_NAME.match(name) for name in elf.undefined),
+    ),
+    ("exports nothing", lambda elf: not any(section for _, section in elf.symbols)),
+    ("has the Android note with an API level", _has_android_note),
+    ("has a build-id", lambda elf: any((name, kind) == ("GNU", 3) for name, kind, _ in elf.notes)),
+)
+
+STUB_RULES: tuple[ElfRule, ...] = (
+    ("takes from the system what the allow-list has", lambda elf: elf.undefined <= LIBC | LIBC_DATA | LIBDL),
+    ("wants no symbol versions", lambda elf: elf.tag("verneed") is None),
+)
+"""Beside PROGRAM_RULES for programs linked against our stubs; the NDK's have versions and more helpers."""
+
+
+def broken_rules(elf: Elf, *, stubs: bool) -> list[str]:
+    """What keeps an Android program from running on every device from API level 27 on; empty when nothing does."""
+    return [text for text, holds in (*PROGRAM_RULES, *(STUB_RULES if stubs else ())) if not holds(elf)]
+
+
+SOURCES = Path(__file__).parent / "probe"
+HOST = "host"
+PROBE = "probe"
+DEFAULT_API_LEVEL = 27
+
+NDK_TRIPLES = {
+    "arm64-v8a": "aarch64-linux-android",
+    "armeabi-v7a": "armv7a-linux-androideabi",
+    "x86": "i686-linux-android",
+    "x86_64": "x86_64-linux-android",
+}
+"""ABI to the prefix of the NDK's compilers."""
+
+LINUX_TARGETS: dict[str, tuple[str, ...]] = {
+    "linux-x86_64": ("-target", "x86_64-linux-gnu.2.28"),
+    "linux-aarch64": ("-target", "aarch64-linux-gnu.2.28"),
+    "linux-armel": ("-target", "arm-linux-gnueabi.2.28", "-mcpu=cortex_a7"),
+}
+"""Our name to zig's options; glibc 2.28 is what the newest wheels of onnxruntime want. armel passes floats in general
+registers, as Android's armeabi-v7a does."""
+
+TARGETS = (HOST, *NDK_TRIPLES, *LINUX_TARGETS)
+
+
+def build_probe(target: str = HOST, *, api_level: int = DEFAULT_API_LEVEL, flags: Sequence[str] = ()) -> Path:
+    """The probe for a target (`host`, an Android ABI, one of `LINUX_TARGETS`), built unless it is in the cache.
+
+    `flags` go to the compiler. Raises UnavailableError without a compiler, RunnerError when it fails.
+    """
+    return built(find_recipe(target, api_level, tuple(flags))) / PROBE
+
+
+def find_recipe(target: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
+    """The first way to build for a target that this machine has; raises UnavailableError, SpecError."""
+    arguments = (*STANDARD, "-O2", *flags, "-o", "{out}/probe", *map(str, units()))
+    if target == HOST:
+        return host_recipe(PROBE, arguments, SOURCES)
+    if target in LINUX_TARGETS:
+        options = ("cc", *LINUX_TARGETS[target], "-fno-sanitize=undefined")
+        return _recipe(zig_version(), (*_zig(target), *options, *arguments, "-s", "-ldl", "-lpthread"))
+    if target not in NDK_TRIPLES:
+        raise SpecError(f"unknown target {target!r}", remedy=f"use one of: {', '.join(TARGETS)}")
+    if not 21 <= api_level <= 99:
+        raise SpecError(f"API level {api_level} does not exist", remedy="use 27 or higher; NNAPI needs 27")
+    ndk = os.environ.get("ANDROID_NDK_HOME") or os.environ.get("ANDROID_NDK_ROOT")
+    return _ndk_recipe(Path(ndk), target, api_level, arguments) if ndk else _stub_recipe(target, api_level, flags)
+
+
+def units() -> list[Path]:
+    """The probe's translation units, each with a header of its name but probe.c, which has `main`."""
+    return sorted(SOURCES.glob("*.c"))
+
+
+def _recipe(
+    compiler: str, *steps: Command, stubs: bool | None = None, texts: tuple[tuple[str, str], ...] = ()
+) -> BuildRecipe:
+    """A recipe of the probe for another system; `stubs` says by which rules a program for Android is judged."""
+
+    def judge(folder: Path) -> None:
+        if broken := broken_rules(read_elf(folder / PROBE), stubs=bool(stubs)):
+            raise RunnerError(
+                "the probe was built, but not as Android wants it",
+                why="; ".join(f"does not hold: {rule}" for rule in broken),
+                remedy="use another release of ziglang or of the NDK",
+            )
+
+    return BuildRecipe(
+        what=f"the {PROBE}",
+        place=PROBE,
+        parts=(PROBE,),
+        compiler=compiler,
+        steps=steps,
+        sources=SOURCES,
+        inputs=tuple(SOURCES.rglob("*.[ch]")),
+        texts=texts,
+        judge=None if stubs is None else judge,
+    )
+
+
+def _zig(target: str) -> tuple[str, ...]:
+    if zig := zig_command():
+        return zig
+    raise UnavailableError(
+        f"no compiler for {target}",
+        why="the package ziglang is not installed" + (", and ANDROID_NDK_HOME is not set" * (target in NDK_TRIPLES)),
+        remedy="pip install ziglang" + (", or set ANDROID_NDK_HOME to an NDK" * (target in NDK_TRIPLES)),
+    )
+
+
+def _ndk_recipe(ndk: Path, abi: str, api_level: int, arguments: Command) -> BuildRecipe:
+    compilers = sorted(ndk.glob(f"toolchains/llvm/prebuilt/*/bin/{NDK_TRIPLES[abi]}{api_level}-clang"))
+    if not compilers:
+        raise UnavailableError(
+            f"the NDK has no compiler for {abi} at API level {api_level}",
+            where=str(ndk),
+            remedy="point ANDROID_NDK_HOME at an NDK of r21 or later, or unset it to build with ziglang",
+        )
+    page = f"-Wl,-z,max-page-size={PAGE},-z,common-page-size={PAGE}"
+    link = ("-fPIE", "-pie", page, "-Wl,--build-id=sha1", "-Wl,-z,now", "-Wl,--strip-debug", "-ldl")
+    compiler = str(compilers[0])
+    stubs = False if abi in LD_EMULATION else None  # the rules are for 64 bits
+    return _recipe(compiler_identity(compiler), (compiler, *arguments, *link), stubs=stubs)
+
+
+def _stub_recipe(abi: str, api_level: int, flags: tuple[str, ...]) -> BuildRecipe:
+    if abi not in LD_EMULATION:
+        raise UnavailableError(
+            f"no compiler for {abi}",
+            why="ziglang alone builds for arm64-v8a and x86_64; the NDK is needed for 32 bits",
+            remedy="set ANDROID_NDK_HOME to an NDK",
+        )
+    zig = _zig(abi)
+    compiler = (*zig, "cc", "-target", f"{ZIG_ARCH[abi]}-linux-android")
+    include = (*STANDARD, *COMPILE_FLAGS, "-isystem", str(SOURCES / "android/include"), *flags)
+    sources = [*units(), SOURCES / "android/start.c"]
+    joined = ("-r", "-nostdlib", "-o", "{work}/probe.o")
+    compiled = (*compiler, *include, f"-DPROBE_API_LEVEL={api_level}", *joined, *map(str, sources))
+    steps: list[Command] = [compiled]
+    texts = []
+    for name, (functions, variables) in STUBS.items():  # libraries that have the names and nothing behind them
+        code = [f".globl {symbol}\n.type {symbol},%function\n{symbol}:" for symbol in sorted(functions)]
+        data = [
+            f".globl {symbol}\n.type {symbol},%object\n.size {symbol},8\n{symbol}: .quad 0"
+            for symbol in sorted(variables)
+        ]
+        texts.append((f"{name}.s", "\n".join([".text", *code, ".data", *data, ""])))
+        steps.append((*compiler, "-c", f"{{work}}/{name}.s", "-o", f"{{work}}/{name}.o"))
+        steps.append((*zig, "ld.lld", "-shared", "-soname", name, "-o", f"{{work}}/{name}", f"{{work}}/{name}.o"))
+    extra = ARM64_LINK_FLAGS if abi == "arm64-v8a" else ()
+    link = ("ld.lld", "-m", LD_EMULATION[abi], *LINK_FLAGS, *extra, "-o", "{out}/probe")
+    steps.append((*zig, *link, "{work}/probe.o", *(f"{{work}}/{name}" for name in STUBS)))
+    return _recipe(zig_version(), *steps, stubs=True, texts=tuple(texts))

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.build import HOST, build_probe
 from device_runner.device import DeviceFacts, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi
-from device_runner.probe.build import HOST, build_probe
 from device_runner.result import Failure, FailureKind, Mark, RunResult
 from device_runner.run import missing_input
 from device_runner.spec import RunSpec

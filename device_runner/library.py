@@ -62,63 +62,21 @@ class LibraryFacts(msgspec.Struct, frozen=True, kw_only=True):
 _FACTS: dict[str, LibraryFacts] = {}
 
 
-def read_facts(path: Path) -> LibraryFacts:
-    """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
-    digest = sha256(path)
-    if digest not in _FACTS:
-        _FACTS[digest] = _read_facts(path, digest)
-    return msgspec.structs.replace(_FACTS[digest], path=str(path))
-
-
-def android_facts(path: Path, abi: str) -> LibraryFacts:
-    """As `read_facts`, of Android's library for an ABI; raises UnavailableError for any other, naming what it is."""
-    facts = read_facts(path)
-    if facts.system != "android":
-        raise UnavailableError(
-            f"this is no Android {LIBRARY}",
-            where=str(path),
-            why="it was not built for Android: it does not need Android's libc.so",
-            remedy=f"give an AAR, or {LIBRARY} from one",
-        )
-    return of_abi(facts, abi)
-
-
-def linux_facts(path: Path, abi: str) -> LibraryFacts:
-    """As `android_facts`, of a library for Linux with glibc."""
-    facts = read_facts(path)
-    if facts.system != "linux":
-        raise UnavailableError(
-            f"this is no {LIBRARY} for Linux",
-            where=str(path),
-            why=f"it was built for {facts.system}",
-            remedy=f"give wheel:RELEASE, jvm:RELEASE, or {LIBRARY} from one (`android-host:` runs Android's)",
-        )
-    return of_abi(facts, abi)
-
-
-def of_abi(facts: LibraryFacts, abi: str) -> LibraryFacts:
-    """The facts, when they are of that ABI; raises UnavailableError else."""
-    if facts.abi != abi:
-        raise UnavailableError(
-            f"this library is for {facts.abi}, not for {abi}",
-            where=facts.path,
-            why=f"a process there runs {abi} only",
-            remedy=f"give a library or an archive that has {abi}",
-        )
-    return facts
-
-
 def _whole_elf(content: bytes) -> Elf:
     elf = parse_elf(content)
     end = max((part.offset + part.file_size for part in elf.segments if part.type == PT_LOAD), default=0)
     if end > len(content):
         raise NotElf(f"the file is cut off: {len(content)} of at least {end} bytes are there")
-    if not any(symbol.name == "OrtGetApiBase" and symbol.section for symbol in elf.symbols):
+    if not any(name == "OrtGetApiBase" and section for name, section in elf.symbols):
         raise NotElf("it does not export OrtGetApiBase")
     return elf
 
 
-def _read_facts(path: Path, digest: str) -> LibraryFacts:
+def read_facts(path: Path) -> LibraryFacts:
+    """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
+    digest = sha256(path)
+    if digest in _FACTS:
+        return msgspec.structs.replace(_FACTS[digest], path=str(path))
     content = path.read_bytes()
     try:
         elf = _whole_elf(content)
@@ -135,9 +93,10 @@ def _read_facts(path: Path, digest: str) -> LibraryFacts:
     # providers by their source folder or their own function
     folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)} | {CPU}
     functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
+    known = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
     release = re.search(rb"\0VERS_(\d+\.\d+\.\d+)\0", content)
     commit = re.search(rb"git-commit-id=([0-9a-f]{7,40})", content)
-    return LibraryFacts(
+    _FACTS[digest] = LibraryFacts(
         path=str(path),
         sha256=digest,
         size_bytes=len(content),
@@ -146,13 +105,24 @@ def _read_facts(path: Path, digest: str) -> LibraryFacts:
         release=release[1].decode("ascii") if release else "",
         commit=commit[1].decode("ascii") if commit else "",
         kind=kind,
-        providers=tuple(
-            sorted(row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
-        ),
+        providers=tuple(sorted(known)),
         page_bytes=elf.page_bytes,
         needed=elf.needed,
         imports=tuple(sorted(elf.undefined)),
     )
+    return _FACTS[digest]
+
+
+def of_abi(facts: LibraryFacts, abi: str) -> LibraryFacts:
+    """The facts, when they are of that ABI; raises UnavailableError else."""
+    if facts.abi != abi:
+        raise UnavailableError(
+            f"this library is for {facts.abi}, not for {abi}",
+            where=facts.path,
+            why=f"a process there runs {abi} only",
+            remedy=f"give a library or an archive that has {abi}",
+        )
+    return facts
 
 
 MACHINES = {"arm64-v8a": "aarch64", "x86_64": "x86_64"}
@@ -227,21 +197,6 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         raise UnavailableError(
             "this archive cannot be unpacked", where=str(path), why=str(error), remedy="fetch or build it again"
         ) from error
-
-
-def library_member(path: Path, abi: str) -> bytes:
-    """The library of an ABI in an archive: read by its exact name, so no path can lead out."""
-    with _opened(path) as archive:
-        members = library_members(archive.namelist())
-        if abi not in members:
-            raise UnavailableError(
-                f"this archive has no {LIBRARY} for {abi}",
-                where=str(path),
-                why=f"it has {', '.join(sorted(members))}" if members else "it is no package of ONNX Runtime",
-                remedy=f"build the package with {abi} too (settings: build_abis), or use a phone (adb:SERIAL)",
-            )
-        check_unpacked(archive.getinfo(members[abi]), MAX_BYTES)
-        return archive.read(members[abi])
 
 
 GROUP = "com.microsoft.onnxruntime"
@@ -344,11 +299,27 @@ class Library:
 
     def android(self) -> LibraryFacts:
         """As `facts`, of a library that was built for Android; raises UnavailableError for any other."""
-        return android_facts(self.path, self.abi)
+        facts = read_facts(self.path)
+        if facts.system != "android":
+            raise UnavailableError(
+                f"this is no Android {LIBRARY}",
+                where=str(self.path),
+                why="it was not built for Android: it does not need Android's libc.so",
+                remedy=f"give an AAR, or {LIBRARY} from one",
+            )
+        return of_abi(facts, self.abi)
 
     def linux(self) -> LibraryFacts:
         """As `android`, of a library that was built for Linux."""
-        return linux_facts(self.path, self.abi)
+        facts = read_facts(self.path)
+        if facts.system != "linux":
+            raise UnavailableError(
+                f"this is no {LIBRARY} for Linux",
+                where=str(self.path),
+                why=f"it was built for {facts.system}",
+                remedy=f"give wheel:RELEASE, jvm:RELEASE, or {LIBRARY} from one (`android-host:` runs Android's)",
+            )
+        return of_abi(facts, self.abi)
 
 
 def resolve(text: str, abi: str = "x86_64") -> Library:
@@ -361,7 +332,19 @@ def resolve(text: str, abi: str = "x86_64") -> Library:
     if is_archive(archive):
         path = library_folder() / "unpacked" / sha256(archive) / abi / LIBRARY
         if not are_sound(path.parent, [path.name]):
-            _write(path, library_member(archive, abi))
+            with _opened(archive) as opened:
+                members = library_members(opened.namelist())
+                if abi not in members:
+                    raise UnavailableError(
+                        f"this archive has no {LIBRARY} for {abi}",
+                        where=str(archive),
+                        why=f"it has {', '.join(sorted(members))}" if members else "it is no package of ONNX Runtime",
+                        remedy=f"build the package with {abi} too (settings: build_abis), or use a phone (adb:SERIAL)",
+                    )
+                # Read by its exact name, so no path can lead out.
+                check_unpacked(opened.getinfo(members[abi]), MAX_BYTES)
+                content = opened.read(members[abi])
+            _write(path, content)
             with own_folder_errors(path):
                 note_digests(path.parent, [path.name])
     return Library(text=text, archive=archive, path=path, abi=abi)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from device_runner.build import build_probe
 from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, zones_celsius
 from device_runner.errors import SpecError, UnavailableError
 from device_runner.failures import explain
@@ -30,7 +31,6 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
-from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.result import Conditions, Failure, FailureKind, RunResult
 from device_runner.run import Fetch, ProbeDevice, missing_input

@@ -3,7 +3,6 @@
 import fcntl
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -39,79 +38,64 @@ ONNX Runtime itself ignores it for a path.
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 
 
-@dataclass(frozen=True, slots=True)
-class OptionRule:
-    """What is not possible, why, and what to do; `broken` takes the options, and in `DEVICE_RULES` a device's facts."""
-
-    broken: Callable[..., bool]
-    reason: str
-    remedy: str
+OptionRule = tuple[Callable[..., bool], str, str]
+"""Whether options (and in `DEVICE_RULES` a device's facts) break it, why that is not possible, and what to do."""
 
 
-def _wrong_affinities(options: RunOptions) -> bool:
-    """One group less than threads: the calling thread is the first and stays where it is (facts of 1.14 and later)."""
-    text = options.session_config.get(AFFINITY_KEY)
-    return text is not None and len(text.split(";")) != options.intra_op_threads - 1
+def _cores(options: RunOptions) -> set[int]:
+    return {int(number) for number in re.findall(r"\d{1,9}", options.session_config.get(AFFINITY_KEY, ""))}
 
 
-def _unreadable_affinities(options: RunOptions) -> bool:
-    """What ONNX Runtime's own parser refuses: anything but `1,2;3-4`, numbers from 1."""
-    text = options.session_config.get(AFFINITY_KEY)
-    return text is not None and (not AFFINITIES.fullmatch(text) or 0 in _cores(text))
-
-
-def _cores(affinities: str | None) -> set[int]:
-    return {int(number) for number in re.findall(r"\d{1,9}", affinities or "")}
-
-
-def _bad_block_base(options: RunOptions) -> bool:
-    """Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured)."""
-    text = options.session_config.get(BLOCK_KEY)
-    return text is not None and not re.fullmatch(r"0*[1-9]\d{0,8}", text)
-
-
-RULES = (
-    OptionRule(
+RULES: tuple[OptionRule, ...] = (
+    (
         lambda o: {NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED} <= set(o.flags),
         "CPU_DISABLED and CPU_ONLY contradict each other: NNAPI refuses the session",
         "give one of the two flags",
     ),
-    OptionRule(
+    (
         lambda o: bool(o.flags) and not provider_named(o.provider).has_flags,
         "flags are NNAPI's; this provider takes provider_options",
         "remove the flags, or ask for nnapi",
     ),
-    OptionRule(
+    (
         lambda o: bool(o.provider_options) and not provider_named(o.provider).has_options,
         "this provider has no options of its own",
         "remove provider_options; NNAPI has flags, the CPU has threads and session_config",
     ),
-    OptionRule(
+    (
         lambda o: o.provider == CPU and o.session_config.get(FALLBACK_KEY) == "1",
         f"{FALLBACK_KEY} forbids the CPU, which is what was asked for",
         "remove the key, or ask for an accelerator",
     ),
-    OptionRule(
+    (
         lambda o: o.inter_op_threads > 1 and o.execution_mode is not ExecutionMode.PARALLEL,
         "inter-op threads are used in parallel execution mode only",
         "set execution_mode to parallel, or leave inter_op_threads at 0",
     ),
-    OptionRule(
-        _unreadable_affinities,
+    (
+        # What ONNX Runtime's own parser refuses: anything but `1,2;3-4`, numbers from 1.
+        lambda o: (
+            (text := o.session_config.get(AFFINITY_KEY)) is not None
+            and (not AFFINITIES.fullmatch(text) or 0 in _cores(o))
+        ),
         f"{AFFINITY_KEY} cannot be read",
         "write cores from 1 on: `,` or `-` between those of a thread, `;` between threads, as in 2;3-4",
     ),
-    OptionRule(
-        _wrong_affinities,
+    (
+        # One group less than threads: the calling thread is the first and stays where it is (1.14 and later).
+        lambda o: (
+            (text := o.session_config.get(AFFINITY_KEY)) is not None and len(text.split(";")) != o.intra_op_threads - 1
+        ),
         f"{AFFINITY_KEY} needs one group fewer than intra_op_threads",
         "set intra_op_threads, and give that many groups less one, with ; between",
     ),
-    OptionRule(
-        _bad_block_base,
+    (
+        # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).
+        lambda o: not re.fullmatch(r"0*[1-9]\d{0,8}", o.session_config.get(BLOCK_KEY, "1")),
         f"{BLOCK_KEY} takes a whole number above 0",
         "write 4, as ONNX Runtime's documentation advises, or leave it out",
     ),
-    OptionRule(
+    (
         lambda o: any(not key or len(key) > 1024 for key in o.session_config),
         "a session config key is empty or longer than 1024 characters",
         "check session_config",
@@ -124,20 +108,16 @@ def _below(facts: DeviceFacts, level: int) -> bool:
     return facts.platform == "android" and 0 < facts.api_level < level
 
 
-def _flag_too_new(flag: NnapiFlag) -> Callable[[RunOptions, DeviceFacts], bool]:
-    return lambda options, facts: flag in options.flags and _below(facts, NNAPI_DEVICES_API_LEVEL)
-
-
 def _bounds(provider: ExecutionProvider) -> Iterator[OptionRule]:
     """Where a provider is not available, by its row of the registry."""
-    if home := provider.home:
-        yield OptionRule(
-            lambda o, d: o.provider == provider.name and d.platform in home.never_on,
-            f"{provider.title} is {home.owner}'s: {home.instead}",
-            home.remedy,
+    if provider.excluded:
+        yield (
+            lambda o, d: o.provider == provider.name and provider.never_on(d.platform),
+            f"{provider.title} is {provider.owner}'s: {provider.instead}",
+            provider.remedy,
         )
     if lowest := provider.min_api_level:
-        yield OptionRule(
+        yield (
             lambda o, d: o.provider == provider.name and _below(d, lowest),
             f"API {{api_level}}: {provider.title} needs {lowest}",
             f"use a device with API level {lowest} or higher, or leave {provider.name} out",
@@ -146,25 +126,23 @@ def _bounds(provider: ExecutionProvider) -> Iterator[OptionRule]:
 
 DEVICE_RULES: tuple[OptionRule, ...] = (
     *(rule for provider in PROVIDERS.values() for rule in _bounds(provider)),
-    OptionRule(
+    (
         lambda o, d: o.provider == NNAPI and d.nnapi is False,
         "this device has no NNAPI",
         "use another device, or leave nnapi out",
     ),
-    OptionRule(
-        _flag_too_new(NnapiFlag.USE_NCHW),
+    (
+        lambda o, d: NnapiFlag.USE_NCHW in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
         "API {api_level}: USE_NCHW needs 29",
         "leave the flag out on this device",
     ),
-    OptionRule(
-        lambda o, d: (
-            bool(d.core_max_mhz) and max(_cores(o.session_config.get(AFFINITY_KEY)), default=0) > len(d.core_max_mhz)
-        ),
+    (
+        lambda o, d: bool(d.core_max_mhz) and max(_cores(o), default=0) > len(d.core_max_mhz),
         "this device has {cores} cores, and affinities name one beyond: ONNX Runtime would not say so",
         "name cores from 1 to {cores}",
     ),
-    OptionRule(
-        _flag_too_new(NnapiFlag.CPU_DISABLED),
+    (
+        lambda o, d: NnapiFlag.CPU_DISABLED in o.flags and _below(d, NNAPI_DEVICES_API_LEVEL),
         "API {api_level}: CPU_DISABLED needs 29, and is ignored below",
         "leave the flag out on this device",
     ),
@@ -174,25 +152,20 @@ DEVICE_RULES: tuple[OptionRule, ...] = (
 
 def illegal(options: RunOptions) -> Failure | None:
     """Why these options make no sense anywhere; None when they do."""
-    for rule in RULES:
-        if rule.broken(options):
-            return Failure(
-                kind=FailureKind.BAD_OPTIONS, message=rule.reason, cause="the options contradict", remedy=rule.remedy
-            )
+    for broken, reason, remedy in RULES:
+        if broken(options):
+            kind = FailureKind.BAD_OPTIONS
+            return Failure(kind=kind, message=reason, cause="the options contradict", remedy=remedy)
     return None
 
 
 def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
     """Why these options cannot run on this device (`wrong_device`) or anywhere (`bad_options`); None when they can."""
-    for rule in DEVICE_RULES:
-        if rule.broken(options, facts):
-            words = {"platform": facts.platform, "api_level": facts.api_level, "cores": len(facts.core_max_mhz)}
-            return Failure(
-                kind=FailureKind.WRONG_DEVICE,
-                message=rule.reason.format_map(words),
-                cause=facts.name,
-                remedy=rule.remedy.format_map(words),
-            )
+    words = {"platform": facts.platform, "api_level": facts.api_level, "cores": len(facts.core_max_mhz)}
+    for broken, reason, remedy in DEVICE_RULES:
+        if broken(options, facts):
+            text, remedy = reason.format_map(words), remedy.format_map(words)
+            return Failure(kind=FailureKind.WRONG_DEVICE, message=text, cause=facts.name, remedy=remedy)
     return illegal(options)
 
 
@@ -278,15 +251,24 @@ class Denied(Struct, frozen=True, kw_only=True):
     seen_at: str
 
 
+def _values(options: RunOptions) -> set[tuple[str, str, str]]:
+    """The parts with their values."""
+    values = set()
+    for name, key in parts(options):
+        field = getattr(options, name)
+        values.add((name, key, str(field[key]) if isinstance(field, dict) else "" if key else str(field)))
+    return values
+
+
 def denial(
     facts: DeviceFacts, options: RunOptions, entries: Iterable[Denied], model_sha256: str = ""
 ) -> Failure | None:
     """Why these options are not to be tried on that device: an entry all of whose parts they have. None to go on."""
-    values = set(_values(options))
+    values = _values(options)
     for entry in entries:
         same = entry.devices == class_of(facts) and entry.options.provider == options.provider
         meant = entry.model_sha256 in (None, model_sha256)
-        if same and meant and set(_values(entry.options)) <= values:
+        if same and meant and _values(entry.options) <= values:
             return Failure(
                 kind=FailureKind.DENIED,
                 message=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level},"
@@ -295,15 +277,6 @@ def denial(
                 remedy="remove the entry from the deny list to try again",
             )
     return None
-
-
-def _values(options: RunOptions) -> list[tuple[str, str, str]]:
-    """The parts with their values."""
-    values = []
-    for name, key in parts(options):
-        field = getattr(options, name)
-        values.append((name, key, str(field[key]) if isinstance(field, dict) else "" if key else str(field)))
-    return values
 
 
 def read_denied(path: Path) -> list[Denied]:
@@ -326,12 +299,10 @@ def add_denied(path: Path, entry: Denied) -> list[Denied]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        entries = [known for known in read_denied(path) if _subject(known) != _subject(entry)] + [entry]
+        subject = (entry.devices, entry.options, entry.model_sha256)
+        known = (row for row in read_denied(path) if (row.devices, row.options, row.model_sha256) != subject)
+        entries = [*known, entry]
         part = path.with_name(path.name + ".part")
         part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
         part.replace(path)
     return entries
-
-
-def _subject(entry: Denied) -> tuple[DeviceClass, RunOptions, str | None]:
-    return entry.devices, entry.options, entry.model_sha256

@@ -53,23 +53,23 @@ def _unsayable(texts: dict[str, str]) -> bool:
     return keys or any(re.search(r"\s", value) or not value for value in texts.values())
 
 
-RULES = (
-    OptionRule(
+RULES: tuple[OptionRule, ...] = (
+    (
         lambda o: o.provider not in TAKEN_PROVIDERS,
         "onnxruntime_perf_test has no such provider",
         f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",
     ),
-    OptionRule(
+    (
         lambda o: _unsayable(o.session_config) or _unsayable(o.provider_options),
         "onnxruntime_perf_test takes no blanks in options, no empty ones, and no | in keys",
         "write the value without them, or leave perf_test out",
     ),
-    OptionRule(
+    (
         lambda o: o.provider == "xnnpack" and bool(o.provider_options),
         "onnxruntime_perf_test gives XNNPACK as many threads as the session has, and takes no options for it",
         "set threads, or leave perf_test out",
     ),
-    OptionRule(
+    (
         lambda o: o.provider == "xnnpack" and o.session_config.get(SPINNING_KEY) == "1",
         "onnxruntime_perf_test always stops spinning for XNNPACK",
         "set spinning to false, or leave perf_test out",
@@ -95,10 +95,10 @@ Execute = Callable[[list[str]], FinishedProcess]
 
 def refusal(spec: RunSpec) -> Failure | None:
     """Why a spec cannot be run by it; None when it can."""
-    rule = next((rule for rule in RULES if rule.broken(spec.options)), None)
     cause = "the probe can do this, onnxruntime_perf_test cannot"
-    if rule:
-        return Failure(kind=FailureKind.BAD_OPTIONS, message=rule.reason, cause=cause, remedy=rule.remedy)
+    for broken, reason, remedy in RULES:
+        if broken(spec.options):
+            return Failure(kind=FailureKind.BAD_OPTIONS, message=reason, cause=cause, remedy=remedy)
     odd = [name for name in spec.dimensions if ":" in name or not name]
     if odd and not spec.inputs:
         text = f"onnxruntime_perf_test takes no dimension of the name {odd[0]!r}"
@@ -160,30 +160,23 @@ def _dropped(spec: RunSpec) -> int:
 
 def tensor_proto(tensor: TensorFile, data: bytes) -> bytes:
     """ONNX's TensorProto: dims (field 1), data_type (2), name (8) and raw_data (9) of onnx.proto."""
+
+    def varint(number: int) -> bytes:
+        digits = bytearray()
+        while number > 0x7F:
+            digits.append(number & 0x7F | 0x80)
+            number >>= 7
+        return bytes([*digits, number])
+
     name = tensor.name.encode()
-    dims = b"".join(b"\x08" + _varint(size) for size in tensor.shape)
-    head = dims + b"\x10" + _varint(ONNX_CODES[tensor.dtype])
-    return head + b"\x42" + _varint(len(name)) + name + b"\x4a" + _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    data = bytearray()
-    while number > 0x7F:
-        data.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*data, number])
+    dims = b"".join(b"\x08" + varint(size) for size in tensor.shape)
+    head = dims + b"\x10" + varint(ONNX_CODES[tensor.dtype])
+    return head + b"\x42" + varint(len(name)) + name + b"\x4a" + varint(len(data)) + data
 
 
 def to_result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
     """What it printed, as a result; `exact` when it was told to count runs, all of which must then be there."""
-    result = _result(spec, device, ended, exact=exact)
-    failure = implausible(spec, result)
-    return without_measurement(spec, device, failure) if failure else result
-
-
-def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) -> RunResult:
-    failure = _failure(spec, ended)
-    if failure:
+    if failure := _failure(spec, ended):
         return without_measurement(spec, device, failure)
     times = _times(ended.csv)
     load = _number(r"Session creation time cost: (\S+) s", ended.stdout)
@@ -194,7 +187,13 @@ def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) 
     warmup = find_warmup(times) if spec.warmup == AUTO else WarmUp(inferences=_dropped(spec), why="as asked for")
     latencies_ns = times[warmup.inferences :] or times[-1:]
     log = tuple(line for line in ended.stderr.splitlines() if line.strip())
-    return RunResult(
+    marks = {
+        Mark.PERF_TEST: True,
+        Mark.SHORT: len(latencies_ns) < spec.min_runs,
+        Mark.UNSETTLED: not warmup.settled,
+        Mark.CPU_FALLBACK: spec.options.provider != "cpu" and fell_back(log),
+    }
+    result = RunResult(
         spec_id=spec.id,
         device=device,
         status=Status.OK,
@@ -206,18 +205,10 @@ def _result(spec: RunSpec, device: str, ended: FinishedProcess, *, exact: bool) 
         memory_peak_bytes=round(_number(r"Peak working set size: (\S+) bytes", ended.stdout) or 0),
         profile_file=ended.profile,
         log=log,
-        marks=tuple(_marks(spec, latencies_ns, warmup, log)),
+        marks=tuple(mark for mark, applies in marks.items() if applies),
     )
-
-
-def _marks(spec: RunSpec, latencies_ns: tuple[int, ...], warmup: WarmUp, log: tuple[str, ...]) -> Iterator[Mark]:
-    yield Mark.PERF_TEST
-    if len(latencies_ns) < spec.min_runs:
-        yield Mark.SHORT
-    if not warmup.settled:
-        yield Mark.UNSETTLED
-    if spec.options.provider != "cpu" and fell_back(log):
-        yield Mark.CPU_FALLBACK
+    untrue = implausible(spec, result)
+    return without_measurement(spec, device, untrue) if untrue else result
 
 
 def _times(csv: str) -> tuple[int, ...] | None:

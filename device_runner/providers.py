@@ -19,16 +19,6 @@ NNAPI_DEVICES_API_LEVEL: Final = 29
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderHome:
-    """Whose systems a provider belongs to, and the platforms that can never have it; `instead` may name {platform}."""
-
-    owner: str
-    never_on: frozenset[str]
-    instead: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionProvider:
     """What a run with an execution provider is.
 
@@ -37,7 +27,8 @@ class ExecutionProvider:
     `function` ends the name of a C function of its own, OrtSessionOptionsAppendExecutionProvider_FUNCTION; `java` is
     the method of Java's SessionOptions. `nhwc` says whether it has layouts changed to channels last at load; None where
     that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
-    it, by `name`.
+    it, by `name`. Platforms in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may
+    name {platform}; `remedy` what to do.
     """
 
     name: str
@@ -50,7 +41,10 @@ class ExecutionProvider:
     has_options: bool = True
     nhwc: bool | None = None
     min_api_level: int = 0
-    home: ProviderHome | None = None
+    owner: str = ""
+    excluded: frozenset[str] = frozenset()
+    instead: str = ""
+    remedy: str = ""
     perf_test: bool = False
 
     @property
@@ -60,7 +54,7 @@ class ExecutionProvider:
 
     def never_on(self, platform: str) -> bool:
         """Whether no device of a platform can have it."""
-        return self.home is not None and platform in self.home.never_on
+        return platform in self.excluded
 
 
 _ROWS = (
@@ -70,10 +64,8 @@ _ROWS = (
     ExecutionProvider(
         name=NNAPI, title="NNAPI", ort_name="NnapiExecutionProvider", function="Nnapi", java="addNnapi",
         has_flags=True, has_options=False, nhwc=True, min_api_level=NNAPI_API_LEVEL, perf_test=True,
-        home=ProviderHome(
-            owner="Android", never_on=frozenset({"ios", "macos"}), instead="{platform} has CoreML",
-            remedy="run it on a phone with Android, or ask for coreml",
-        ),
+        owner="Android", excluded=frozenset({"ios", "macos"}), instead="{platform} has CoreML",
+        remedy="run it on a phone with Android, or ask for coreml",
     ),
     ExecutionProvider(
         name="xnnpack", title="XNNPACK", ort_name="XnnpackExecutionProvider", appended="XNNPACK", java="addXnnpack",
@@ -82,10 +74,8 @@ _ROWS = (
     ExecutionProvider(
         name="coreml", title="CoreML", ort_name="CoreMLExecutionProvider", appended="CoreML", function="CoreML",
         java="addCoreML", nhwc=False, perf_test=True,
-        home=ProviderHome(
-            owner="Apple", never_on=frozenset({"android", "linux"}), instead="not on {platform}",
-            remedy="run it on a Mac or an iPhone",
-        ),
+        owner="Apple", excluded=frozenset({"android", "linux"}), instead="not on {platform}",
+        remedy="run it on a Mac or an iPhone",
     ),
     ExecutionProvider(
         name="qnn", title="QNN", ort_name="QNNExecutionProvider", appended="QNN", java="addQnn", nhwc=True,

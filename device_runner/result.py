@@ -3,7 +3,7 @@
 import math
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import accumulate, pairwise
@@ -290,51 +290,36 @@ OVERTIME_NS = 30_000_000_000
 
 def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
     """A `garbage` failure for numbers and outputs that no run of the spec can give; None for a result to keep."""
-    reasons = "; ".join((*_of_times(spec, result), *_of_outputs(spec, result)))
+    reasons = []
+    if result.status is Status.OK:
+        bins = result.sustained.bins if result.sustained else ()
+        total = sum((*result.latencies_ns, *result.warmup_ns, result.load_ns, result.first_run_ns))
+        total += sum(each.total_ns for each in bins)
+        if total > spec.timeout_seconds * 1e9 + OVERTIME_NS:
+            reasons.append(f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s")
+        if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:
+            reasons.append(f"half of its {len(result.latencies_ns)} inferences took less than {FASTEST_NS} ns")
+        timed = bool(result.latencies_ns or bins or Mark.EMULATED in result.marks)
+        if not timed and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds)):
+            reasons.append("it ended well, and timed no inference")
+        if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):
+            reasons.append("a stretch of the sustained run whose median is not between its extremes")
+    tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
+    # An empty dimension counts as one: arrays of none may not be endless in another direction.
+    sizes = (math.prod(max(1, size) for size in each.shape) * ELEMENT_BYTES[each.dtype] for each in tensors)
+    if sum(sizes) > spec.outputs_limit_bytes:
+        reasons.append(f"outputs of more than {spec.outputs_limit_bytes} bytes, the most that this model has")
+    names = Counter(tensor.name for tensor in result.outputs) + Counter(tensor.file for tensor in tensors)
+    if twice := [name for name, count in names.items() if count > 1]:
+        reasons.append(f"an output twice: {twice[0][:100]!r}")
     if not reasons:
         return None
     return Failure(
         kind=FailureKind.GARBAGE,
-        message=f"the device reports what cannot be: {reasons}",
+        message=f"the device reports what cannot be: {'; '.join(reasons)}",
         cause="the device, its driver or the library is broken, or something answers in its place",
         remedy="run it again; if it stays, exclude this device and look at its log",
     )
-
-
-def _of_times(spec: RunSpec, result: RunResult) -> Iterator[str]:
-    if result.status is not Status.OK:
-        return
-    bins = result.sustained.bins if result.sustained else ()
-    total = sum((*result.latencies_ns, *result.warmup_ns, result.load_ns, result.first_run_ns))
-    total += sum(each.total_ns for each in bins)
-    if total > spec.timeout_seconds * 1e9 + OVERTIME_NS:
-        yield f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s"
-    if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:
-        yield f"half of its {len(result.latencies_ns)} inferences took less than {FASTEST_NS} ns"
-    untimed = Mark.EMULATED in result.marks
-    if (
-        not result.latencies_ns
-        and not bins
-        and not untimed
-        and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds))
-    ):
-        yield "it ended well, and timed no inference"
-    if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):
-        yield "a stretch of the sustained run whose median is not between its extremes"
-
-
-def _of_outputs(spec: RunSpec, result: RunResult) -> Iterator[str]:
-    tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
-    if sum(map(_extent, tensors)) > spec.outputs_limit_bytes:
-        yield f"outputs of more than {spec.outputs_limit_bytes} bytes, the most that this model has"
-    names = Counter(tensor.name for tensor in result.outputs) + Counter(tensor.file for tensor in tensors)
-    if twice := [name for name, count in names.items() if count > 1]:
-        yield f"an output twice: {twice[0][:100]!r}"
-
-
-def _extent(tensor: TensorFile) -> int:
-    """Bytes of a tensor, an empty dimension counted as one: arrays of none may not be endless in another direction."""
-    return math.prod(max(1, size) for size in tensor.shape) * ELEMENT_BYTES[tensor.dtype]
 
 
 FEWEST = 12
@@ -392,7 +377,12 @@ def change_point(values: Sequence[float]) -> int:
     scale = max((high - level) / 1.2816, deviation, LEAST_CHANGE / 20)
     over = [(value - level) / scale for value in logs[:middle]]
     allowance = max(0.5, LEAST_CHANGE / scale)
-    limit = LIMIT * _inflation([value - level for value in logs[middle:]])
+    # Values that follow their neighbours enlarge a sum of them, by (1 + r) / (1 - r) for a lag-1 r.
+    centred = [value - level for value in logs[middle:]]
+    square = sum(value * value for value in centred)
+    lag = sum(earlier * after for earlier, after in pairwise(centred)) / square if square else 0.0
+    lag = min(max(lag, 0.0), 0.9)
+    limit = LIMIT * (1 + lag) / (1 - lag)
     place = 0
     while (end := place + _highest(over[place:], allowance, limit)) > place:
         shift = median(over[place:end])
@@ -405,13 +395,3 @@ def _highest(over: Sequence[float], allowance: float, limit: float) -> int:
     clipped = (min(max(value - allowance, -CLIPPED), CLIPPED) for value in over)
     best = max(enumerate(accumulate(clipped), start=1), key=lambda item: item[1], default=(0, 0.0))
     return best[0] if best[1] > limit else 0
-
-
-def _inflation(centred: Sequence[float]) -> float:
-    """By how much values that follow their neighbours enlarge a sum of them: (1 + r) / (1 - r) for a lag-1 r."""
-    square = sum(value * value for value in centred)
-    if not square:
-        return 1.0
-    lag = sum(earlier * later for earlier, later in pairwise(centred)) / square
-    lag = min(max(lag, 0.0), 0.9)
-    return (1 + lag) / (1 - lag)

@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from device_runner.errors import UnavailableError
@@ -48,19 +47,6 @@ STATED = re.compile(r"""href=["'][^"'#]*?(onnxruntime-[^/"'#]+\.whl)#sha256=([0-
 
 SOURCE = "source.txt"
 """Beside a library: which indexes were asked for it."""
-
-
-class PipSettings(NamedTuple):
-    """Where pip looks (folders and indexes), and the certificates that it trusts, "" for the system's."""
-
-    folders: tuple[str, ...]
-    indexes: tuple[str, ...]
-    certificates: str
-
-    @property
-    def asked(self) -> str:
-        """All places by name, without passwords."""
-        return ", ".join(public_address(place) for place in (*self.folders, *self.indexes))
 
 
 def foreign_library(abi: str, version: str = "") -> Path:
@@ -96,10 +82,39 @@ def source_of(library: Path) -> str:
 
 
 def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
-    """The wheel in `folder`, and the places that were asked."""
-    pip = _pip()
-    settings = _settings(pip)
-    digests = _digests(release, machine, settings)
+    """The wheel in `folder`, and the places that were asked, without passwords."""
+    # The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none.
+    program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
+    pip = (program,) if program else (sys.executable, "-m", "pip")
+    folders, indexes, certificates = _pip_settings(pip)
+    asked = ", ".join(public_address(place) for place in (*folders, *indexes))
+
+    def unfetched(why: str) -> UnavailableError:
+        return UnavailableError(
+            f"the wheel of onnxruntime {release} for {machine} cannot be fetched",
+            where=asked,
+            why=why,
+            remedy="check the network, or name a library for the device with --library",
+        )
+
+    digests = list(_of_release(known_digests().items(), release, machine))
+    if not digests:  # what the indexes state, with a warning
+        for index in indexes:
+            try:
+                page = _page(f"{index.rstrip('/')}/onnxruntime/", certificates)
+            except (OSError, HTTPException, ValueError) as error:
+                raise unfetched(f"{public_address(index)}: {error}") from error
+            digests += _of_release(STATED.findall(html.unescape(page)), release, machine)
+        if not digests:
+            raise unfetched(
+                "the index has none of this release, or does not state the sha256 of its files: nothing can be checked"
+            )
+        log.warning(
+            "onnxruntime %s is newer than the releases whose sha256 ort-mobile knows: its wheel was compared with what "
+            "%s states, and with nothing else",
+            release,
+            asked,
+        )
     requirement = folder / "requirement.txt"
     requirement.write_text(" ".join([f"onnxruntime=={release}", *(f"--hash=sha256:{digest}" for digest in digests)]))
     platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
@@ -110,36 +125,12 @@ def _download(release: str, machine: str, folder: Path) -> tuple[Path, str]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise _unfetched(release, machine, settings, f"pip took longer than {SECONDS:.0f} s") from error
+        raise unfetched(f"pip took longer than {SECONDS:.0f} s") from error
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         last = [line.strip()[:300] for line in done.stderr.splitlines() if line.strip()][-2:]
-        raise _unfetched(release, machine, settings, "; ".join(last) or "no wheel")
-    return wheels[0], settings.asked
-
-
-def _digests(release: str, machine: str, settings: PipSettings) -> list[str]:
-    """What pip is to accept: the known digests of a release, else those that the indexes state, with a warning."""
-    known = list(_of_release(known_digests().items(), release, machine))
-    if known:
-        return known
-    stated: list[str] = []
-    for index in settings.indexes:
-        try:
-            page = _page(f"{index.rstrip('/')}/onnxruntime/", settings.certificates)
-        except (OSError, HTTPException, ValueError) as error:
-            raise _unfetched(release, machine, settings, f"{public_address(index)}: {error}") from error
-        stated += _of_release(STATED.findall(html.unescape(page)), release, machine)
-    if not stated:
-        why = "the index has none of this release, or does not state the sha256 of its files: nothing can be checked"
-        raise _unfetched(release, machine, settings, why)
-    log.warning(
-        "onnxruntime %s is newer than the releases whose sha256 ort-mobile knows: its wheel was compared with what %s "
-        "states, and with nothing else",
-        release,
-        settings.asked,
-    )
-    return stated
+        raise unfetched("; ".join(last) or "no wheel")
+    return wheels[0], asked
 
 
 def _of_release(files: Iterable[tuple[str, str]], release: str, machine: str) -> Iterator[str]:
@@ -163,14 +154,11 @@ def _page(address: str, certificates: str) -> str:
     return content.decode("utf-8", "replace")
 
 
-def _pip() -> tuple[str, ...]:
-    """The pip of this environment, else that on PATH: environments of uv and `venv --without-pip` have none."""
-    program = None if importlib.util.find_spec("pip") else shutil.which("pip3") or shutil.which("pip")
-    return (program,) if program else (sys.executable, "-m", "pip")
+def _pip_settings(pip: tuple[str, ...]) -> tuple[list[str], list[str], str]:
+    """The folders and indexes where `pip download` looks, and the certificates that it trusts ("": the system's).
 
-
-def _settings(pip: tuple[str, ...]) -> PipSettings:
-    """Where `pip download` looks: the environment's settings come before the command's, and these before pip's."""
+    The environment's settings come before the command's, and these before pip's.
+    """
     done = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, timeout=60, check=False)
     listed: dict[str, str] = {}
     for line in done.stdout.splitlines():
@@ -184,7 +172,7 @@ def _settings(pip: tuple[str, ...]) -> PipSettings:
 
     no_index = value_of("no-index") not in ([], ["0"], ["false"], ["no"], ["off"])
     indexes = [] if no_index else [*(value_of("index-url") or [INDEX]), *value_of("extra-index-url")]
-    return PipSettings(tuple(value_of("find-links")), tuple(indexes), "".join(value_of("cert")))
+    return value_of("find-links"), indexes, "".join(value_of("cert"))
 
 
 def _unpack(wheel: Path, target: Path) -> Path:
@@ -211,12 +199,3 @@ def _unpack(wheel: Path, target: Path) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return target
-
-
-def _unfetched(release: str, machine: str, settings: PipSettings, why: str) -> UnavailableError:
-    return UnavailableError(
-        f"the wheel of onnxruntime {release} for {machine} cannot be fetched",
-        where=settings.asked,
-        why=why,
-        remedy="check the network, or name a library for the device with --library",
-    )

@@ -23,6 +23,6 @@ def stand_in(folder: Path, behaviour: int) -> Path:
     """The program of stand_in_perf_test.c, compiled to behave so."""
     program = folder / f"onnxruntime_perf_test_{behaviour}"
     source = Path(__file__).with_name("stand_in_perf_test.c")
-    command = [*host_compiler().command, f"-DBEHAVIOUR={behaviour}", "-O1", "-o", str(program), str(source)]
+    command = [*host_compiler()[0], f"-DBEHAVIOUR={behaviour}", "-O1", "-o", str(program), str(source)]
     subprocess.run(command, check=True, timeout=60, capture_output=True)
     return program

@@ -32,14 +32,15 @@ from device_runner.adb.phone import (
     facts_or_reason,
     hold,
     lease_key,
+    log,
     read_conditions,
     read_facts,
     restore,
-    restore_quietly,
     take_lease,
 )
 from device_runner.adb.phone import SUFFIX as PROBE_SUFFIX
 from device_runner.adb.store import SLOWEST_BYTES_PER_SECOND, DeviceStore, NoSpace
+from device_runner.build import HOST, build_probe
 from device_runner.device import (
     GRACE_SECONDS,
     DeviceFacts,
@@ -66,7 +67,6 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
-from device_runner.probe.build import HOST, build_probe
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, status_of
@@ -334,26 +334,24 @@ class AdbDevice(ProbeDevice):
     def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
         """Set Android's fixed performance mode and keep the screen on, until it is closed; what it cannot do."""
         refused = []
+        wanted = []
         try:
             api_level = self._known_facts().api_level
             if fixed_performance and api_level < FIRST_FIXED_PERFORMANCE_API:
                 refused.append(f"no fixed performance mode: it needs API {FIRST_FIXED_PERFORMANCE_API}")
             elif fixed_performance:
-                refused.append(self._hold(FIXED_PERFORMANCE, "no fixed performance mode"))
+                wanted.append((FIXED_PERFORMANCE, "no fixed performance mode"))
             if screen_on:
-                refused.append(self._hold(SCREEN_ON, "the screen is not kept on"))
+                wanted.append((SCREEN_ON, "the screen is not kept on"))
+            for text, otherwise in wanted:
+                self._conditions_at = -CONDITIONS_AGE_SECONDS
+                self._held.append(text)
+                if refusal := hold(self.link, self._root, text):
+                    self._held.remove(text)
+                    refused.append(f"{otherwise}: {refusal}")
         except LinkError as error:
             refused.append(f"settings are as they were: {error}")
-        return [reason for reason in refused if reason]
-
-    def _hold(self, text: str, otherwise: str) -> str:
-        """Change a setting; "" or what that means that the device refuses."""
-        self._conditions_at = -CONDITIONS_AGE_SECONDS
-        self._held.append(text)
-        if refusal := hold(self.link, self._root, text):
-            self._held.remove(text)
-            return f"{otherwise}: {refusal}"
-        return ""
+        return refused
 
     @property
     def pushed_bytes(self) -> int:
@@ -377,7 +375,11 @@ class AdbDevice(ProbeDevice):
     def _give_back(self) -> None:
         """Restore its settings and remove the run folder."""
         if self._held:
-            restore_quietly(self.link, self._root)
+            try:
+                restore(self.link, self._root)
+            except LinkError as error:  # nobody can be told any more: the note on the device stays for the next time
+                text = "%s: settings could not be restored, and will be at the next start: %s"
+                log.warning(text, self.link.serial, error)
         with contextlib.suppress(LinkError, RunnerError):
             self.link.shell(script('rm -rf "$1"', self._folder), seconds=5.0)
 
@@ -472,7 +474,9 @@ class AdbDevice(ProbeDevice):
     def _looked_into(self, result: RunResult, failure: Failure) -> RunResult:
         """A crash with the device's crash log; for what files that are gone may cause, whether they are."""
         if failure.kind is FailureKind.CRASH:
-            return replace(result, log=(*result.log, *self._tombstone()))
+            with contextlib.suppress(LinkError):  # Android's crash log; other systems have none
+                output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
+                return replace(result, log=(*result.log, *tombstone(output.text, self._root)))
         if failure.kind in OF_MISSING_FILES:
             pushed = list(self._store.used)
             self._store.forget()  # cleaners of phones and their users empty /data/local/tmp
@@ -489,13 +493,6 @@ class AdbDevice(ProbeDevice):
         if before.charging:
             yield Mark.CHARGING
 
-    def _tombstone(self) -> tuple[str, ...]:
-        """What Android's crash log says of the last crash of ours; nothing where there is no such log."""
-        with contextlib.suppress(LinkError):
-            output = self.link.shell(("logcat", "-b", "crash", "-d", "-t", "400"), seconds=10.0)
-            return tombstone(output.text, self._root)
-        return ()
-
     def _known_tools(self, facts: DeviceFacts) -> Tools:
         self._tools = self._tools or default_tools(facts)
         return self._tools
@@ -503,16 +500,13 @@ class AdbDevice(ProbeDevice):
     def _known_facts(self) -> DeviceFacts:
         if self._facts is None:
             restore(self.link, self._root)
-            self._facts = self._looked_at(read_facts(self.link, self.name, self._root))
+            facts = read_facts(self.link, self.name, self._root)
+            if facts.nnapi is None:  # not known yet: a probe on it is asked
+                with contextlib.suppress(RunnerError, OSError):
+                    probe = self._store.put(self._known_tools(facts)[0], PROBE_SUFFIX)
+                    facts = read_facts(self.link, self.name, self._root, probe)
+            self._facts = facts
         return self._facts
-
-    def _looked_at(self, facts: DeviceFacts) -> DeviceFacts:
-        """Facts of a device whose NNAPI is not known yet, read again with the probe on it."""
-        if facts.nnapi is None:
-            with contextlib.suppress(RunnerError, LinkError, OSError):
-                probe = self._store.put(self._known_tools(facts)[0], PROBE_SUFFIX)
-                return read_facts(self.link, self.name, self._root, probe)
-        return facts
 
     def _found_again(self) -> DeviceFacts:
         """After a loss: join it again, make sure that it is the same one, and believe nothing of what was pushed."""

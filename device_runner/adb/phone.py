@@ -71,7 +71,17 @@ def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str
         nnapi = decode_json(answers.get("nnapi", "").encode("utf-8", "replace"), NnapiAnswer)
     probe = probe or next(iter(answers.get("probe", "").splitlines()), "")
     if nnapi is None and probe.startswith(f"{root}/store/"):
-        nnapi = _ask(link, root, probe)
+        # A driver's crash or hang ends a child of the probe. That counts as an answer without devices, noted on the
+        # device: who asked again would meet the same. A probe that failed before it had opened NNAPI says nothing of
+        # the device, and nothing is noted.
+        request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
+        with contextlib.suppress(LinkError):
+            output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
+            answer = decode_answer(output.stdout)
+            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.found):
+                named = answer.nnapi.devices if answer.status is Status.OK else ()
+                nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
+                link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
     if nnapi is None:
         return facts
     devices = tuple(
@@ -85,24 +95,6 @@ def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str
         if facts.api_level >= NNAPI_DEVICES_API_LEVEL
     )
     return msgspec.structs.replace(facts, nnapi=nnapi.found, nnapi_devices=devices)
-
-
-def _ask(link: Link, root: str, probe: str) -> NnapiAnswer | None:
-    """The probe's answer, noted on the device; None when there is none.
-
-    A driver's crash or hang ends a child of the probe. That counts as an answer without devices: who asked again would
-    meet the same. A probe that failed before it had opened NNAPI says nothing of the device, and nothing is noted.
-    """
-    request = encode_inspection(limit_seconds=ASK_SECONDS, watch_stdin=True)
-    with contextlib.suppress(LinkError):
-        output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
-        answer = decode_answer(output.stdout)
-        if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.found):
-            named = answer.nnapi.devices if answer.status is Status.OK else ()
-            nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
-            link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
-            return nnapi
-    return None
 
 
 PROPERTIES = (
@@ -323,14 +315,6 @@ def restore(link: Link, root: str) -> None:
         log.warning("%s: settings could not be restored, and will be tried again: %s", link.serial, words)
 
 
-def restore_quietly(link: Link, root: str) -> None:
-    """As `restore`, where nobody can be told any more that the device is gone: the note stays for the next time."""
-    try:
-        restore(link, root)
-    except LinkError as error:
-        log.warning("%s: settings could not be restored, and will be at the next start: %s", link.serial, error)
-
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]?):\d+")
@@ -343,14 +327,6 @@ def lease_key(server: Server, serial: str) -> str:
     if here and not OF_ONE_SERVER.fullmatch(serial):
         return serial
     return f"{'127.0.0.1' if here else server.host}:{server.port} {serial}"
-
-
-def _locked(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:
@@ -366,9 +342,13 @@ def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:
         file = path.open("a+b")
     with contextlib.ExitStack() as opened:
         opened.callback(file.close)
-        while not _locked(file):
+        locked = False
+        while not locked:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = True
             why = f"process {path.read_text(errors='replace')[:20] or 'unknown'} of this computer runs on it"
-            if not waiting(why):
+            if not locked and not waiting(why):
                 remedy = "wait for it (--wait SECONDS), or end that process"
                 raise UnavailableError(f"{name} is in use", why=why, remedy=remedy)
         opened.pop_all()

@@ -51,15 +51,11 @@ BUFFER = 8 * 1024 * 1024
 """Bytes of a file that are held in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """The pieces of a file in order: where each ends (int64), and the first 8 bytes of its sha256 (uint64).
+Pieces = tuple["np.ndarray", "np.ndarray"]
+"""The pieces of a file in order: where each ends (int64), and the first 8 bytes of its sha256 (uint64).
 
-    Whoever puts a file together checks the digest of the whole, so 64 bits are enough here.
-    """
-
-    ends: "np.ndarray"
-    digests: "np.ndarray"
+Whoever puts a file together checks the digest of the whole, so 64 bits are enough here.
+"""
 
 
 def usual_bytes(size: int) -> int:
@@ -69,26 +65,23 @@ def usual_bytes(size: int) -> int:
 
 def pieces_of(path: Path, usual: int) -> Pieces:
     """The pieces of a file, remembered by its digest. Raises OSError."""
+    import numpy as np
+
     with _CUTTING:  # devices in other threads wait instead of doing the same work
         key = (sha256(path), usual)
         if key not in _PIECES:
-            _PIECES[key] = _find_pieces(path, usual)
+            sizes, digests = [0], [b""]
+            for piece in read_pieces(path, usual):
+                sizes.append(len(piece))
+                digests.append(hashlib.sha256(piece).digest()[:8])
+            ends = np.cumsum(sizes, dtype=np.int64)[1:]
+            _PIECES[key] = ends, np.frombuffer(b"".join(digests), "<u8")
         return _PIECES[key]
 
 
 _CUTTING = threading.Lock()
 
 _PIECES: dict[tuple[str, int], Pieces] = {}
-
-
-def _find_pieces(path: Path, usual: int) -> Pieces:
-    import numpy as np
-
-    sizes, digests = [0], [b""]
-    for piece in read_pieces(path, usual):
-        sizes.append(len(piece))
-        digests.append(hashlib.sha256(piece).digest()[:8])
-    return Pieces(np.cumsum(sizes, dtype=np.int64)[1:], np.frombuffer(b"".join(digests), "<u8"))
 
 
 def read_pieces(path: Path, usual: int) -> Iterator[memoryview]:
@@ -109,34 +102,20 @@ def cut(data: bytes, usual: int, *, last: bool) -> list[int]:
 
     Where a piece ends depends on nothing but the bytes from its start to WINDOW behind its greatest length.
     """
-    limits = _Limits(data, usual)
+    shortest, longest = int(usual * SHORTEST), usual * LONGEST
+    places = _high_places(data, TOP - TOP // (usual - shortest))
     ends: list[int] = []
     start = 0
-    while len(data) - start >= limits.longest + WINDOW:
-        start = limits.end(start)
-        ends.append(start)
-    while last and start < len(data):
-        start = limits.end(start)
+    while start < len(data) and (last or len(data) - start >= longest + WINDOW):
+        at = bisect.bisect_left(places, start + shortest)
+        if at < len(places) and places[at] <= start + longest:
+            start = places[at]
+        elif start + longest + WINDOW > len(data):
+            start = len(data)
+        else:
+            start = _highest_place(data, start + shortest, start + longest)
         ends.append(start)
     return ends
-
-
-class _Limits:
-    """Where pieces may end in some bytes."""
-
-    def __init__(self, data: bytes, usual: int) -> None:
-        self.shortest, self.longest = int(usual * SHORTEST), usual * LONGEST
-        self._data = data
-        self._ends = _high_places(data, TOP - TOP // (usual - self.shortest))
-
-    def end(self, start: int) -> int:
-        """Where the piece that starts there ends."""
-        at = bisect.bisect_left(self._ends, start + self.shortest)
-        if at < len(self._ends) and self._ends[at] <= start + self.longest:
-            return self._ends[at]
-        if start + self.longest + WINDOW > len(self._data):
-            return len(self._data)
-        return _highest_place(self._data, start + self.shortest, start + self.longest)
 
 
 def _hashes(data: bytes, start: int, stop: int) -> "Iterator[tuple[int, np.ndarray]]":
@@ -180,66 +159,71 @@ GROWTH_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SharedBytes:
-    """Bytes `start` to `end` of a file are those of another (by its number) from `offset` on."""
+class PatchStep:
+    """The bytes `start` to `end` of a file: those of another from `offset` on, by its number, or its own (None)."""
 
     start: int
     end: int
-    source: int
-    offset: int
+    source: int | None = None
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return self.end - self.start
 
 
-def find_same(path: Path, sources: Sequence[Path]) -> list[SharedBytes]:
+def find_same(path: Path, sources: Sequence[Path]) -> list[PatchStep]:
     """What a file has in common with others, in its order, without overlaps. Raises OSError."""
     usual = usual_bytes(path.stat().st_size)
-    wanted = pieces_of(path, usual)
-    others = _Others([pieces_of(source, usual) for source in sources])
-    return _grown(path, sources, list(_runs(wanted, others)))
+    runs = list(_runs(pieces_of(path, usual), [pieces_of(source, usual) for source in sources]))
+    grown: list[PatchStep] = []
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for number, run in enumerate(runs):
+            # With the equal bytes before and behind it: what lies between pieces of small tensors is much in all.
+            following = runs[number + 1].start if number + 1 < len(runs) else size
+            most_before = min(run.start - (grown[-1].end if grown else 0), run.offset, GROWTH_BYTES)
+            most_behind = min(following - run.end, GROWTH_BYTES)
+            with sources[run.source or 0].open("rb") as source:
+                before = _count_equal(
+                    _read(file, run.start - most_before, most_before)[::-1],
+                    _read(source, run.offset - most_before, most_before)[::-1],
+                )
+                behind = _count_equal(
+                    _read(file, run.end, most_behind), _read(source, run.offset + run.size, most_behind)
+                )
+            grown.append(PatchStep(run.start - before, run.end + behind, run.source, run.offset - before))
+    return grown
 
 
-class _Others:
-    """The pieces of several files, one after another: a place is a number of one of them."""
+def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
+    """Runs of pieces that another file has in the same order; of several the longest.
 
-    def __init__(self, files: Sequence[Pieces]) -> None:
-        import numpy as np
+    The pieces of the others are looked at one after another: a place is a number of one of them.
+    """
+    import numpy as np
 
-        self._files = files
-        self._limits = np.cumsum([0, *(len(file.ends) for file in files)]).tolist()
-        self._digests = np.concatenate([np.empty(0, np.uint64), *(file.digests for file in files)])
-        self._order = np.argsort(self._digests, kind="stable")
-
-    def ranks(self, digests: "np.ndarray") -> "tuple[np.ndarray, np.ndarray]":
-        """The ranks at which pieces with these digests are: the first, and one behind the last; equal for none."""
-        first = self._digests.searchsorted(digests, "left", self._order)
-        return first, self._digests.searchsorted(digests, "right", self._order)
-
-    def likely(self, first: int, behind: int, expected: int) -> set[int]:
-        """Of the places at some ranks (periodic weights have many) the first, and the next from an expected one on."""
-        places = self._order[first:behind]
-        following = min(int(places.searchsorted(expected)), len(places) - 1)
-        return {int(places[0]), int(places[following])}
-
-    def count_same(self, place: int, digests: "np.ndarray") -> int:
-        """How many pieces of one file, from a place on, have these digests."""
-        limit = self._limits[bisect.bisect_right(self._limits, place)]
-        return _run_length(digests, self._digests[place:limit])
-
-    def find(self, place: int) -> tuple[int, int]:
-        """The number of the file, and where in it the piece begins."""
-        number = bisect.bisect_right(self._limits, place) - 1
-        return number, _start(self._files[number], place - self._limits[number])
-
-
-def _runs(wanted: Pieces, others: _Others) -> Iterator[SharedBytes]:
-    """Runs of pieces that another file has in the same order; of several the longest."""
-    first, behind = others.ranks(wanted.digests)
+    ends, digests = wanted
+    limits = np.cumsum([0, *(len(file[0]) for file in others)]).tolist()
+    known = np.concatenate([np.empty(0, np.uint64), *(file[1] for file in others)])
+    order = np.argsort(known, kind="stable")
+    first, behind = known.searchsorted(digests, "left", order), known.searchsorted(digests, "right", order)
     at, expected = 0, 0
     for index in (first < behind).nonzero()[0].tolist():
         if index < at:
             continue
-        places = others.likely(first[index], behind[index], expected + index - at)
-        count, place = max((others.count_same(place, wanted.digests[index:]), place) for place in places)
-        yield SharedBytes(_start(wanted, index), int(wanted.ends[index + count - 1]), *others.find(place))
+        # Of the places with this digest (periodic weights have many) the first, and the next from the expected one on.
+        places = order[first[index] : behind[index]]
+        following = min(int(places.searchsorted(expected + index - at)), len(places) - 1)
+        likely = {int(places[0]), int(places[following])}
+        count, place = max(
+            (_run_length(digests[index:], known[place : limits[bisect.bisect_right(limits, place)]]), place)
+            for place in likely
+        )
+        number = bisect.bisect_right(limits, place) - 1
+        offset = _start(others[number], place - limits[number])
+        yield PatchStep(_start(wanted, index), int(ends[index + count - 1]), number, offset)
         at, expected = index + count, place + count
 
 
@@ -258,32 +242,7 @@ def _run_length(first: "np.ndarray", second: "np.ndarray") -> int:
 
 
 def _start(pieces: Pieces, index: int) -> int:
-    return int(pieces.ends[index - 1]) if index else 0
-
-
-def _grown(path: Path, sources: Sequence[Path], runs: Sequence[SharedBytes]) -> list[SharedBytes]:
-    """Runs with the equal bytes before and behind them: what lies between pieces of small tensors is much in all."""
-    grown: list[SharedBytes] = []
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        for number, run in enumerate(runs):
-            with sources[run.source].open("rb") as source:
-                before = _equal_before(file, source, run, grown[-1].end if grown else 0)
-                following = runs[number + 1].start if number + 1 < len(runs) else size
-                behind = _equal_behind(file, source, run, following)
-            grown.append(SharedBytes(run.start - before, run.end + behind, run.source, run.offset - before))
-    return grown
-
-
-def _equal_before(file: BinaryIO, source: BinaryIO, run: SharedBytes, limit: int) -> int:
-    size = min(run.start - limit, run.offset, GROWTH_BYTES)
-    before, source_before = (_read(opened, at - size, size) for opened, at in ((file, run.start), (source, run.offset)))
-    return _count_equal(before[::-1], source_before[::-1])
-
-
-def _equal_behind(file: BinaryIO, source: BinaryIO, run: SharedBytes, limit: int) -> int:
-    size = min(limit - run.end, GROWTH_BYTES)
-    return _count_equal(_read(file, run.end, size), _read(source, run.offset + run.end - run.start, size))
+    return int(pieces[0][index - 1]) if index else 0
 
 
 def _read(file: BinaryIO, at: int, size: int) -> bytes:
@@ -315,38 +274,28 @@ READ_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PatchStep:
-    """The next bytes of a file: from a place of another file (its name), or its own ("")."""
-
-    source: str
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Patch:
-    """How a file comes of others; `head` is what the probe reads (probe/pieces.h), the bytes of own steps follow it."""
+    """How a file comes of others; `head` is what the probe reads (probe/pieces.h), the bytes of own steps follow it.
+
+    `sources` are the names on the device of the files that it takes from.
+    """
 
     path: Path
     steps: tuple[PatchStep, ...]
     head: bytes
+    sources: frozenset[str]
 
     @property
     def size(self) -> int:
         """Bytes that are to be pushed."""
-        return len(self.head) + sum(step.size for step in self.steps if not step.source)
-
-    @property
-    def sources(self) -> set[str]:
-        """Names of the files that it takes from."""
-        return {step.source for step in self.steps if step.source}
+        return len(self.head) + sum(step.size for step in self.steps if step.source is None)
 
     def chunks(self) -> Iterator[bytes]:
         """What is to be pushed, part by part. Raises OSError."""
         yield self.head
         with self.path.open("rb") as file:
             for step in self.steps:
-                if step.source:
+                if step.source is not None:
                     file.seek(step.size, 1)
                     continue
                 for start in range(0, step.size, READ_BYTES):
@@ -358,26 +307,23 @@ def find_patch(path: Path, sources: dict[str, Path]) -> Patch | None:
 
     Raises OSError.
     """
-    size = path.stat().st_size
+    size, names = path.stat().st_size, list(sources)
     if size < SMALLEST_BYTES or not sources:
         return None
-    steps = tuple(find_steps(path, sources))
-    lines = [f"copy {step.source} {step.offset} {step.size}" if step.source else f"data {step.size}" for step in steps]
-    head = "\n".join(["ort-mobile pieces 1", f"size {size}", *lines, "end", ""]).encode()
-    patch = Patch(path, steps, head)
-    return patch if patch.size <= WORTH * size else None
-
-
-def find_steps(path: Path, sources: dict[str, Path]) -> Iterator[PatchStep]:
-    """The steps that give a file. Raises OSError."""
-    names, end = list(sources), 0
-    for same in find_same(path, list(sources.values())):
+    steps: list[PatchStep] = []
+    lines, end, used = [], 0, set()
+    for same in (*find_same(path, list(sources.values())), PatchStep(size, size)):
         if same.start > end:
-            yield PatchStep("", end, same.start - end)
-        yield PatchStep(names[same.source], same.offset, same.end - same.start)
+            steps.append(PatchStep(end, same.start))
+            lines.append(f"data {same.start - end}")
+        if same.source is not None:
+            steps.append(same)
+            lines.append(f"copy {names[same.source]} {same.offset} {same.size}")
+            used.add(names[same.source])
         end = same.end
-    if path.stat().st_size > end:
-        yield PatchStep("", end, path.stat().st_size - end)
+    head = "\n".join(["ort-mobile pieces 1", f"size {size}", *lines, "end", ""]).encode()
+    patch = Patch(path, tuple(steps), head, frozenset(used))
+    return patch if patch.size <= WORTH * size else None
 
 
 RESERVE_BYTES = 64 * 1024 * 1024
@@ -529,26 +475,25 @@ class DeviceStore:
             if output.code == 0:
                 return True
             logger.warning("%s: %s was joined wrong (%s)", self._link.serial, path, output.stderr[-200:])
-            self._remove_broken(file for file in files if file.name in patch.sources)
+            for file in files:  # one of those that it takes from may not be whole (any more)
+                if file.name in patch.sources and not self._is_whole(file.name, file.size):
+                    logger.warning("%s: %s is broken on the device, and goes", self._link.serial, file.name)
+                    self._known.discard(file.name)
+                    self._link.shell(script(REMOVE, self._folder, file.name))
         return False
 
     def _patch(self, path: Path, name: str, files: Iterable[StoredFile]) -> Patch | None:
         """How the file comes of others that the device has and this computer too: used before, or beside it."""
         suffix = name.removeprefix(digest_of(name))
         names = {file.name: file.size for file in files if file.size >= SMALLEST_BYTES}
+        sizes, local = set(names.values()), dict(self._local)
         with contextlib.suppress(OSError):  # of the file itself, pushing says it
-            beside = [other for other in path.parent.iterdir() if other.suffix == path.suffix]
-            local = self._local | named(beside, suffix, set(names.values()))
+            for other in path.parent.iterdir():
+                with contextlib.suppress(OSError):
+                    if other.suffix == path.suffix and other.stat().st_size in sizes:
+                        local[sha256(other) + suffix] = other
             return find_patch(path, {name: local[name] for name in names if name in local})
         return None
-
-    def _remove_broken(self, files: Iterable[StoredFile]) -> None:
-        """Remove those that are not whole (any more)."""
-        for file in files:
-            if not self._is_whole(file.name, file.size):
-                logger.warning("%s: %s is broken on the device, and goes", self._link.serial, file.name)
-                self._known.discard(file.name)
-                self._link.shell(script(REMOVE, self._folder, file.name))
 
     def _send(self, parts: Iterable[bytes], name: str, size: int) -> None:
         try:
@@ -603,16 +548,6 @@ def digest_of(name: str) -> str:
 def part_name() -> str:
     """A name for what is not whole yet."""
     return f".part-{secrets.token_hex(8)}"
-
-
-def named(paths: Iterable[Path], suffix: str, sizes: set[int]) -> dict[str, Path]:
-    """Files by the names that they have in a store, those that have one of these sizes and can be read."""
-    files = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            if path.stat().st_size in sizes:
-                files[sha256(path) + suffix] = path
-    return files
 
 
 def read_parts(path: Path) -> Iterator[bytes]:

@@ -7,11 +7,10 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-from device_runner.build import BuildRecipe, Command, Compiler, built, host_compiler, zig_command, zig_version
+from device_runner.build import LINUX_TARGETS, BuildRecipe, Command, built, host_compiler, zig_command, zig_version
 from device_runner.errors import UnavailableError
 from device_runner.host_device import HOST_ABIS, Processor, default_abi, find_processor
 from device_runner.local import machine_abi
-from device_runner.probe.build import LINUX_TARGETS
 
 TABLE = Path(__file__).with_name("symbols.txt")
 VERSIONED = frozenset({"libdl.so", "libm.so", "libc.so"})
@@ -40,23 +39,17 @@ class Symbol:
 
 def parse_table(text: str) -> tuple[Symbol, ...]:
     """Symbols in the order of the table; raises ValueError for a line or a name that cannot be right."""
-    symbols = [symbol for line in text.splitlines() for symbol in _parse_line(line)]
-    names = Counter((symbol.name, symbol.machine) for symbol in symbols)
-    twice = sorted({name for (name, _), count in names.items() if count > 1})
-    if twice:
+    symbols = []
+    for line in text.splitlines():
+        how, library, *names = line.partition("#")[0].split() or ("", "")
+        machine, _, how = how.rpartition(":")
+        for name in names:
+            symbol, _, size = name.partition(":")
+            symbols.append(Symbol(symbol, library, How(how), int(size or 0), machine))
+    names_met = Counter((symbol.name, symbol.machine) for symbol in symbols)
+    if twice := sorted({name for (name, _), count in names_met.items() if count > 1}):
         raise ValueError(f"listed twice: {', '.join(twice)}")
     return tuple(symbols)
-
-
-def _parse_line(line: str) -> Iterable[Symbol]:
-    words = line.partition("#")[0].split()
-    if not words:
-        return
-    how, library, *names = words
-    machine, _, how = how.rpartition(":")
-    for name in names:
-        symbol, _, size = name.partition(":")
-        yield Symbol(symbol, library, How(how), int(size or 0), machine)
 
 
 @lru_cache(maxsize=1)
@@ -119,7 +112,23 @@ def assembler(symbols: tuple[Symbol, ...], jumps: Jumps) -> str:
     """Source text of one shim library's thunks and objects."""
     parts = ['  .section .note.GNU-stack,"",%progbits', "  .text"]
     for symbol in symbols:
-        parts += _object(symbol) if symbol.how is How.OBJECT else _function(symbol, jumps)
+        name, inner, exported = symbol.name, ADAPTER + symbol.name, []
+        if symbol.library in VERSIONED:  # the code stands under another name, which is exported with the version
+            name = PRIVATE + symbol.name
+            exported = [f"  .symver {name}, {symbol.name}@LIBC"]
+        if symbol.how is How.OBJECT:  # zero bytes under two names: the exported one, and the one that adapters fill
+            for label in (name, inner):
+                parts += [f"  .globl {label}", f"  .type {label}, %object", f"  .size {label}, {symbol.size_bytes}"]
+            parts += [f"  .hidden {inner}", "  .bss", "  .p2align 4", f"{name}:", f"{inner}:"]
+            parts += [f"  .zero {symbol.size_bytes}", "  .text", *exported]
+            continue
+        parts += [f"  .globl {name}", f"  .type {name}, %function"]
+        if symbol.how is How.PASS:
+            jump = jumps[0].format(target=symbol.name)
+        else:
+            jump = jumps[1].format(target=inner)
+            parts.append(f"  .hidden {inner}")
+        parts += ["  .p2align 4", f"{name}:", f"  {jump}", f"  .size {name}, .-{name}", *exported]
     return "\n".join(parts) + "\n"
 
 
@@ -129,34 +138,6 @@ def version_script(symbols: tuple[Symbol, ...]) -> str:
     names = "; ".join(symbol.name for symbol in symbols)
     head = "LIBC {" if any(symbol.library in VERSIONED for symbol in symbols) else f"{{\n  global: {names};"
     return f"{head}\n{hidden}\n}};\n"
-
-
-def _function(symbol: Symbol, jumps: Jumps) -> list[str]:
-    exported, lines = _exported(symbol)
-    jump = jumps[symbol.how is not How.PASS]
-    target = symbol.name if symbol.how is How.PASS else ADAPTER + symbol.name
-    hidden = [] if symbol.how is How.PASS else [f"  .hidden {target}"]
-    body = ["  .p2align 4", f"{exported}:", "  " + jump.format(target=target), f"  .size {exported}, .-{exported}"]
-    return [f"  .globl {exported}", f"  .type {exported}, %function", *hidden, *body, *lines]
-
-
-def _object(symbol: Symbol) -> list[str]:
-    """Zero bytes under two names: the exported one, and the hidden one that the adapters fill."""
-    exported, lines = _exported(symbol)
-    inner = ADAPTER + symbol.name
-    labels = [
-        f"  .globl {name}\n  .type {name}, %object\n  .size {name}, {symbol.size_bytes}" for name in (exported, inner)
-    ]
-    body = ["  .bss", "  .p2align 4", f"{exported}:", f"{inner}:", f"  .zero {symbol.size_bytes}", "  .text"]
-    return [*labels, f"  .hidden {inner}", *body, *lines]
-
-
-def _exported(symbol: Symbol) -> tuple[str, list[str]]:
-    """Name that the code stands under, and the line that exports it with its version."""
-    if symbol.library not in VERSIONED:
-        return symbol.name, []
-    private = PRIVATE + symbol.name
-    return private, [f"  .symver {private}, {symbol.name}@LIBC"]
 
 
 SOURCES = Path(__file__).parent
@@ -175,29 +156,12 @@ ADAPTERS: dict[str, tuple[str, ...]] = {
 """Shim library to its sources in shims/."""
 
 FLAGS = (
-    "-std=c11",
-    "-O3",
-    "-fPIC",
-    "-Wall",
-    "-Wextra",
-    "-Wno-psabi",
-    "-Wno-unused-command-line-argument",
+    *("-std=c11", "-O3", "-fPIC", "-Wall", "-Wextra", "-Wno-psabi", "-Wno-unused-command-line-argument"),
     "-s",  # as the probe: ziglang compiles its C library's parts, for five seconds, once with symbols and once without
 )
 SHIM_FLAGS = ("-fno-builtin", "-D_FORTIFY_SOURCE=0")
 """Adapters must call what they name, not what a compiler makes of it."""
 LINK = ("-shared", "-Wl,-z,now", "-lm", "-ldl", "-lpthread")
-
-
-def cross_compiler(abi: str) -> Compiler:
-    """The package ziglang for another processor's Linux; raises UnavailableError where it is not installed."""
-    if zig := zig_command():
-        return Compiler((*zig, "cc", *LINUX_TARGETS[HOST_ABIS[abi].probe], "-fno-sanitize=undefined"), zig_version())
-    raise UnavailableError(
-        f"no compiler for {abi}",
-        why="the package ziglang is not installed; cc builds for this computer only",
-        remedy="pip install ziglang (it is in the extra `android`), or use x86_64",
-    )
 
 
 def build_host(processor: Processor | None = None) -> Path:
@@ -206,13 +170,20 @@ def build_host(processor: Processor | None = None) -> Path:
     Raises UnavailableError on another system or without a compiler, RunnerError when the compiler fails.
     """
     abi = (processor or find_processor(default_abi())).abi
+    machine = HOST_ABIS[abi].machine
     if abi == machine_abi():
         otherwise = "; `local` and `adb:SERIAL` need none of the shims"
-        compiler = host_compiler(" for the shims of android-host", otherwise)
+        compiler, identity = host_compiler(" for the shims of android-host", otherwise)
+    elif zig := zig_command():
+        compiler = (*zig, "cc", *LINUX_TARGETS[HOST_ABIS[abi].probe], "-fno-sanitize=undefined")
+        identity = zig_version()
     else:
-        compiler = cross_compiler(abi)
-    machine = HOST_ABIS[abi].machine
-    start = (*compiler.command, *FLAGS)
+        raise UnavailableError(
+            f"no compiler for {abi}",
+            why="the package ziglang is not installed; cc builds for this computer only",
+            remedy="pip install ziglang (it is in the extra `android`), or use x86_64",
+        )
+    start = (*compiler, *FLAGS)
     texts: list[tuple[str, str]] = []
     steps: list[Command] = []
     for library in shim_libraries():
@@ -232,7 +203,7 @@ def build_host(processor: Processor | None = None) -> Path:
             what="the shims of android-host",
             place="android-host/shims",
             parts=(*shim_libraries(), NNAPI, ASK),
-            compiler=compiler.identity,
+            compiler=identity,
             steps=tuple(steps),
             sources=SOURCES.parent,
             inputs=inputs,

@@ -17,15 +17,14 @@ from typing import Any
 import msgspec
 
 from device_runner.android_host.build import ASK, build_host, check_imports
-from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.android_host.device import Phone
 from device_runner.errors import RunnerError
 from device_runner.files import scratch_folder
 from device_runner.host_device import SLOWNESS, find_processor
 from device_runner.library import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
 from device_runner.reading import decode_json
-from device_runner.result import Status
-from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec
+from device_runner.spec import NnapiFlag, OptimizationLevel
 
 PREFIX = "ANeuralNetworks"
 DEVICE_CALLS = frozenset({"_getDeviceCount", "_getDevice", "Device_getName", "Device_getType"})
@@ -62,100 +61,23 @@ def read_calls(path: Path, caller: str = LIBRARY) -> list[Call]:
 
 def summarize(calls: Sequence[Call]) -> CallSummary:
     """The calls of one process, summed up."""
-    models = [call["model"] for call in _named(calls, "Model_create")]
-    operations = _named(calls, "Model_addOperation")
+
+    def named(name: str) -> list[Call]:
+        return [call for call in calls if call["call"] == name]
+
+    models = [call["model"] for call in named("Model_create")]
+    operations = named("Model_addOperation")
+    names = {op["operation"] for op in operations}
     compilations = [call for call in calls if call["call"].startswith("Compilation_create")]
     return CallSummary(
         asked_devices=any(call["call"] in DEVICE_CALLS for call in calls),
         partitions=tuple(tuple(op["operation"] for op in operations if op["model"] == model) for model in models),
-        relaxed=any(call["allow"] for call in _named(calls, "Model_relaxComputationFloat32toFloat16")),
-        nchw=_uses_nchw(operations),
+        relaxed=any(call["allow"] for call in named("Model_relaxComputationFloat32toFloat16")),
+        # On the model's own layout nothing is transposed around convolutions and pools.
+        nchw="TRANSPOSE" not in names if any(name.endswith(("CONV_2D", "POOL_2D")) for name in names) else None,
         compiled_for=max((call["devices"] for call in compilations), default=None),
-        runs=len(_named(calls, "Execution_startCompute")),
+        runs=len(named("Execution_startCompute")),
     )
-
-
-def _named(calls: Sequence[Call], name: str) -> list[Call]:
-    return [call for call in calls if call["call"] == name]
-
-
-def _uses_nchw(operations: Sequence[Call]) -> bool | None:
-    """Whether convolutions and pools work on the model's own layout: nothing is transposed around them."""
-    names = {op["operation"] for op in operations}
-    if not any(name.endswith(("CONV_2D", "POOL_2D")) for name in names):
-        return None
-    return "TRANSPOSE" not in names
-
-
-LEVELS = range(26, 32)
-FLAGS: tuple[tuple[NnapiFlag, ...], ...] = (
-    (),
-    (NnapiFlag.USE_FP16,),
-    (NnapiFlag.USE_NCHW,),
-    (NnapiFlag.CPU_DISABLED,),
-    (NnapiFlag.CPU_ONLY,),
-    (NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY),
-)
-
-
-class CallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one combination of level and flags led to."""
-
-    level: int
-    flags: tuple[NnapiFlag, ...]
-    summary: CallSummary
-    failure: str = ""
-
-
-def observe(library: LibraryFacts, model: Path) -> Iterator[CallRow]:
-    """Run a model with every flag at every level, each in a fresh process, and sum up what NNAPI was asked."""
-    with scratch_folder() as folder:
-        for level in LEVELS:
-            for flags in FLAGS:
-                record = folder / f"{level}-{'-'.join(flags)}.jsonl"
-                with AndroidHost("android-host", library, Phone(api_level=level, calls=record)) as device:
-                    options = RunOptions(provider="nnapi", flags=flags, intra_op_threads=1)
-                    spec = RunSpec(id="calls", model=str(model), options=options, warmup=0, min_runs=1, min_seconds=0.0)
-                    result = device.run(spec)
-                calls = read_calls(record) if record.is_file() else []
-                yield CallRow(
-                    level=level,
-                    flags=flags,
-                    summary=summarize(calls),
-                    failure=result.failure.kind.value if result.failure and result.status is not Status.OK else "",
-                )
-
-
-HEAD = """# What each NNAPI flag does at each API level
-
-The calls that ONNX Runtime {release} (the Android library itself) made to NNAPI for {model}, recorded by
-`android-host` on a driver profile of one accelerator and the reference device. Written by
-`python docs/make_nnapi_calls.py`; a test holds it against the library.
-
-"""
-COLUMNS = ("level", "flags", "asks for devices", "operations of each partition", "in fp16", "layout", "for", "outcome")
-
-
-def table(rows: Sequence[CallRow], *, release: str, model: str) -> str:
-    """The rows as a Markdown page."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *map(_cells, rows)]
-    return HEAD.format(release=release, model=model) + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def _cells(row: CallRow) -> Sequence[str]:
-    summary = row.summary
-    targets = {None: "", 0: "what the system chooses", 1: "1 device"}
-    layouts = {None: "", True: "NCHW", False: "NHWC"}
-    return [
-        str(row.level),
-        ", ".join(row.flags) or "none",
-        "yes" if summary.asked_devices else "no",
-        ", ".join(f"{len(names)}" for names in summary.partitions) or "none",
-        "allowed" if summary.relaxed else "no",
-        layouts[summary.nchw],
-        targets.get(summary.compiled_for, f"{summary.compiled_for} devices"),
-        row.failure or ("runs" if summary.runs else "runs on the CPU"),
-    ]
 
 
 RECORD_CLAIMS = "session.record_ep_graph_assignment_info"
@@ -188,12 +110,8 @@ class ModelQuestion:
     saved: Path | None = None
 
 
-class AssignedNode(msgspec.Struct, frozen=True, array_like=True):
-    """One claimed node by its name in the model, domain and operator; inlined nodes have no name."""
-
-    name: str
-    domain: str
-    operator: str
+AssignedNode = tuple[str, str, str]
+"""One claimed node by its name in the model, domain and operator; inlined nodes have no name."""
 
 
 class Subgraph(msgspec.Struct, frozen=True):
@@ -256,8 +174,21 @@ def _ask_once(
     environment: dict[str, str],
     limit_seconds: float,
 ) -> list[LibraryAnswer]:
+    """The answers of one process: to all questions, or up to one that ended it."""
+    triples = [
+        ("set", "library", str(Path(library.path).absolute())),
+        ("set", "provider", session.provider),
+        ("set", "flags", str(sum(FLAG_BITS[flag] for flag in set(session.flags)))),
+        ("set", "level", str(LEVEL_NUMBERS[session.level])),
+        ("set", "log", str(int(session.verbose))),
+        ("config", RECORD_CLAIMS, "1"),
+        *(("config", key, value) for key, value in session.config.items()),
+    ]
+    for question in questions:
+        triples.append(("save", str(question.saved.absolute()) if question.saved else "", ""))
+        triples.append(("model", question.id, str(question.model.absolute())))
     request = folder / "request"
-    request.write_bytes(_encode(library, questions, session))
+    request.write_bytes(b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for row in triples for text in row))
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
             [*command, str(request)], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
@@ -268,11 +199,22 @@ def _ask_once(
             process.kill()
             process.wait()
             raise
-    answers, begun = _read_answers((folder / "out").read_bytes())
+    answers: list[LibraryAnswer] = []
+    begun = ""  # the id of a model that was begun but not answered
+    for line in (folder / "out").read_bytes().splitlines():
+        try:
+            answer = decode_json(line, LibraryAnswer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            break
+        if not (answer.id or answer.begun):
+            break
+        begun = answer.begun
+        if not begun:
+            answers.append(answer)
     stderr = (folder / "err").read_bytes()[-2000:].decode("utf-8", "replace").strip()
     if begun:
-        ended = HANG if code is None else signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return [*answers, LibraryAnswer(id=begun, message=stderr, signal=ended)]
+        end = HANG if code is None else signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return [*answers, LibraryAnswer(id=begun, message=stderr, signal=end)]
     if len(answers) < len(questions):
         raise RunnerError(
             "the library could not be asked",
@@ -297,36 +239,3 @@ def _wait(process: "subprocess.Popen[bytes]", out: Path, limit_seconds: float) -
     process.kill()
     process.wait()
     return None
-
-
-def _read_answers(output: bytes) -> tuple[list[LibraryAnswer], str]:
-    """Whole answers, and the id of a model that was begun but not answered ("": none)."""
-    answers: list[LibraryAnswer] = []
-    begun = ""
-    for line in output.splitlines():
-        try:
-            answer = decode_json(line, LibraryAnswer)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            break
-        if not (answer.id or answer.begun):
-            break
-        begun = answer.begun
-        if not begun:
-            answers.append(answer)
-    return answers, begun
-
-
-def _encode(library: LibraryFacts, questions: Sequence[ModelQuestion], session: Session) -> bytes:
-    triples = [
-        ("set", "library", str(Path(library.path).absolute())),
-        ("set", "provider", session.provider),
-        ("set", "flags", str(sum(FLAG_BITS[flag] for flag in set(session.flags)))),
-        ("set", "level", str(LEVEL_NUMBERS[session.level])),
-        ("set", "log", str(int(session.verbose))),
-        ("config", RECORD_CLAIMS, "1"),
-        *(("config", key, value) for key, value in session.config.items()),
-    ]
-    for question in questions:
-        triples.append(("save", str(question.saved.absolute()) if question.saved else "", ""))
-        triples.append(("model", question.id, str(question.model.absolute())))
-    return b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for triple in triples for text in triple)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -148,15 +148,28 @@ def read_profile(path: Path) -> DriverProfile:
     return profile
 
 
+NO_CODE = 255
+"""A code that nothing has: a list with it alone accepts nothing."""
+
+
 def encode_profile(profile: DriverProfile, api_level: int) -> str:
     """The lines that nnapi/profile.c reads; raises ValueError for an operation or a type that is not known."""
-    level = api_level if api_level <= NEWEST_BELOW_RUNTIME else profile.feature_level
-    lines = [f"level {level}"]
+    codes = {"operation": operation_codes(), "type": operand_type_codes()}
+
+    def known(word: str, names: tuple[str, ...]) -> list[int]:
+        if unknown := sorted(set(names) - set(codes[word])):
+            raise ValueError(f"no {word} is called {', '.join(unknown)}; there are {', '.join(sorted(codes[word]))}")
+        return [codes[word][name] for name in names]
+
+    lines = [f"level {api_level if api_level <= NEWEST_BELOW_RUNTIME else profile.feature_level}"]
     for driver in profile.devices:
         lines.append(f"device {driver.name} {TYPE_CODES[driver.type]} {driver.feature_level} {driver.version}")
-        lines += _codes("operation", driver.operations, operation_codes())
-        lines += _codes("type", driver.operand_types, operand_type_codes())
-        lines += [_refusal(refusal) for refusal in driver.refuses]
+        for word, names in (("operation", driver.operations), ("type", driver.operand_types)):
+            if names is not None:
+                lines += [f"{word} {code}" for code in known(word, names) or [NO_CODE]]
+        for refusal in driver.refuses:
+            numbers = (*known("operation", (refusal.operation,)), *known("type", refusal.operand_types))
+            lines.append(" ".join(map(str, ("refuse", *numbers))))
     lines += [f"delay {stage} {delay}" for stage, delay in profile.delays_ns.items()]
     lines += [
         f"fault {fault.stage} {fault.kind} {RESULT_CODES[fault.result]} {fault.first} {fault.count}"
@@ -165,53 +178,26 @@ def encode_profile(profile: DriverProfile, api_level: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-NO_CODE = 255
-"""A code that nothing has: a list with it alone accepts nothing."""
-
-
-def _codes(word: str, names: tuple[str, ...] | None, codes: dict[str, int]) -> list[str]:
-    if names is None:
-        return []
-    return [f"{word} {code}" for code in _known(word, names, codes)] or [f"{word} {NO_CODE}"]
-
-
-def _refusal(refusal: DriverRefusal) -> str:
-    operation = _known("operation", (refusal.operation,), operation_codes())
-    types = _known("type", refusal.operand_types, operand_type_codes())
-    return " ".join(map(str, ("refuse", *operation, *types)))
-
-
-def _known(word: str, names: tuple[str, ...], codes: dict[str, int]) -> list[int]:
-    unknown = sorted(set(names) - set(codes))
-    if unknown:
-        raise ValueError(f"no {word} is called {', '.join(unknown)}; there are {', '.join(sorted(codes))}")
-    return [codes[name] for name in names]
-
-
-class Definition(NamedTuple):
-    """NNAPI's number of an operation or an operand type, and the feature level that it came with."""
-
-    code: int
-    level: int
-
-
 @lru_cache(maxsize=2)
-def definitions(file: str) -> dict[str, Definition]:
-    """What a table of the fake driver (operations.def, types.def) defines, by name and in its order."""
+def definitions(file: str) -> dict[str, tuple[int, int]]:
+    """What a table of the fake driver (operations.def, types.def) defines, by name and in its order.
+
+    NNAPI's number of an operation or an operand type, and the feature level that it came with.
+    """
     rows = re.findall(
         r"^[A-Z]+\((\d+), (\w+),(?: \w+,)*? (\d\d)[,)]", (SOURCES / file).read_text("utf-8"), re.MULTILINE
     )
-    return {name: Definition(int(code), int(level)) for code, name, level in rows}
+    return {name: (int(code), int(level)) for code, name, level in rows}
 
 
 def operation_codes() -> dict[str, int]:
     """Names of the operations that the fake computes, and their NNAPI codes."""
-    return {name: definition.code for name, definition in definitions("operations.def").items()}
+    return {name: code for name, (code, _) in definitions("operations.def").items()}
 
 
 def operand_type_codes() -> dict[str, int]:
     """Names of operand types, and their NNAPI codes."""
-    return {name: definition.code for name, definition in definitions("types.def").items()}
+    return {name: code for name, (code, _) in definitions("types.def").items()}
 
 
 SCHEME = "android-host"
@@ -224,7 +210,7 @@ OPTIONS = ("api_level", "driver", "calls", "abi", "cpu")
 class Phone:
     """What the library is to believe about the phone; `calls` is a file for the record of NNAPI calls.
 
-    `cpu` is the profile that an emulator plays (`processor.CPUS`), "" for the ABI's usual one.
+    `cpu` is the profile that an emulator plays (`host_device.CPUS`), "" for the ABI's usual one.
     """
 
     api_level: int = DEFAULT_API_LEVEL
@@ -269,24 +255,12 @@ def open_android_host(rest: str, _waiting: Waiting = no_waiting) -> "AndroidHost
 def parse_phone(options: Mapping[str, str], where: str) -> Phone:
     """The phone that options describe; raises SpecError that names `where`."""
     driver = read_profile(Path(options["driver"])) if "driver" in options else None
-    default = (driver and driver.api_level) or DEFAULT_API_LEVEL
-    return Phone(
-        api_level=_parse_level(options.get("api_level", str(default)), where),
-        driver=driver,
-        calls=Path(options["calls"]) if options.get("calls") else None,
-        cpu=options.get("cpu", ""),
-    )
-
-
-def _shown(driver: Driver) -> NnapiDevice:
-    return NnapiDevice(name=driver.name, type=driver.type, feature_level=driver.feature_level, version=driver.version)
-
-
-def _parse_level(text: str, where: str) -> int:
-    if text.isascii() and text.isdigit() and int(text) in API_LEVELS:
-        return int(text)
-    remedy = f"give a number from {API_LEVELS.start} to {API_LEVELS.stop - 1}; NNAPI begins at {NNAPI_API_LEVEL}"
-    raise SpecError(f"api_level {text!r} does not exist", where=where, remedy=remedy)
+    level = options.get("api_level", str((driver and driver.api_level) or DEFAULT_API_LEVEL))
+    if not (level.isascii() and level.isdigit() and int(level) in API_LEVELS):
+        remedy = f"give a number from {API_LEVELS.start} to {API_LEVELS.stop - 1}; NNAPI begins at {NNAPI_API_LEVEL}"
+        raise SpecError(f"api_level {level!r} does not exist", where=where, remedy=remedy)
+    calls = Path(options["calls"]) if options.get("calls") else None
+    return Phone(api_level=int(level), driver=driver, calls=calls, cpu=options.get("cpu", ""))
 
 
 FOLDER = "ort-mobile-android-"
@@ -316,16 +290,18 @@ class AndroidHost(HostDevice):
     def facts(self) -> DeviceFacts:
         """The phone that it plays, on the hardware that it runs on."""
         profile = self._phone.driver or default_profile(self._phone.api_level)
-        nnapi = self._phone.api_level >= NNAPI_API_LEVEL
+        level = self._phone.api_level
+        drivers = profile.devices if level >= NNAPI_DEVICES_API_LEVEL else ()
         return msgspec.structs.replace(
             host_facts(self.name),
             platform="android",
             model=f"libonnxruntime {self.library.release} in a process of this computer, not a phone",
             soc=f"{self._processor.cpu} (emulated)" if self._processor.emulated else "",
             abis=(self.library.abi,),
-            api_level=self._phone.api_level,
-            nnapi=nnapi,
-            nnapi_devices=tuple(map(_shown, profile.devices))
-            if self._phone.api_level >= NNAPI_DEVICES_API_LEVEL
-            else (),
+            api_level=level,
+            nnapi=level >= NNAPI_API_LEVEL,
+            nnapi_devices=tuple(
+                NnapiDevice(name=row.name, type=row.type, feature_level=row.feature_level, version=row.version)
+                for row in drivers
+            ),
         )

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -26,9 +25,10 @@ from device_runner.android_host.device import (
 )
 from device_runner.device import TYPES, DeviceFacts, DriverType
 from device_runner.errors import RunnerError, UnavailableError
-from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer
+from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.result import Failure, Status
+from device_runner.run import ProbeDevice
 
 FLOAT, QUANT, CHANNELS = "float", "quant", "channels"
 
@@ -89,18 +89,13 @@ integers and truth values, i, r and z scalars. Behind it stand the shape, and af
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """Scale and zero point; 0.0 for a type that has none."""
+Quantization = tuple[float, int]
+"""Scale and zero point; 0.0 for a type that has none."""
 
-    scale: float = 0.0
-    zero_point: int = 0
-
-
-PLAIN = Quantization()
-HALVES = Quantization(0.5)
-PRODUCTS = Quantization(0.25)
-PROBABILITIES = Quantization(1 / 256)
+PLAIN: Quantization = (0.0, 0)
+HALVES: Quantization = (0.5, 0)
+PRODUCTS: Quantization = (0.25, 0)
+PROBABILITIES: Quantization = (1 / 256, 0)
 """What NNAPI wants of the results of LOGISTIC and SOFTMAX; a bias has the product of its inputs' scales."""
 
 Role = tuple[str, Quantization]
@@ -160,70 +155,56 @@ class Question:
     def triples(self) -> Iterator[tuple[str, str, str]]:
         """It as lines of a request to the probe (probe/request.h)."""
         yield "question", self.operation, ""
+        types = definitions("types.def")
         for operand in self.operands:
-            yield from _operand_triples(operand)
-        yield "operation", str(definitions("operations.def")[self.operation].code), str(self.results)
+            scale, zero_point = operand.quantization
+            if operand.quantization != PLAIN:
+                yield "scale", _bits(scale), str(zero_point & 0xFFFF_FFFF)
+            yield "operand", str(types[operand.type][0]), ",".join(map(str, operand.shape))
+            if operand.channel_dimension is not None:
+                place = operand.channel_dimension
+                yield "channels", str(place), ",".join([_bits(HALVES[0])] * operand.shape[place])
+            if operand.value is not None:
+                yield "value", "", operand.value.hex()
+        yield "operation", str(definitions("operations.def")[self.operation][0]), str(self.results)
+
+
+def _bits(number: float) -> str:
+    (bits,) = struct.unpack("<I", struct.pack("<f", number))
+    return str(bits)
 
 
 @lru_cache(maxsize=1)
 def questions() -> tuple[Question, ...]:
     """All questions, in the table's order."""
-    return tuple(
-        _question(kind, operation, text)
-        for kinds, operations, text in SIGNATURES
-        for operation in operations.split()
-        for kind in kinds.split()
-    )
-
-
-def _question(kind: str, operation: str, text: str) -> Question:
-    given, _, results = text.partition(" -> ")
-    operands = tuple(_operand(kind, operation, word) for word in (*given.split(), *results.split()))
+    rows = []
     types = definitions("types.def")
-    levels = (definitions("operations.def")[operation].level, *(types[operand.type].level for operand in operands))
-    return Question(operation, operands, len(results.split()), max(levels))
+    for kinds, operations, text in SIGNATURES:
+        given, _, results = text.partition(" -> ")
+        for operation in operations.split():
+            for kind in kinds.split():
+                operands = tuple(_operand(kind, operation, word) for word in (*given.split(), *results.split()))
+                levels = (definitions("operations.def")[operation][1], *(types[each.type][1] for each in operands))
+                rows.append(Question(operation, operands, len(results.split()), max(levels)))
+    return tuple(rows)
 
 
 def _operand(kind: str, operation: str, word: str) -> Operand:
     match = OPERAND.fullmatch(word)
     if match is None:
         raise ValueError(f"{operation}: {word!r} is no operand")
-    letter, sizes, values = match.groups()
+    letter, sizes, text = match.groups()
     name, quantization = ROLES[kind][letter]
     shape = tuple(map(int, sizes.split(","))) if sizes else () if letter in SCALARS else IMAGE
-    value = None if values is None else _packed(name, prod(shape), values)
-    return Operand(name, shape, quantization, value, _channel_dimension(name, operation))
-
-
-def _channel_dimension(name: str, operation: str) -> int | None:
-    """Where the output channels are: first in OHWI, last in the 1HWO of depthwise weights."""
-    if name != "TENSOR_QUANT8_SYMM_PER_CHANNEL":
-        return None
-    return 3 if operation == "DEPTHWISE_CONV_2D" else 0
-
-
-def _packed(name: str, count: int, text: str) -> bytes:
-    """The values of a constant in the byte order of all Android devices, zeros where none are given."""
-    letter = FORMATS.get(name, "b")
-    values = [float(value) for value in text.split(",")] if text else [0.0] * count
-    return struct.pack(f"<{count}{letter}", *(value if letter == "f" else int(value) for value in values))
-
-
-def _operand_triples(operand: Operand) -> Iterator[tuple[str, str, str]]:
-    quantization = operand.quantization
-    if quantization != PLAIN:
-        yield "scale", _bits(quantization.scale), str(quantization.zero_point & 0xFFFF_FFFF)
-    yield "operand", str(definitions("types.def")[operand.type].code), ",".join(map(str, operand.shape))
-    if operand.channel_dimension is not None:
-        place = operand.channel_dimension
-        yield "channels", str(place), ",".join([_bits(HALVES.scale)] * operand.shape[place])
-    if operand.value is not None:
-        yield "value", "", operand.value.hex()
-
-
-def _bits(number: float) -> str:
-    (bits,) = struct.unpack("<I", struct.pack("<f", number))
-    return str(bits)
+    value = None
+    if text is not None:  # a constant in the byte order of all Android devices, zeros where no values are given
+        code = FORMATS.get(name, "b")
+        values = [float(number) for number in text.split(",")] if text else [0.0] * prod(shape)
+        value = struct.pack(f"<{prod(shape)}{code}", *(number if code == "f" else int(number) for number in values))
+    channels = None
+    if name == "TENSOR_QUANT8_SYMM_PER_CHANNEL":  # first in OHWI, last in the 1HWO of depthwise weights
+        channels = 3 if operation == "DEPTHWISE_CONV_2D" else 0
+    return Operand(name, shape, quantization, value, channels)
 
 
 LIMIT_SECONDS = 20.0
@@ -235,21 +216,7 @@ CRASHES = 8
 YES, ERROR, IMPOSSIBLE = "y", "e", "x"
 
 
-class Inspectable(Protocol):
-    """A device that can ask its NNAPI."""
-
-    @property
-    def name(self) -> str:
-        """How configs and results call it."""
-
-    def facts(self) -> DeviceFacts:
-        """What it is; raises RunnerError when it cannot be asked."""
-
-    def inspect(self, asked: Iterable[tuple[str, str, str]], limit_seconds: float) -> ProbeAnswer | Failure:
-        """What NNAPI there says to these questions (lines of a request), or why nothing came of it."""
-
-
-def inspect_phone(device: Inspectable) -> DriverProfile:
+def inspect_phone(device: ProbeDevice) -> DriverProfile:
     """What the phone's NNAPI is and supports, for android-host to replay.
 
     Below API level 29 NNAPI names no devices, so the profile has none. Raises UnavailableError for a device without
@@ -264,28 +231,25 @@ def inspect_phone(device: Inspectable) -> DriverProfile:
     return make_profile(facts, ask(device, asked), asked)
 
 
-def ask(device: Inspectable, asked: Sequence[Question]) -> NnapiAnswer:
+def ask(device: ProbeDevice, asked: Sequence[Question]) -> NnapiAnswer:
     """Each device's answers to all questions; one that ends the process counts as an error, and the rest is asked on.
 
     Raises UnavailableError where there is no NNAPI, RunnerError when the device gives no answers.
     """
     answer, rest = _ask_once(device, asked)
+    letters = [driver.answers for driver in answer.devices]
     for _ in range(CRASHES):
         if not rest:
             break
         more, rest = _ask_once(device, rest)
         if [driver.name for driver in more.devices] != [driver.name for driver in answer.devices]:
             raise RunnerError(f"NNAPI of {device.name} named other devices when it was asked again")
-        pairs = zip(answer.devices, more.devices, strict=True)
-        answer = replace(answer, devices=tuple(_answering(driver, again.answers) for driver, again in pairs))
-    return replace(answer, devices=tuple(_answering(driver, len(rest) * ERROR) for driver in answer.devices))
+        letters = [before + driver.answers for before, driver in zip(letters, more.devices, strict=True)]
+    drivers = zip(answer.devices, letters, strict=True)
+    return replace(answer, devices=tuple(replace(driver, answers=text + len(rest) * ERROR) for driver, text in drivers))
 
 
-def _answering(driver: NnapiDeviceAnswer, more: str) -> NnapiDeviceAnswer:
-    return replace(driver, answers=driver.answers + more)
-
-
-def _ask_once(device: Inspectable, asked: Sequence[Question]) -> tuple[NnapiAnswer, Sequence[Question]]:
+def _ask_once(device: ProbeDevice, asked: Sequence[Question]) -> tuple[NnapiAnswer, Sequence[Question]]:
     """Answers, and the questions behind one that ended the process."""
     answer = device.inspect([line for question in asked for line in question.triples()], LIMIT_SECONDS)
     if isinstance(answer, Failure):

@@ -1,10 +1,11 @@
 """How the probe is told what to do, and what its answer means: a RunSpec to bytes, one JSON document to a RunResult."""
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
+from msgspec import convert
 
 from device_runner.errors import SpecError
 from device_runner.failures import explain
@@ -182,13 +183,8 @@ class NnapiAnswer(msgspec.Struct, frozen=True):
 Size = Annotated[int, msgspec.Meta(ge=-1, le=1 << 44)]
 
 
-class DroppedFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file that was to leave the page cache: its bytes, those that stayed, what went wrong; -1 for unknown."""
-
-    bytes: Size
-    resident: Size
-    why: Annotated[str, msgspec.Meta(max_length=256)]
-
+DroppedFile = tuple[Size, Size, Annotated[str, msgspec.Meta(max_length=256)]]
+"""A file that was to leave the page cache: its bytes, those that stayed, what went wrong; -1 for unknown."""
 
 Bin = Annotated[list[Nanoseconds], msgspec.Meta(min_length=6, max_length=6)]
 Reading = Annotated[int, msgspec.Meta(ge=0, le=200_000)]
@@ -249,19 +245,16 @@ def decode_answer(stdout: bytes) -> ProbeAnswer | Failure:
             cause="what came back is not a document of the probe",
             remedy="run it once more; if it stays, look at the log of the device and build the probe again",
         )
-    return _doubt(answer) or answer
-
-
-def _doubt(answer: ProbeAnswer) -> Failure | None:
-    """What a document that parses may still not say."""
-    if answer.status is not Status.OK and answer.kind not in set(FailureKind):
-        return Failure(kind=FailureKind.GARBAGE, message=f"a failure of unknown kind {answer.kind!r}")
+    # What a document that parses may still not say.
+    doubt = ""
     strange = [output.type for output in answer.outputs if output.type not in TYPES_BY_CODE and output.file]
-    if strange:
-        return Failure(kind=FailureKind.GARBAGE, message=f"an output of unknown type {strange[0]}")
-    if sum(map(len, answer.log)) > LOG_CHARACTERS:
-        return Failure(kind=FailureKind.GARBAGE, message=f"a log of more than {LOG_CHARACTERS} characters")
-    return None
+    if answer.status is not Status.OK and answer.kind not in set(FailureKind):
+        doubt = f"a failure of unknown kind {answer.kind!r}"
+    elif strange:
+        doubt = f"an output of unknown type {strange[0]}"
+    elif sum(map(len, answer.log)) > LOG_CHARACTERS:
+        doubt = f"a log of more than {LOG_CHARACTERS} characters"
+    return Failure(kind=FailureKind.GARBAGE, message=doubt) if doubt else answer
 
 
 def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
@@ -269,12 +262,6 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
 
     Numbers that cannot be true make it a `garbage` failure, of which nothing else is kept.
     """
-    result = _result(spec, device, answer)
-    failure = implausible(spec, result)
-    return without_measurement(spec, device, failure) if failure else result
-
-
-def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     failure = None
     if answer.status is not Status.OK:
         failure = explain(
@@ -293,7 +280,25 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
     elif answer.latencies_ns:
         warmup = find_warmup(answer.latencies_ns)
     first = warmup.inferences if warmup and spec.warmup == AUTO else 0
-    return RunResult(
+    tensors = [
+        TensorFile(name=row.name, dtype=TYPES_BY_CODE[row.type], shape=tuple(row.shape), file=row.file, crc32=row.crc32)
+        for row in answer.outputs
+        if row.file
+    ]
+    labelled = [tensor for tensor in tensors if tensor.file.endswith("labelled.raw")]
+    marks = {
+        Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
+        Mark.UNSETTLED: warmup and not warmup.settled,
+        Mark.CPU_FALLBACK: spec.options.provider != "cpu" and fell_back(answer.log),
+        Mark.WRONG_SHAPE: answer.wrong_shapes,
+        Mark.CRASHED_AT_END: answer.status is Status.OK and answer.signal,
+    }
+    sustained = None
+    if answer.bins:
+        sustained = SustainedRun(
+            bins=convert(answer.bins, tuple[LatencyBin, ...]), samples=convert(answer.samples, tuple[DeviceSample, ...])
+        )
+    result = RunResult(
         spec_id=spec.id,
         device=device,
         status=status_of(failure),
@@ -307,69 +312,38 @@ def _result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         warmup_ns=tuple(answer.latencies_ns[:first]),
         warmup=warmup,
         cold=_cold(answer),
-        sustained=_sustained(answer),
+        sustained=sustained,
         memory_before_load_bytes=answer.memory_before_load_bytes,
         memory_after_load_bytes=answer.memory_after_load_bytes,
         memory_peak_bytes=answer.memory_peak_bytes,
-        outputs=tuple(_tensor(output) for output in answer.outputs if output.file and not _is_labelled(output)),
-        labelled_outputs=next((_tensor(output) for output in answer.outputs if _is_labelled(output)), None),
+        outputs=tuple(tensor for tensor in tensors if tensor not in labelled),
+        labelled_outputs=next(iter(labelled), None),
         profile_file=answer.profile or None,
         log=(*answer.log, *dropped),
-        marks=tuple(_marks(spec, answer, warmup)),
+        marks=tuple(mark for mark, applies in marks.items() if applies),
     )
+    untrue = implausible(spec, result)
+    return without_measurement(spec, device, untrue) if untrue else result
 
 
 def _cold(answer: ProbeAnswer) -> ColdStart | None:
-    model, library = answer.model_pages, answer.library_pages or DroppedFile(bytes=-1, resident=-1, why="")
-    if model is None:
+    if answer.model_pages is None:
         return None
-    known = model.resident >= 0
-    cold = known and model.resident <= COLD_SHARE * model.bytes
-    why = f" ({model.why})" if model.why else ""
-    how = "the system does not say what of its file is in memory" if not known else "its pages were dropped from memory"
-    if known and not cold:
-        how = f"{model.resident} of {model.bytes} bytes of its file stayed in memory"
+    size, resident, error = answer.model_pages
+    library_size, library_resident, _ = answer.library_pages or (-1, -1, "")
+    cold = 0 <= resident <= COLD_SHARE * size
+    if resident < 0:
+        how = "the system does not say what of its file is in memory"
+    elif cold:
+        how = "its pages were dropped from memory"
+    else:
+        how = f"{resident} of {size} bytes of its file stayed in memory"
+    sizes = [None if number < 0 else number for number in (size, resident, library_size, library_resident)]
     return ColdStart(
         cold=cold,
-        how=how + why,
-        model_bytes=_known(model.bytes),
-        model_resident_bytes=_known(model.resident),
-        library_bytes=_known(library.bytes),
-        library_resident_bytes=_known(library.resident),
+        how=f"{how} ({error})" if error else how,
+        model_bytes=sizes[0],
+        model_resident_bytes=sizes[1],
+        library_bytes=sizes[2],
+        library_resident_bytes=sizes[3],
     )
-
-
-def _known(number: int) -> int | None:
-    return None if number < 0 else number
-
-
-def _sustained(answer: ProbeAnswer) -> SustainedRun | None:
-    if not answer.bins:
-        return None
-    names = LatencyBin.__struct_fields__
-    return SustainedRun(
-        bins=tuple(LatencyBin(**dict(zip(names, numbers, strict=True))) for numbers in answer.bins),
-        samples=tuple(DeviceSample(at_ns=at, mhz=mhz, millidegrees=heat) for at, mhz, heat in answer.samples),
-    )
-
-
-def _tensor(output: ProbeOutput) -> TensorFile:
-    kind, shape = TYPES_BY_CODE[output.type], tuple(output.shape)
-    return TensorFile(name=output.name, dtype=kind, shape=shape, file=output.file, crc32=output.crc32)
-
-
-def _is_labelled(output: ProbeOutput) -> bool:
-    return output.file.endswith("labelled.raw")
-
-
-def _marks(spec: RunSpec, answer: ProbeAnswer, warmup: WarmUp | None) -> Iterator[Mark]:
-    if answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs:
-        yield Mark.SHORT
-    if warmup and not warmup.settled:
-        yield Mark.UNSETTLED
-    if spec.options.provider != "cpu" and fell_back(answer.log):
-        yield Mark.CPU_FALLBACK
-    if answer.wrong_shapes:
-        yield Mark.WRONG_SHAPE
-    if answer.status is Status.OK and answer.signal:
-        yield Mark.CRASHED_AT_END

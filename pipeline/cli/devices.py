@@ -132,7 +132,7 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
     Android builds use the NDK of ANDROID_NDK_HOME, or the package ziglang alone for 64-bit ABIs. Builds are
     cached.
     """
-    from device_runner.probe.build import build_probe as build
+    from device_runner.build import build_probe as build
 
     built = []
     for target in targets or ("host",):

@@ -201,8 +201,8 @@ def swift_calls(options: RunOptions) -> Iterator[str]:
     if missing:
         yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
     provider = provider_named(options.provider)
-    if provider.home and provider.never_on("ios"):
-        yield f"// {provider.title} is {provider.home.owner}'s."
+    if provider.never_on("ios"):
+        yield f"// {provider.title} is {provider.owner}'s."
     elif provider.name != CPU:
         pairs = ", ".join(f"{swift_text(k)}: {swift_text(v)}" for k, v in sorted(options.provider_options.items()))
         name = swift_text(provider.append_name)

@@ -216,5 +216,5 @@ def test_mnist_is_one_partition_from_level_28_on_and_two_small_ones_at_27(
     assert reference_claims(mnist, library.path, ClaimQuery(api_level=level)).partitions == MNIST_AS_IT_STANDS[row]
     session = Session(level=OptimizationLevel.BASIC, config=SAVE_ORT, phone=Phone(api_level=level))
     (answer,) = ask(library, [ModelQuestion(id="basic", model=mnist, saved=tmp_path / "saved.ort")], session)
-    groups = [[node.operator for node in one.nodes] for one in answer.subgraphs if "Nnapi" in one.provider]
+    groups = [[operator for _, _, operator in one.nodes] for one in answer.subgraphs if "Nnapi" in one.provider]
     assert sorted(map(tuple, groups)) == sorted(MNIST_AFTER_BASIC[row])

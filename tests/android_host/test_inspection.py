@@ -28,11 +28,11 @@ from device_runner.android_host.device import (
     read_profile,
 )
 from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
+from device_runner.build import build_probe
 from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.host_device import check_host
 from device_runner.local import LocalDevice
-from device_runner.probe.build import build_probe
 from device_runner.probe.protocol import NnapiAnswer, NnapiDeviceAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.result import Failure, FailureKind, Status
 from tests.android_host.fake_nnapi import FakeModel
@@ -74,7 +74,7 @@ def run_question(one: Question) -> int:
     with FakeModel() as model:
         indices, outputs = [], {}
         for position, operand in enumerate(one.operands):
-            index = model.operand(operand.type, operand.shape, operand.quantization.scale)
+            index = model.operand(operand.type, operand.shape, operand.quantization[0])
             indices.append(index)
             size = 4 if operand.type in ("TENSOR_FLOAT32", "TENSOR_INT32") else 1
             array = np.zeros(int(np.prod(operand.shape)) * size, np.uint8)
@@ -229,12 +229,11 @@ def test_a_hang_costs_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert device.answers[49] == "e"
 
 
-class Saying:
+class Saying(LocalDevice):
     """A phone whose answers are given."""
 
-    name = "adb:liar"
-
     def __init__(self, *answers: ProbeAnswer | Failure) -> None:
+        super().__init__(Path(), name="adb:liar")
         self._answers = list(answers)
 
     def facts(self) -> DeviceFacts:

@@ -11,8 +11,8 @@ import pytest
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
+from device_runner.build import build_probe
 from device_runner.local import wheel_library
-from device_runner.probe.build import build_probe
 from tests.device.adb_farm import Farm, Open, Phone, farm_in
 from tests.probe_models import save_models
 

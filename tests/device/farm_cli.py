@@ -10,9 +10,9 @@ from pathlib import Path
 
 from device_runner.adb import device
 from device_runner.adb.link import Link
+from device_runner.build import build_probe
 from device_runner.device import Waiting
 from device_runner.local import wheel_library
-from device_runner.probe.build import build_probe
 from pipeline.cli.main import main
 
 

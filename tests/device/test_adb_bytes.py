@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from device_runner.probe.build import build_probe
+from device_runner.build import build_probe
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Phone

@@ -14,8 +14,8 @@ import pytest
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from device_runner.adb.store import RESERVE_BYTES, DeviceStore, StoredFile, choose_victims
+from device_runner.build import build_probe
 from device_runner.errors import UnavailableError
-from device_runner.probe.build import build_probe
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec, encode
 from tests.device.adb_farm import Farm, Open, Phone, farm_in, stop

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from device_runner.android_host.calls import FLAGS, CallSummary, read_calls, summarize
+from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import (
     AndroidHost,
     Driver,
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.android_host
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 LEVELS = (27, 28, 30, 31)
+FLAGS = ((), *((flag,) for flag in NnapiFlag), (NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY))
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.build import build_probe
 from device_runner.local import LocalDevice, wheel_library
-from device_runner.probe.build import build_probe
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from tests.probe_models import save_models

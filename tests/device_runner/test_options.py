@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.device import DeviceFacts
-from device_runner.options import DEVICE_RULES, RULES, OptionRule, illegal, impossible_here, subsets
+from device_runner.options import DEVICE_RULES, RULES, illegal, impossible_here, subsets
 from device_runner.result import FailureKind
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 
@@ -105,5 +105,4 @@ def test_more_api_levels_never_forbid(level: int, flags: list[NnapiFlag]) -> Non
 
 
 def test_every_rule_has_a_reason_and_a_remedy() -> None:
-    rules: list[OptionRule] = [*RULES, *DEVICE_RULES]
-    assert all(rule.reason and rule.remedy for rule in rules)
+    assert all(reason and remedy for _, reason, remedy in (*RULES, *DEVICE_RULES))

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from device_runner.build import build_probe
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.perf_test import FinishedProcess, arguments, refusal, tensor_proto, to_result
-from device_runner.probe.build import build_probe
 from device_runner.profile import read_profile
 from device_runner.result import FailureKind, Mark, Status
 from device_runner.spec import (

@@ -26,7 +26,7 @@ from device_runner.adb.store import (
     read_pieces,
     usual_bytes,
 )
-from device_runner.probe.build import build_probe
+from device_runner.build import build_probe
 
 USUAL = 1024
 
@@ -83,8 +83,8 @@ def test_pieces_do_not_depend_on_how_a_file_is_read(tmp_path: Path) -> None:
     read = [bytes(piece) for piece in read_pieces(tmp_path / "x", USUAL)]
     assert read == parts(data)
     pieces = pieces_of(tmp_path / "x", USUAL)
-    assert pieces.ends.tolist() == np.cumsum([len(piece) for piece in read]).tolist()
-    assert pieces.digests.tolist()[5] == int.from_bytes(hashlib.sha256(read[5]).digest()[:8], "little")
+    assert pieces[0].tolist() == np.cumsum([len(piece) for piece in read]).tolist()
+    assert pieces[1].tolist()[5] == int.from_bytes(hashlib.sha256(read[5]).digest()[:8], "little")
     assert len(data) / len(read) == pytest.approx(USUAL, rel=0.1)
 
 
@@ -146,7 +146,7 @@ def test_what_does_not_pay_goes_whole(tmp_path: Path) -> None:
     assert [path for path, patch in found.items() if patch] == ["half"]
     assert isinstance(found["half"], Patch)
     assert found["half"].sources == {name}
-    assert found["half"].steps[0] == PatchStep(name, 0, found["half"].steps[0].size)
+    assert found["half"].steps[0] == PatchStep(0, found["half"].steps[0].size, source=0)
     assert find_patch(tmp_path / "half", {}) is None
 
 

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.build import STANDARD, host_compiler, zig_command
+from device_runner import build
+from device_runner.build import SOURCES, STANDARD, build_probe, host_compiler, zig_command
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.local import wheel_library
-from device_runner.probe import build
-from device_runner.probe.build import SOURCES, build_probe
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_inspection, encode_request
 from device_runner.spec import RunOptions, RunSpec
@@ -356,7 +355,7 @@ def test_noise_is_no_elf_file(data: bytes) -> None:
 def test_the_wheels_library_is_read() -> None:
     elf = read_elf(wheel_library())
     assert elf.bits == 64
-    assert "OrtGetApiBase" in {symbol.name for symbol in elf.symbols}
+    assert "OrtGetApiBase" in dict(elf.symbols)
     assert elf.page_bytes >= 4096
     assert elf.abi == read_header(wheel_library()).abi == {"x86_64": "x86_64"}.get(platform.machine(), "arm64-v8a")
 
@@ -368,7 +367,7 @@ def test_what_libraries_print_does_not_reach_the_document(tmp_path: Path, probe:
         'void *OrtGetApiBase(void) { fputs("about to die\\n", stderr); abort(); }\n'
     )
     command = [
-        *host_compiler().command,
+        *host_compiler()[0],
         "-shared",
         "-fPIC",
         "-o",

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_runner.build import STANDARD
-from device_runner.probe.build import SOURCES
+from device_runner.build import SOURCES, STANDARD
 from device_runner.probe.protocol import BINS_KEPT, encode_inspection
 
 pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="cc is not installed, and its sanitizers are needed")

@@ -12,7 +12,6 @@ from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder, note_digests
 from device_runner.library import (
     MINIMAL_TEXT,
-    android_facts,
     archive_abis,
     find_archive,
     library_folder,
@@ -111,7 +110,7 @@ def test_a_library_of_linux_is_none_for_phones(tmp_path: Path) -> None:
     path = write(tmp_path / "l.so", library("x86_64", needed="libc.so.6"))
     assert read_facts(path).system == "linux"
     with pytest.raises(UnavailableError, match="no Android libonnxruntime"):
-        android_facts(path, "x86_64")
+        resolve(str(path), "x86_64").android()
 
 
 def test_an_aar_for_another_abi_names_those_it_has(tmp_path: Path) -> None:

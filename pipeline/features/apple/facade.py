@@ -203,8 +203,8 @@ def _refuse_types(signature: ModelSignature) -> None:
 def _refuse_provider(options: RunOptions, release: Release) -> None:
     provider = provider_named(options.provider)
     why = ""
-    if provider.home and provider.never_on("ios"):
-        why = f"it belongs to {provider.home.owner}"
+    if provider.never_on("ios"):
+        why = f"it belongs to {provider.owner}"
     elif provider.name == "coreml" and release < GENERIC_COREML:
         why = f"the generic append call of release {release} does not know it; releases from {GENERIC_COREML} on do"
     if why:

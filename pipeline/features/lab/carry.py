@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.build import units
 from device_runner.device import DeviceFacts
 from device_runner.files import cache_folder
-from device_runner.probe.build import units
 from device_runner.spec import TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, plan_runs, planned_id

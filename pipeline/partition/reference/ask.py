@@ -246,7 +246,7 @@ def _claims(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider: st
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
     groups = tuple(
-        tuple(node.name for node in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
+        tuple(name for name, _, _ in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
     )
     nodes = {name for group in groups for name in group} if recorded else _placed(answer.log, provider)
     counted = (int(match.group(1)) for line in answer.log if (match := COUNTED.search(line)))
@@ -256,7 +256,7 @@ def _claims(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider: st
         partitions=groups if recorded else None,
         nodes=frozenset(nodes),
         count=len(groups) if recorded else next(counted, 0) if nodes else 0,  # it counts groups that it then drops
-        inlined=any(not node.name for subgraph in answer.subgraphs for node in subgraph.nodes),
+        inlined=any(not name for subgraph in answer.subgraphs for name, _, _ in subgraph.nodes),
         reasons=_reasons(answer.log),
         reason=next((match.group(1) for line in answer.log if (match := NONE_AT_ALL.search(line))), ""),
     )

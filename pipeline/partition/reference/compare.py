@@ -292,8 +292,8 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
     Raises ConfigError for what no Android library reports, MissingError where it is not available or cannot run here.
     """
     run = PROVIDER_RULES[provider].run
-    if run.home and run.never_on("android"):
-        owner = run.home.owner
+    if run.never_on("android"):
+        owner = run.owner
         raise ConfigError(
             f"no Android library can be asked about {provider}",
             why=f"{run.title} is in {owner}'s libraries only, which run on {owner}'s systems only",

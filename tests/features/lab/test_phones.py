@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.build import build_probe
 from device_runner.files import sha256
 from device_runner.local import wheel_library
-from device_runner.probe.build import build_probe
 from pipeline.campaign.record import FRESH_FROM, CampaignRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import read_config
