@@ -72,27 +72,23 @@ def with_profile(result: RunResult, file: Path) -> RunResult:
         return result
     if result.profile_file is None:
         return _unreadable(result, "the run left no profile")
-    _compress(Path(result.profile_file), file)
-    kept = msgspec.structs.replace(result, profile_file=str(file))
-    try:
-        return msgspec.structs.replace(kept, profile=read_profile(file))
-    except RunnerError as error:
-        return _unreadable(kept, str(error))
-
-
-def _compress(trace: Path, file: Path) -> None:
-    """Move a trace, gzipped, to a file that stands there whole or not at all; the same trace gives the same bytes."""
+    trace = Path(result.profile_file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(".part-", file.parent) as folder:
+    with scratch_folder(".part-", file.parent) as folder:  # it stands there whole or not at all
         part = folder / "trace"
         with (
             trace.open("rb") as source,
-            part.open("wb") as raw,
+            part.open("wb") as raw,  # without a name and a time the same trace gives the same bytes
             gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as target,
         ):
             shutil.copyfileobj(source, target, 1 << 20)
         part.replace(file)
     trace.unlink()
+    kept = msgspec.structs.replace(result, profile_file=str(file))
+    try:
+        return msgspec.structs.replace(kept, profile=read_profile(file))
+    except RunnerError as error:
+        return _unreadable(kept, str(error))
 
 
 def _unreadable(result: RunResult, message: str) -> RunResult:
@@ -114,10 +110,14 @@ def read_profile(path: Path) -> Profile:
     counted = runs[1:] or runs
     kernels = [event for event in events if event.name.endswith(KERNEL) and event.ts >= counted[0].ts]
     nodes = _nodes(kernels, len(counted))
+    partitions: dict[str, set[str]] = {}
+    for event in kernels:
+        if event.args.provider not in ("", CPU):
+            partitions.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
     return Profile(
         inferences=len(counted),
         operators=_operators(nodes),
-        partitions=_partitions(kernels),
+        partitions={provider: len(names) for provider, names in sorted(partitions.items())},
         nodes=nodes if len(nodes) <= MOST_NODES else (),
         inference_ns=1e3 * _usual(run.dur for run in counted),
     )
@@ -157,7 +157,10 @@ def _nodes(kernels: Iterable[_Event], inferences: int) -> tuple[NodeTime, ...]:
     """Each node once, in the order of their first run. Nodes of a loop's body run several times an inference."""
     times: dict[tuple[str, str, str], list[float]] = {}
     for event in kernels:
-        key = (event.name.removesuffix(KERNEL), _operator(event.args), event.args.provider)
+        # A partition (Nnapi_DIGEST_N, KEY_CoreML_DIGEST_N) is only called one: digests tell nobody.
+        operator, provider = event.args.op_name, event.args.provider
+        taken = any(name in operator.lower() for name in ("nnapi_", "coreml_", "qnn_")) and provider != CPU
+        key = (event.name.removesuffix(KERNEL), "(partition)" if taken else operator, provider)
         times.setdefault(key, []).append(event.dur)
     return tuple(
         NodeTime(
@@ -176,20 +179,6 @@ def _usual(durations: Iterable[float]) -> float:
     quarter = len(ordered) // 4
     middle = ordered[quarter : len(ordered) - quarter]
     return sum(middle) / len(middle)
-
-
-def _operator(args: _Args) -> str:
-    """The operator, or for a partition (Nnapi_DIGEST_N, KEY_CoreML_DIGEST_N) that it is one: digests tell nobody."""
-    taken = next((name for name in ("Nnapi_", "CoreML_", "QNN_") if name.lower() in args.op_name.lower()), None)
-    return "(partition)" if taken and args.provider != CPU else args.op_name
-
-
-def _partitions(kernels: Iterable[_Event]) -> dict[str, int]:
-    nodes: dict[str, set[str]] = {}
-    for event in kernels:
-        if event.args.provider not in ("", CPU):
-            nodes.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
-    return {provider: len(names) for provider, names in sorted(nodes.items())}
 
 
 CAPABILITY = re.compile(

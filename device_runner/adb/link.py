@@ -202,7 +202,10 @@ class _Stream:
         self.send(b"%04x" % len(data) + data)
         answer = self.read(4)
         if answer == b"FAIL":
-            raise _refusal(self.block())
+            reason = self.block()
+            # A device that is not there (any more) is lost; everything else is the server's word.
+            gone = re.search(r"not found|offline|closed|no devices|unauthorized", reason)
+            raise LinkLost(reason) if gone else LinkError(reason)
         if answer != b"OKAY":
             raise LinkError(f"the adb server answers nonsense: {answer!r}")
 
@@ -212,12 +215,6 @@ class _Stream:
         if not re.fullmatch(rb"[0-9a-fA-F]{4}", digits):
             raise LinkError(f"the adb server answers nonsense: {digits!r}")
         return self.read(int(digits, 16)).decode("utf-8", "replace")
-
-
-def _refusal(reason: str) -> LinkError:
-    """A device that is not there (any more) is lost; everything else is the server's word."""
-    gone = re.search(r"not found|offline|closed|no devices|unauthorized", reason)
-    return LinkLost(reason) if gone else LinkError(reason)
 
 
 class Link:
@@ -273,7 +270,9 @@ class Link:
             for part in parts:
                 stream.send(_packets(part))
             stream.send(b"DONE" + struct.pack("<I", int(time.time())))
-            _check_sync(stream)
+            kind, size = struct.unpack("<4sI", stream.read(8))
+            if kind != b"OKAY":
+                raise LinkError(stream.read(min(size, CHUNK)).decode("utf-8", "replace"))
 
     def pull(self, remote: str, target: Path, *, seconds: float, limit_bytes: int) -> None:
         """Fetch a file of at most so many bytes; raises LinkError (no such file, too long), LinkLost, LinkTimeout."""
@@ -296,12 +295,6 @@ def _packets(data: bytes) -> bytes:
     view = memoryview(data)
     parts = (view[start : start + CHUNK] for start in range(0, len(data), CHUNK))
     return b"".join(part for packet in parts for part in (b"DATA" + struct.pack("<I", len(packet)), packet))
-
-
-def _check_sync(stream: _Stream) -> None:
-    kind, size = struct.unpack("<4sI", stream.read(8))
-    if kind != b"OKAY":
-        raise LinkError(stream.read(min(size, CHUNK)).decode("utf-8", "replace"))
 
 
 def _received(stream: _Stream) -> Iterator[bytes]:

@@ -346,14 +346,8 @@ class BrokenTransfer(LinkError):
     """What arrived is not what was sent, twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file of the store: when it was last used (seconds), its size, its name."""
-
-    used: int
-    size: int
-    name: str
-
+StoredFile = tuple[int, int, str]
+"""A file of the store: when it was last used (seconds), its size, its name."""
 
 Inventory = tuple[int, tuple[StoredFile, ...]]
 """What a device has: free bytes (0 when it does not tell), and the files of the store."""
@@ -475,17 +469,17 @@ class DeviceStore:
             if output.code == 0:
                 return True
             logger.warning("%s: %s was joined wrong (%s)", self._link.serial, path, output.stderr[-200:])
-            for file in files:  # one of those that it takes from may not be whole (any more)
-                if file.name in patch.sources and not self._is_whole(file.name, file.size):
-                    logger.warning("%s: %s is broken on the device, and goes", self._link.serial, file.name)
-                    self._known.discard(file.name)
-                    self._link.shell(script(REMOVE, self._folder, file.name))
+            for _, length, source in files:  # one of those that it takes from may not be whole (any more)
+                if source in patch.sources and not self._is_whole(source, length):
+                    logger.warning("%s: %s is broken on the device, and goes", self._link.serial, source)
+                    self._known.discard(source)
+                    self._link.shell(script(REMOVE, self._folder, source))
         return False
 
     def _patch(self, path: Path, name: str, files: Iterable[StoredFile]) -> Patch | None:
         """How the file comes of others that the device has and this computer too: used before, or beside it."""
         suffix = name.removeprefix(digest_of(name))
-        names = {file.name: file.size for file in files if file.size >= SMALLEST_BYTES}
+        names = {other: size for _, size, other in files if size >= SMALLEST_BYTES}
         sizes, local = set(names.values()), dict(self._local)
         with contextlib.suppress(OSError):  # of the file itself, pushing says it
             for other in path.parent.iterdir():
@@ -508,7 +502,7 @@ class DeviceStore:
         """What is there, after what earlier pushes left half is gone."""
         df, _, listed = self._link.shell(script(LOOK, self._root)).text.partition("\0")
         rows = (re.fullmatch(r"(\d{1,12}) (\d{1,15}) ([0-9a-f]{64}[.a-z0-9]*)", line) for line in listed.splitlines())
-        return free_bytes(df), tuple(StoredFile(int(row[1]), int(row[2]), row[3]) for row in rows if row)
+        return free_bytes(df), tuple((int(row[1]), int(row[2]), row[3]) for row in rows if row)
 
     def _make_room(self, there: Inventory, size: int, keep: set[str]) -> None:
         """Remove what was not used longest until the file fits; raises NoSpace when even that is not enough."""
@@ -518,7 +512,7 @@ class DeviceStore:
         victims = choose_victims(files, size + RESERVE_BYTES - free, keep)
         if victims is None:
             raise NoSpace(f"{free} bytes are free, {size} and a reserve of {RESERVE_BYTES} are needed")
-        names = [victim.name for victim in victims]
+        names = [name for _, _, name in victims]
         for start in range(0, len(names), MOST_REMOVED):
             self._link.shell(script(REMOVE, self._folder, *names[start : start + MOST_REMOVED]))
 
@@ -526,12 +520,12 @@ class DeviceStore:
 def choose_victims(files: Iterable[StoredFile], needed: int, keep: set[str]) -> list[StoredFile] | None:
     """The longest unused files that free so many bytes, without those to keep; None when all of them are too few."""
     chosen: list[StoredFile] = []
-    for file in sorted(files, key=lambda file: (file.used, file.name)):
+    for used, size, name in sorted(files, key=lambda file: (file[0], file[2])):
         if needed <= 0:
             break
-        if file.name not in keep:
-            chosen.append(file)
-            needed -= file.size
+        if name not in keep:
+            chosen.append((used, size, name))
+            needed -= size
     return chosen if needed <= 0 else None
 
 

@@ -101,13 +101,8 @@ class Session:
     phone: Phone = field(default_factory=Phone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelQuestion:
-    """A model to make a session of; `saved` is where what the library made of it goes (None: nowhere)."""
-
-    id: str
-    model: Path
-    saved: Path | None = None
+ModelQuestion = tuple[str, Path, Path | None]
+"""An id, a model to make a session of, and where what the library made of it goes (None: nowhere)."""
 
 
 AssignedNode = tuple[str, str, str]
@@ -184,9 +179,9 @@ def _ask_once(
         ("config", RECORD_CLAIMS, "1"),
         *(("config", key, value) for key, value in session.config.items()),
     ]
-    for question in questions:
-        triples.append(("save", str(question.saved.absolute()) if question.saved else "", ""))
-        triples.append(("model", question.id, str(question.model.absolute())))
+    for name, model, saved in questions:
+        triples.append(("save", str(saved.absolute()) if saved else "", ""))
+        triples.append(("model", name, str(model.absolute())))
     request = folder / "request"
     request.write_bytes(b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for row in triples for text in row))
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:

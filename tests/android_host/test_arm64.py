@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask, read_calls
+from device_runner.android_host.calls import HANG, Session, ask, read_calls
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
@@ -81,7 +81,7 @@ def test_the_32_bit_library_says_what_it_claims_and_refuses(arm32: LibraryFacts,
     """A file that is no model is its error: the library's exceptions find their way through frames of 32 bits."""
     garbage = tmp_path / "garbage.onnx"
     garbage.write_bytes(b"hello")
-    questions = [ModelQuestion(id="mnist", model=mnist), ModelQuestion(id="garbage", model=garbage)]
+    questions = [("mnist", mnist, None), ("garbage", garbage, None)]
     good, bad = ask(arm32, questions, Session(phone=Phone(api_level=29)))
     assert good.subgraphs
     assert (bad.signal, "Protobuf" in bad.message or "protobuf" in bad.message) == ("", True)
@@ -97,7 +97,7 @@ def test_the_device_is_named_by_library_abi_and_cpu(arm64: LibraryFacts) -> None
 
 def test_the_library_of_phones_says_what_it_claims(library: LibraryFacts, arm64: LibraryFacts, mnist: Path) -> None:
     session = Session(phone=Phone(api_level=29))
-    question = ModelQuestion(id="mnist", model=mnist)
+    question = ("mnist", mnist, None)
     (answer,), (other,) = (list(ask(facts, [question], session)) for facts in (arm64, library))
     assert not answer.failed, answer
     assert answer.subgraphs == other.subgraphs
@@ -215,7 +215,7 @@ def test_a_hang_ends_at_ten_times_the_limit(arm64: LibraryFacts, mnist: Path) ->
     with AndroidHost("arm64", arm64, Phone(driver=hanging(DriverStage.RUN))) as device:
         ended = failure(run(device, mnist, provider="nnapi", timeout_seconds=0.8))
     assert ended.kind is FailureKind.TIMEOUT
-    question = ModelQuestion(id="mnist", model=mnist, saved=None)
+    question = ("mnist", mnist, None)
     phone = Phone(driver=hanging(DriverStage.COMPILE))
     (answer,) = ask(arm64, [question], Session(phone=phone), limit_seconds=0.8)
     assert answer.signal == HANG

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_runner.android_host.build import unknown_imports
-from device_runner.android_host.calls import ModelQuestion, Session, ask, read_calls, summarize
+from device_runner.android_host.calls import Session, ask, read_calls, summarize
 from device_runner.android_host.device import (
     AndroidHost,
     Driver,
@@ -74,7 +74,7 @@ def test_a_thousand_processes_in_turn(library: LibraryFacts, mnist: Path) -> Non
 
 
 def test_three_hundred_sessions_in_one_process_do_not_grow(library: LibraryFacts, mnist: Path) -> None:
-    questions = [ModelQuestion(id=str(number), model=mnist) for number in range(300)]
+    questions = [(str(number), mnist, None) for number in range(300)]
     session = Session(level=OptimizationLevel.ALL, phone=Phone(api_level=29))
     answers = list(ask(library, questions, session))
     assert not any(answer.failed for answer in answers)
@@ -275,7 +275,7 @@ def test_a_crash_inside_the_library_is_a_result(library: LibraryFacts, op_models
 
 def test_a_crash_costs_one_answer(library: LibraryFacts, op_models: Path, mnist: Path) -> None:
     crashing = op_models / "split_parts" / "even_init_opset18.onnx"
-    questions = [ModelQuestion(id=str(i), model=path) for i, path in enumerate([mnist, crashing, mnist])]
+    questions = [(str(i), path, None) for i, path in enumerate([mnist, crashing, mnist])]
     answers = list(ask(library, questions, Session(phone=Phone(api_level=30))))
     assert [answer.failed for answer in answers] == [False, True, False]
     assert answers[1].signal == "SIGFPE"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.calls import ModelQuestion, Session, ask
+from device_runner.android_host.calls import Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
@@ -215,6 +215,6 @@ def test_mnist_is_one_partition_from_level_28_on_and_two_small_ones_at_27(
     row = min(level, 28)
     assert reference_claims(mnist, library.path, ClaimQuery(api_level=level)).partitions == MNIST_AS_IT_STANDS[row]
     session = Session(level=OptimizationLevel.BASIC, config=SAVE_ORT, phone=Phone(api_level=level))
-    (answer,) = ask(library, [ModelQuestion(id="basic", model=mnist, saved=tmp_path / "saved.ort")], session)
+    (answer,) = ask(library, [("basic", mnist, tmp_path / "saved.ort")], session)
     groups = [[operator for _, _, operator in one.nodes] for one in answer.subgraphs if "Nnapi" in one.provider]
     assert sorted(map(tuple, groups)) == sorted(MNIST_AFTER_BASIC[row])

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from device_runner.android_host.calls import ModelQuestion, Session, ask
+from device_runner.android_host.calls import Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.library import LibraryFacts
 from device_runner.spec import NnapiFlag
@@ -62,7 +62,7 @@ def test_the_forecast_of_every_operator_is_what_the_library_does(
     settings = make_settings(
         "nnapi", release=str(line_of(library.release)), android=True, api_level=level, nnapi_flags=flags
     )
-    questions = [ModelQuestion(id=str(number), model=path) for number, path in enumerate(chosen)]
+    questions = [(str(number), path, None) for number, path in enumerate(chosen)]
     session = Session(flags=flags, phone=Phone(api_level=level))
     different = []
     for path, theirs in zip(chosen, ask(library, questions, session), strict=True):
@@ -77,7 +77,7 @@ def test_leaky_relu_below_level_29_is_claimed_and_not_built(library: LibraryFact
     path = next(path for path in chosen if path.parent.name == "leakyrelu")
     for level, loads in ((28, False), (29, True)):
         session = Session(phone=Phone(api_level=level))
-        (theirs,) = ask(library, [ModelQuestion(id="leaky", model=path)], session)
+        (theirs,) = ask(library, [("leaky", path, None)], session)
         settings = make_settings("nnapi", release=str(line_of(library.release)), android=True, api_level=level)
         ours = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
         assert ours.load is not None

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from device_runner.android_host.calls import Call, Session, ask, read_calls
-from device_runner.android_host.calls import ModelQuestion as Model
 from device_runner.android_host.device import Phone, operand_type_codes
 from device_runner.android_host.inspection import questions
 from device_runner.library import LibraryFacts
@@ -37,7 +36,7 @@ def test_everything_that_the_library_gives_is_asked_about(
     models = sorted(op_models.rglob("*.onnx"))
     record = tmp_path / "calls.jsonl"
     session = Session(level=OptimizationLevel.NONE, phone=Phone(api_level=level, calls=record))
-    answers = list(ask(library, [Model(id=str(i), model=path) for i, path in enumerate(models)], session))
+    answers = list(ask(library, [(str(i), path, None) for i, path in enumerate(models)], session))
     assert len(answers) == len(models)
     found = given(read_calls(record))
     assert len(found) >= {28: 30, 30: 60}[level]

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from device_runner.android_host.calls import HANG, ModelQuestion, Session, ask
+from device_runner.android_host.calls import HANG, Session, ask
 from device_runner.android_host.device import Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
 from device_runner.library import LibraryFacts
 from pipeline.partition import answer
@@ -162,6 +162,6 @@ def test_a_hang_ends_at_the_time_limit(library: LibraryFacts, mnist: Path) -> No
     """A driver that never comes back from compiling; the next model is asked about all the same."""
     fault = Fault(stage=DriverStage.COMPILE, kind=FaultKind.HANG)
     driver = DriverProfile(devices=(Driver(name="npu", feature_level=30),), faults=(fault,))
-    questions = [ModelQuestion(id=str(number), model=mnist) for number in range(2)]
+    questions = [(str(number), mnist, None) for number in range(2)]
     answers = list(ask(library, questions, Session(phone=Phone(driver=driver)), limit_seconds=4))
     assert [(answer.id, answer.signal) for answer in answers] == [("0", HANG), ("1", HANG)]

@@ -13,7 +13,7 @@ import pytest
 
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
-from device_runner.adb.store import RESERVE_BYTES, DeviceStore, StoredFile, choose_victims
+from device_runner.adb.store import RESERVE_BYTES, DeviceStore, choose_victims
 from device_runner.build import build_probe
 from device_runner.errors import UnavailableError
 from device_runner.result import FailureKind, RunResult, Status
@@ -325,9 +325,9 @@ def test_any_number_of_files_can_make_room(farm: Farm, tmp_path: Path) -> None:
 
 
 def test_victims_are_the_oldest_and_never_those_in_use() -> None:
-    files = [StoredFile(3, 10, "c"), StoredFile(1, 10, "a"), StoredFile(2, 10, "b")]
-    assert [file.name for file in choose_victims(files, 15, set()) or ()] == ["a", "b"]
-    assert [file.name for file in choose_victims(files, 15, {"a"}) or ()] == ["b", "c"]
+    files = [(3, 10, "c"), (1, 10, "a"), (2, 10, "b")]
+    assert [name for _, _, name in choose_victims(files, 15, set()) or ()] == ["a", "b"]
+    assert [name for _, _, name in choose_victims(files, 15, {"a"}) or ()] == ["b", "c"]
     assert choose_victims(files, 31, set()) is None
     assert choose_victims(files, 0, set()) == []
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, ModelQuestion, Session, ask
+from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, Session, ask
 from device_runner.android_host.device import Phone
 from device_runner.files import scratch_folder
 from device_runner.library import LibraryFacts, resolve
@@ -196,7 +196,7 @@ def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQ
     wordy = asked if tells_claims(library) else msgspec.structs.replace(asked, reasons=True)
     with scratch_folder() as folder:
         saved = folder / "saved.ort"
-        questions = [ModelQuestion(id=str(index), model=model, saved=saved) for index, model in enumerate(models)]
+        questions = [(str(index), model, saved) for index, model in enumerate(models)]
         for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
             yield _claims(answer, str(models[int(answer.id)]), library, PROVIDER_RULES[asked.provider].run.ort_name)
 
@@ -315,7 +315,7 @@ def reference_aware(
     session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
     with scratch_folder(parent=target.parent) as folder:
         part = folder / "saved.ort"
-        question = ModelQuestion(id=str(model), model=model, saved=part)
+        question = (str(model), model, part)
         answer = next(ask(library, [question], session))
         if answer.failed or not part.is_file():
             raise ModelError(
