@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.processor import default_abi
 from device_runner.errors import RunnerError
+from device_runner.host_device import default_abi
 from device_runner.spec import OptimizationLevel
 from pipeline.convert.claims import WholeGraph, close_off, find_claims, look_at
 from pipeline.convert.genuine import library_of, only_nnapi
