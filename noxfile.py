@@ -121,7 +121,7 @@ def op_config(session: nox.Session) -> None:
 @command_session
 def build_probe(session: nox.Session) -> None:
     """Build the probe for this computer or for Android: nox -s build_probe -- arm64-v8a."""
-    command(session, "build-probe")
+    command(session, "build", "probe")
 
 
 @command_session

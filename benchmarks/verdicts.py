@@ -210,8 +210,8 @@ def _pair_cells(row: Found) -> tuple[str, ...]:
 
 def _of_plans(rows: list[Found], trials: Trials) -> str:
     text = (
-        f"{trials.plans:,} pilots of {PILOT_ROUNDS} rounds, as those of `ort-mobile plan`, each with a campaign of as "
-        "many rounds as it names for 3 %."
+        f"{trials.plans:,} pilots of {PILOT_ROUNDS} rounds, as those of `ort-mobile run --plan`, each with a campaign "
+        "of as many rounds as it names for 3 %."
     )
     head = ("noise", "rounds named, median", f"more than {MOST_PLANNED}", "3 % found in campaigns of the others")
     cells = [

@@ -15,6 +15,7 @@ import msgspec
 
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
+from pipeline.cli.help import TOPICS
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
@@ -58,6 +59,10 @@ def commands_page() -> str:
         "# Commands\n\n`python -m pipeline` is the same as `ort-mobile`.\n\n",
         *command_help(cli, "ort-mobile"),
     ]
+    for topic, write in TOPICS.items():
+        formatter = click.HelpFormatter(width=98)
+        write(formatter)
+        parts.append(f"## `ort-mobile help {topic}`\n\n```text\n{formatter.getvalue().rstrip()}\n```\n\n")
     for name, (place, _) in COMMANDS.items():
         parts += command_help(load(place), f"ort-mobile {name}")
     parts.append("## Exit codes\n\n| code | meaning |\n| --- | --- |\n")
@@ -159,7 +164,9 @@ def pages() -> dict[Path, str]:
         DOCS / "doctor.schema.json": document_schema(DoctorReport, "What `ort-mobile doctor --json` writes."),
         DOCS / "comparison.schema.json": document_schema(SideComparison, "What `ort-mobile compare --json` writes."),
         DOCS / "gate.schema.json": document_schema(GateReport, "What `ort-mobile gate --json` writes."),
-        DOCS / "bisection.schema.json": document_schema(BisectionReport, "What `ort-mobile bisect --json` writes."),
+        DOCS / "bisection.schema.json": document_schema(
+            BisectionReport, "What `ort-mobile gate --bisect --json` writes."
+        ),
     }
 
 

@@ -177,15 +177,15 @@ compare two-out quick --markdown compare.md --json compare.json
 gate plain/digits.none-fixed.ort plain/digits.all-fixed.ort --rounds 8 --min-runs 5 --output gated {documents}
 gate converted/bundle quick/bundle --rounds 8 --min-runs 5 --output gated
 gate --history two-out --rounds 8 --output gated
-bisect plain/digits.none-fixed.ort plain/digits.all-fixed.ort --rounds 8 --min-runs 5 --json bisect.json
-verify two-out/bundle --json verify.json
-verify quick/bundle --digest 0000000000000000000000000000000000000000000000000000000000000000
-verify nowhere
-sign two-out/bundle --key key.pem
-verify two-out/bundle --key public.pem
-delta quick/bundle two-out/bundle --output bundle.delta --json delta.json
-apply bundle.delta quick/bundle --key public.pem --keep before --json apply.json
-apply bundle.delta quick/bundle --allow-unsigned
+gate --bisect plain/digits.none-fixed.ort plain/digits.all-fixed.ort --rounds 8 --min-runs 5 --json bisect.json
+bundle verify two-out/bundle --json verify.json
+bundle verify quick/bundle --digest 0000000000000000000000000000000000000000000000000000000000000000
+bundle verify nowhere
+bundle sign two-out/bundle --key key.pem
+bundle verify two-out/bundle --key public.pem
+bundle delta quick/bundle two-out/bundle --output bundle.delta --json delta.json
+bundle apply bundle.delta quick/bundle --key public.pem --keep before --json apply.json
+bundle apply bundle.delta quick/bundle --allow-unsigned
 release android two-out/bundle --group com.example --version 1.0.0 --output maven --target phone --json android.json
 release apple two-out/bundle --output swift
 release snippet two-out/bundle --for cpp --target phone

@@ -112,7 +112,7 @@ COMMANDS = (
     "gate converted/mnist.none-fixed.ort converted/mnist.all-fixed.ort --rounds 8 --min-runs 5 --output gated",
     f"run --model {EXAMPLE}/mnist.onnx --test-data {EXAMPLE} --quick --output out",
     "report out --list",
-    "verify out/bundle",
+    "bundle verify out/bundle",
 )
 
 

@@ -187,7 +187,7 @@ class CampaignRecord(Struct, frozen=True, kw_only=True):
         """The document; raises PipelineError for another release's, ConfigError for a campaign without one."""
         if self.document is None and not self.unreadable:
             raise ConfigError(
-                "these are runs of `gate`, `bisect` or `doctor`, no campaign with a plan", where=self.id,
+                "these are runs of `gate` or `doctor`, no campaign with a plan", where=self.id,
                 why="they are judged when they are measured, and stored so that a next time goes on with them",
                 remedy="the same command writes its verdicts with --json FILE; name the output of `ort-mobile run`, "
                 "`tune` or `perf --json`",

@@ -149,6 +149,35 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
         _show_builds(builds)
 
 
+@build.command("probe")
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
+@click.option("--api-level", type=click.IntRange(21, 99), default=27, show_default=True, help="Android API level.")
+@json_option
+@click.option("--output", type=FILE, help="Folder to copy the programs to, as probe-TARGET.")
+def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, outputs: Outputs) -> None:
+    """Build the probe, the program that measures, for each TARGET.
+
+    TARGET is host (default), an Android ABI (arm64-v8a, x86_64, ...), or linux-aarch64.
+
+    Android builds use the NDK of ANDROID_NDK_HOME, or the package ziglang alone for 64-bit ABIs. Builds are
+    cached.
+    """
+    import shutil
+
+    from device_runner.build import build_probe as build_program
+
+    built = []
+    for target in targets or ("host",):
+        path = build_program(target, api_level=api_level)
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
+            path = Path(shutil.copy2(path, output / f"probe-{target}"))
+        built.append({"target": target, "file": str(path), "size_bytes": path.stat().st_size})
+    outputs.write_json({"probes": built})
+    for probe in built if outputs.text else ():
+        click.echo(f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}")
+
+
 def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
     if not builds:
         click.echo("no builds yet: `ort-mobile build run` makes one")

@@ -36,6 +36,8 @@ def check(
 ) -> None:
     """Show how much of a model NNAPI, CoreML, XNNPACK and the CPU support, and what would help most.
 
+    This is `ort-mobile partition` in short, which shows each node, and makes fixes.
+
     PATHs are .onnx and .ort files, folders or zip archives. Each model is judged as it is and, where dimensions are
     dynamic, with sizes for them; for the API level and the Core ML version that the heading names and, where these are
     not given and the verdict is another one, for the oldest (27 and 5). A model that cannot be judged is reported and

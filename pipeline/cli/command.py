@@ -1,22 +1,22 @@
-"""Commands whose help has options in sections and examples; `help`, `completion` and `schema`."""
+"""Commands whose help has options in sections and examples."""
 
 import logging
 import math
+import textwrap
 from typing import Any
 
 import click
 
+from pipeline.core.features import Place
+
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
-        "--coreml-options", "--stop-ops", "--safe", "--strict",
-    }),
-    "Session options": frozenset({
-        "--threads", "--inter-op-threads", "--execution-mode", "--spinning", "--affinities", "--memory-arena",
-        "--memory-pattern", "--prepacking", "--dynamic-block-base", "--session-config",
+        "--coreml-options", "--stop-ops", "--safe",
     }),
     "Measurement": frozenset({
-        "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test",
+        "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
+        "--percent",
     }),
     "State of the phone": frozenset({
         "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",
@@ -37,6 +37,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile run my.toml",
         "ort-mobile run --model my.onnx --convert-only",
         "ort-mobile run my.toml --device 'adb:*' --resume",
+        "ort-mobile run my.toml --device adb:SERIAL --plan",
     ),
     "ort-mobile init": ("ort-mobile init my.onnx",),
     "ort-mobile check": (
@@ -82,7 +83,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
     ),
     "ort-mobile tune": ("ort-mobile tune my.toml --device adb:SERIAL --minutes 20 --goal latency",),
-    "ort-mobile plan": ("ort-mobile plan my.toml --device adb:SERIAL", "ort-mobile plan --model my.onnx --percent 3"),
     "ort-mobile compare": (
         "ort-mobile compare 'output/my#previous' output/my",
         "ort-mobile compare before.json after.json --markdown comparison.md",
@@ -92,10 +92,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile gate before/bundle after/bundle --device adb:SERIAL --junit gate.xml --markdown comment.md",
         "ort-mobile gate my.ort my.ort --base-library wheel:1.21.0 --library wheel:1.31.1",
         "ort-mobile gate --history output/my --svg history.svg",
-    ),
-    "ort-mobile bisect": (
-        "ort-mobile bisect monday.ort tuesday.ort wednesday.ort",
-        "ort-mobile bisect my.ort --library wheel:1.21.0 --library wheel:1.23.2 --library wheel:1.31.1",
+        "ort-mobile gate --bisect monday.ort tuesday.ort wednesday.ort",
+        "ort-mobile gate --bisect my.ort --library wheel:1.21.0 --library wheel:1.23.2 --library wheel:1.31.1",
     ),
     "ort-mobile devices": (
         "ort-mobile devices",
@@ -111,19 +109,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile lab serve --database sqlite:///output/my/results.sqlite",
         "ort-mobile lab serve --host 0.0.0.0 --token-file token",
     ),
-    "ort-mobile build-probe": ("ort-mobile build-probe arm64-v8a --output probes",),
     "ort-mobile library list": ("ort-mobile library list --json -",),
     "ort-mobile library get": ("ort-mobile library get android:1.29.0",),
     "ort-mobile library show": ("ort-mobile library show app.aar",),
     "ort-mobile report": ("ort-mobile report output/my",),
     "ort-mobile release": (
         "ort-mobile release my.toml --key key.pem",
-        "ort-mobile release output/my",
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
         "ort-mobile release apple output/my/bundle --output MyModels",
     ),
     "ort-mobile release all": ("ort-mobile release all my.toml --key key.pem --version 1.0",),
-    "ort-mobile release bundle": ("ort-mobile release bundle output/my",),
     "ort-mobile release android": (
         "ort-mobile release android output/my/bundle --output models-repo --group com.example --version 1.0",
     ),
@@ -133,18 +128,21 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile build doctor": ("ort-mobile build doctor --target linux-x86_64",),
     "ort-mobile build run": ("ort-mobile build run my.toml --target android-arm64 --source onnxruntime",),
     "ort-mobile build size": ("ort-mobile build size before.aar after.aar",),
+    "ort-mobile build probe": ("ort-mobile build probe arm64-v8a --output probes",),
     "ort-mobile prove": ("ort-mobile prove output/my/bundle --library app.aar",),
-    "ort-mobile delta": ("ort-mobile delta old/bundle output/my/bundle --output update.delta",),
-    "ort-mobile apply": (
-        "ort-mobile apply update.delta old/bundle",
-        "ort-mobile apply update.delta old/bundle --key key.pub --runtime 1.29.0 --keep old/previous",
+    "ort-mobile bundle rebuild": ("ort-mobile bundle rebuild output/my",),
+    "ort-mobile bundle delta": ("ort-mobile bundle delta old/bundle output/my/bundle --output update.delta",),
+    "ort-mobile bundle apply": (
+        "ort-mobile bundle apply update.delta old/bundle",
+        "ort-mobile bundle apply update.delta old/bundle --key key.pub --runtime 1.29.0 --keep old/previous",
     ),
-    "ort-mobile sign": ("ort-mobile sign output/my/bundle --key key.pem",),
-    "ort-mobile verify": (
-        "ort-mobile verify output/my/bundle",
-        "ort-mobile verify output/my/bundle --key key.pub",
+    "ort-mobile bundle sign": ("ort-mobile bundle sign output/my/bundle --key key.pem",),
+    "ort-mobile bundle verify": (
+        "ort-mobile bundle verify output/my/bundle",
+        "ort-mobile bundle verify output/my/bundle --key key.pub",
     ),
     "ort-mobile schema": ("ort-mobile schema > config.schema.json",),
+    "ort-mobile help": ("ort-mobile help run", "ort-mobile help commands", "ort-mobile help session-options"),
     "ort-mobile completion": ('eval "$(ort-mobile completion bash)"',),
 }
 """Examples by command."""
@@ -193,6 +191,19 @@ FEW = 9
 """Up to so many options are listed without sections."""
 
 
+class SessionOption(click.Option):
+    """An option of sessions: `ort-mobile help session-options` explains all of them, commands only name them."""
+
+
+def write_names(formatter: click.HelpFormatter, text: str) -> None:
+    """Write a paragraph in which `--memory-arena` and `op-config` stay whole; click breaks at hyphens."""
+    indent = " " * formatter.current_indent
+    lines = textwrap.wrap(
+        text, formatter.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
+    formatter.write("".join(f"{line}\n" for line in lines))
+
+
 class Command(click.Command):
     """A command with its options in sections and its examples below them; the options of all commands beside."""
 
@@ -212,16 +223,20 @@ class Command(click.Command):
         return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write options section by section, those that no section names last."""
-        found: dict[str, list[tuple[str, str]]] = {title: [] for title in (REST, *SECTIONS)}
+        """Write options section by section, those that no section names first."""
+        records: dict[str, list[tuple[str, str]]] = {title: [] for title in (REST, *SECTIONS)}
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and not param.hidden]
+        of_sessions = [param.opts[0] for param in options if isinstance(param, SessionOption)]
         for param in options:
-            if (record := param.get_help_record(ctx)) is not None:
-                found[section_of(param) if len(options) > FEW else REST].append(record)
-        for title, records in found.items():
-            if records:
+            if param.opts[0] not in of_sessions and (record := param.get_help_record(ctx)) is not None:
+                records[section_of(param) if len(options) > FEW else REST].append(record)
+        for title, rows in records.items():
+            if rows:
                 with formatter.section(title):
-                    formatter.write_dl(records)
+                    formatter.write_dl(rows)
+        if of_sessions:
+            with formatter.section("Session options"):
+                write_names(formatter, f"{', '.join(of_sessions)}: see `ort-mobile help session-options`.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they can be pasted."""
@@ -243,57 +258,24 @@ class Group(click.Group):
     format_epilog = Command.format_epilog
 
 
+class OpenGroup(Group):
+    """A group in which features have commands, too; they are imported when help lists them or one is called."""
+
+    def __init__(self, *arguments: Any, place: Place[click.Command], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.place = place
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Commands of the engine first."""
+        return [*self.commands, *(str(command.name) for command in self.place)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of the engine, or else of a feature."""
+        offered = (command for command in self.place if command.name == cmd_name)
+        return self.commands.get(cmd_name) or next(offered, None)
+
+
 def section_of(param: click.Parameter) -> str:
     """The title under which an option stands."""
     names = {*param.opts, *param.secondary_opts}
     return next((title for title, options in SECTIONS.items() if names & options), REST)
-
-
-SHELLS = ("bash", "zsh", "fish")
-
-
-@click.command("help", cls=Command)
-@click.argument("command", nargs=-1)
-@click.pass_context
-def show_help(ctx: click.Context, command: tuple[str, ...]) -> None:
-    """Show the help of COMMAND, as `ort-mobile COMMAND --help` does; without one, of ort-mobile itself."""
-    found = ctx.find_root()
-    for name in command:
-        group = found.command
-        if not isinstance(group, click.Group):
-            raise click.UsageError(f"{found.command_path} has no commands of its own", ctx)
-        _, child, _ = group.resolve_command(found, [name])
-        if child is None:
-            raise click.UsageError(f"No such command '{name}'.", ctx)
-        found = click.Context(child, parent=found, info_name=name)
-    click.echo(found.get_help())
-
-
-@click.command(cls=Command)
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete commands and options.
-
-    For bash, add to ~/.bashrc:  eval "$(ort-mobile completion bash)"
-
-    For zsh, add to ~/.zshrc:  eval "$(ort-mobile completion zsh)"
-
-    For fish:  ort-mobile completion fish > ~/.config/fish/completions/ort-mobile.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None, shell  # noqa: S101 # SHELLS are those that click has
-    click.echo(kind(ctx.find_root().command, {}, "ort-mobile", "_ORT_MOBILE_COMPLETE").source())
-
-
-@click.command(cls=Command)
-def schema() -> None:
-    """Print the JSON schema of config files."""
-    import json
-
-    from pipeline.config import config_schema
-    from pipeline.passes.registry import PASSES
-
-    click.echo(json.dumps(config_schema(tuple(PASSES)), indent=2))

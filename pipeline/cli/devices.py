@@ -1,8 +1,6 @@
-"""`ort-mobile devices`: the devices that can run models and whether each is ready; `build-probe`: what runs there."""
+"""`ort-mobile devices`: the devices that can run models and whether each is ready."""
 
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -117,30 +115,3 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
     write_result(msgspec.json.encode(profile), profile_to)
     names = ", ".join(driver.name for driver in profile.devices) or "no device: NNAPI names them from API 29 on"
     click.echo(f"{profile_to}: {names}", err=True)
-
-
-@click.command(cls=Command)
-@click.argument("targets", nargs=-1, metavar="[TARGET]...")
-@click.option("--api-level", type=click.IntRange(21, 99), default=27, show_default=True, help="Android API level.")
-@json_option
-@click.option("--output", type=click.Path(path_type=Path), help="Folder to copy the programs to, as probe-TARGET.")
-def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, outputs: Outputs) -> None:
-    """Build the probe, the program that measures, for each TARGET.
-
-    TARGET is host (default), an Android ABI (arm64-v8a, x86_64, ...), or linux-aarch64.
-
-    Android builds use the NDK of ANDROID_NDK_HOME, or the package ziglang alone for 64-bit ABIs. Builds are
-    cached.
-    """
-    from device_runner.build import build_probe as build
-
-    built = []
-    for target in targets or ("host",):
-        path = build(target, api_level=api_level)
-        if output:
-            output.mkdir(parents=True, exist_ok=True)
-            path = Path(shutil.copy2(path, output / f"probe-{target}"))
-        built.append({"target": target, "file": str(path), "size_bytes": path.stat().st_size})
-    outputs.write_json({"probes": built})
-    for probe in built if outputs.text else ():
-        click.echo(f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}")

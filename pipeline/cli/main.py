@@ -18,7 +18,7 @@ import click
 from device_runner.errors import RunnerError
 from device_runner.reading import visible_lines
 from pipeline import __version__
-from pipeline.cli.command import Group, log_level
+from pipeline.cli.command import Group, log_level, write_names
 from pipeline.core.errors import ExitCode
 
 ASCII = {
@@ -46,52 +46,53 @@ def accept_any_text() -> None:
             stream.reconfigure(errors=HANDLER)
 
 
-SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
+        "check": ("cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
         "init": ("cli.run:init", "Write a commented config for a model."),
-        "plan": ("features.pilot:plan", "Say how many rounds find a difference, from a short pilot."),
         "run": ("cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
-        "tune": ("features.tune:tune", "Search for the best artifact and session options on devices."),
-        "report": ("cli.release:report", "Write the report of stored results again."),
-        "release": ("features.packages:release", "Rebuild the bundle of stored results; make packages for apps."),
+        "report": ("cli.bundle:report", "Write the report of stored results again."),
         "prove": ("features.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
-        "sign": ("cli.release:sign", "Sign a bundle with a private key."),
-        "delta": ("features.updates:delta", "Write the difference between two bundles as a small file."),
-        "apply": ("features.updates:apply", "Update a bundle by a delta."),
-        "verify": ("cli.release:verify", "Check every byte of a bundle against its manifest, offline."),
+        "release": ("features.packages:release", "Run a config, sign what it chooses, make packages for apps."),
+        "bundle": ("cli.bundle:bundle", "Sign, verify, update or rebuild the bundle that apps get."),
     },
     "Single steps": {
-        "check": ("cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
-        "partition": ("cli.partition:partition", "Show which nodes NNAPI, CoreML or XNNPACK support."),
-        "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
         "convert": ("cli.convert:convert", "Convert models to ORT format."),
-        "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "perf": ("features.perf:perf", "Measure model files on a device, without converting."),
-        "compare": ("features.pairs:compare", "Compare two campaigns, and name what changed between them."),
+        "tune": ("features.tune:tune", "Search for the best artifact and session options on devices."),
         "gate": ("features.pairs:gate", "Measure a candidate in pairs with its base; fail if it is slower."),
-        "bisect": ("features.pairs:bisect", "Find the artifact or release that made a model slower."),
-        "doctor": ("features.doctor:doctor", "Test the performance checklist on a model, each remedy measured."),
-        "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
-    },
-    "Devices, libraries and builds": {
         "devices": ("cli.devices:devices", "List devices and whether each is ready."),
-        "lab": ("features.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
-        "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
-        "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime."),
-        "build-probe": ("cli.devices:build_probe", "Build the program that measures, for a device."),
-    },
-    "Help": {
-        "help": ("cli.command:show_help", "Show the help of a command."),
-        "completion": ("cli.command:completion", "Print the completion script of a shell."),
-        "schema": ("cli.command:schema", "Print the JSON schema of config files, for editors."),
     },
 }  # fmt: skip
-"""Commands by the title under which `--help` lists them: where in pipeline each is, and its line there.
+MORE: dict[str, dict[str, tuple[str, str]]] = {
+    "Models": {
+        "partition": ("cli.partition:partition", "As `check`, with every node and the reason why not; with fixes."),
+        "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
+        "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
+    },
+    "Measurement": {
+        "compare": ("features.pairs:compare", "Compare two campaigns, and name what changed between them."),
+        "doctor": ("features.doctor:doctor", "Test the performance checklist on a model, each remedy measured."),
+        "lab": ("features.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
+    },
+    "Libraries of ONNX Runtime": {
+        "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
+        "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
+        "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime and of the probe."),
+    },
+    "Help": {
+        "help": ("cli.help:show_help", "Show the help of a command, every command, or the session options."),
+        "completion": ("cli.help:completion", "Print the completion script of a shell."),
+        "schema": ("cli.help:schema", "Print the JSON schema of config files, for editors."),
+    },
+}  # fmt: skip
+"""Commands by the title under which help lists them: where in pipeline each is, and its line there.
 
-A feature has its commands in its module `command`.
+`--help` lists the first page and names the others; `help commands` lists both. A feature has its commands in its
+module `command`.
 """
 
-COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+COMMANDS = {name: entry for section in (*FIRST_PAGE.values(), *MORE.values()) for name, entry in section.items()}
 
 
 def load(place: str) -> click.Command:
@@ -100,6 +101,14 @@ def load(place: str) -> click.Command:
     within = ".command" if module.startswith("features.") else ""
     command: click.Command = getattr(importlib.import_module(f"pipeline.{module}{within}"), attribute)
     return command
+
+
+def list_commands(formatter: click.HelpFormatter, sections: dict[str, dict[str, tuple[str, str]]]) -> None:
+    """Write commands with their lines, section by section."""
+    width = max(map(len, COMMANDS))
+    for title, commands in sections.items():
+        with formatter.section(title):
+            formatter.write_dl([(f"{name:<{width}}", text) for name, (_, text) in commands.items()])
 
 
 class LateGroup(Group):
@@ -126,10 +135,10 @@ class LateGroup(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands from the table, so that no module is imported for it."""
-        width = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", text) for name, (_, text) in commands.items()])
+        list_commands(formatter, FIRST_PAGE)
+        with formatter.section("More commands"):
+            names = ", ".join(name for section in MORE.values() for name in section)
+            write_names(formatter, f"{names}: `ort-mobile help commands` lists all.")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

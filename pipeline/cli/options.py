@@ -244,8 +244,8 @@ perf_test_option = click.option(
 
 precision_option = click.option(
     "--precision", "precisions", callback=words(), metavar="NAME,…",
-    help="Precisions: float (the model as it is), fp16, u8s8pc, nnapi, …, or auto for what suits the providers. Most "
-    "quantize, and take ranges from --test-data.  [default: float]",
+    help="Precisions: float (the model as it is), fp16, int8, int8-nnapi, or auto for what suits the providers. Those "
+    "of 8 bits take ranges from --test-data; docs/reference/precisions.md has all names.  [default: float]",
 )  # fmt: skip
 
 keep_float_option = click.option(

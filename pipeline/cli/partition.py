@@ -224,6 +224,8 @@ def partition(
 ) -> None:
     """Show which nodes of .onnx and .ort models an execution provider supports, and why not the rest.
 
+    `ort-mobile check` is this in short, for all providers at once.
+
     PATHs are files, folders or zip archives. A model that cannot be analysed is reported, the others are analysed, and
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.

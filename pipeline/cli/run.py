@@ -1,13 +1,14 @@
 """`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job."""
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from device_runner.providers import PROVIDERS, provider_named
-from pipeline.cli.command import Command
+from pipeline.cli.command import Command, SessionOption
 from pipeline.cli.options import (
     as_argument,
     data_options,
@@ -27,6 +28,7 @@ from pipeline.cli.options import (
     words,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option
+from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from device_runner.spec import RunOptions
@@ -132,8 +134,10 @@ def _switches(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return tuple(SWITCH[word] for word in words(tuple(SWITCH))(ctx, param, value))
 
 
+session_option = functools.partial(click.option, cls=SessionOption)
+
 OPTIONS = (
-    click.option(
+    session_option(
         "--provider",
         callback=words(),
         default="cpu",
@@ -141,57 +145,57 @@ OPTIONS = (
         metavar="NAME,…",
         help=f"{', '.join(PROVIDERS)}, …",
     ),
-    click.option(
+    session_option(
         "--nnapi-flags",
         callback=words((*FLAGS, "all")),
         metavar="FLAG,…",
         help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
     ),
-    click.option(
+    session_option(
         "--provider-option",
         callback=pairs,
         metavar="KEY=VALUE",
         multiple=True,
         help="Provider option; repeatable.",
     ),
-    click.option("--threads", callback=_numbers, metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
-    click.option(
+    session_option("--threads", callback=_numbers, metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
+    session_option(
         "--inter-op-threads", callback=_numbers, metavar="N,…", help="Inter-op threads, for parallel execution mode."
     ),
-    click.option(
+    session_option(
         "--execution-mode", callback=words(MODES), metavar="MODE,…", help=f"Execution mode: {' or '.join(MODES)}."
     ),
-    click.option(
+    session_option(
         "--spinning", callback=_switches, metavar="on,off", help="Whether idle threads spin: lower latency, more power."
     ),
-    click.option(
+    session_option(
         "--affinities",
         metavar="CORES",
         help="CPU affinities of all threads but the first, cores from 1, as in 3;4 for three threads.",
     ),
-    click.option(
+    session_option(
         "--memory-arena",
         callback=_switches,
         metavar="on,off",
         help="CPU memory arena (keeps memory for the next inference).",
     ),
-    click.option("--memory-pattern", callback=_switches, metavar="on,off", help="Pre-plan memory (memory pattern)."),
-    click.option("--prepacking", callback=_switches, metavar="on,off", help="Prepack weights: faster, more memory."),
-    click.option(
+    session_option("--memory-pattern", callback=_switches, metavar="on,off", help="Pre-plan memory (memory pattern)."),
+    session_option("--prepacking", callback=_switches, metavar="on,off", help="Prepack weights: faster, more memory."),
+    session_option(
         "--dynamic-block-base",
         callback=_numbers,
         metavar="N,…",
         help="Dynamic block size base (session.dynamic_block_base).",
     ),
-    click.option("--strict", callback=_switches, metavar="on,off", help="Fail if a node falls back to the CPU."),
-    click.option(
+    session_option("--strict", callback=_switches, metavar="on,off", help="Fail if a node falls back to the CPU."),
+    session_option(
         "--level",
         "levels",
         callback=words(LEVELS),
         metavar="LEVEL,…",
         help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
     ),
-    click.option(
+    session_option(
         "--session-config",
         callback=pairs,
         metavar="KEY=VALUE",
@@ -299,6 +303,12 @@ def measured_as(measure: "MeasureConfig", answers: Mapping[str, Any]) -> "Measur
     return msgspec.structs.replace(measure, **{key: value for key, value in asked.items() if value is not None})
 
 
+PLAN_OPTIONS = Place[Callable[[], list[click.Parameter]]]("run.plan_options")
+"""The options `plan`, and `percents` of it."""
+PLANS = Place[Callable[["Config", "campaign.JobOptions", tuple[float, ...], Outputs], NoReturn]]("run.plan")
+"""Says what the campaign of a config will be able to find, in place of the job, and ends the command."""
+
+
 @click.command(cls=Command)
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--model", type=click.Path(path_type=Path), help="Run a model without a config, with the defaults.")
@@ -366,6 +376,7 @@ def run(
     The output folder contains the artifacts, the operator configs, results.json, report.md, report.html, trace.json.gz,
     the database results.sqlite and bundle/.
     """
+    percents, planned = overrides.pop("percents", ()), overrides.pop("plan", False)  # a feature has these options
     if (config is None) == (model is None):
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     import msgspec
@@ -387,6 +398,8 @@ def run(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick, wait_seconds=lease_seconds,
     )  # fmt: skip
+    for plan in PLANS if planned else ():
+        plan(settings, options, percents, outputs)
     result = completed_job(ctx, settings, options)
     from pipeline.cli.show import job_document, show_job
     from pipeline.report.ci_campaign import of_campaign
@@ -396,6 +409,8 @@ def run(
     show_job(result, outputs)
     ctx.exit(result.exit_code)
 
+
+run.params += [option for options in PLAN_OPTIONS for option in options()]
 
 OVERRIDES = (
     ("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure"), ("database", "output"),

@@ -148,8 +148,8 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     aware: tuple[str, ...] = ()
     """EP-aware variants in addition: {aware}, or several joined by +."""
     precisions: tuple[str, ...] = (OWN_PRECISION,)
-    """float (the model as it is), names of docs/reference/precisions.md such as fp16 or u8s8pc, recipes such as nnapi,
-    or auto: what suits the providers of the targets."""
+    """float (the model as it is), fp16, int8, int8-nnapi, other names of docs/reference/precisions.md, or auto: what
+    suits the providers of the targets."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
     installed (the onnxruntime of this Python), or none (claims of our rules)."""
@@ -163,8 +163,8 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     equally. "auto": until every comparison with the baseline is decided, looking after 5, 8, 12, 16, 20, 30, 45, 70,
     100 and 150 rounds up to most_rounds; what is decided is not run any more."""
     most_rounds: Count = 30
-    """Maximum number of rounds with rounds = "auto": 30 find 3 % where processes differ by up to 2 %; `ort-mobile plan`
-    says how many a device needs."""
+    """Maximum number of rounds with rounds = "auto": 30 find 3 % where processes differ by up to 2 %; `ort-mobile run
+    --plan` says how many a device needs."""
     mode: MeasureMode | Annotated[tuple[MeasureMode, ...], Meta(min_length=1)] = MeasureMode.STEADY
     """steady (latency after warm-up), cold (load and first run with the files out of the page cache, every round in a
     new process), sustained (minutes of back-to-back inference, after everything else), or a list of them."""

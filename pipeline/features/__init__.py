@@ -18,6 +18,12 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),
     "ship.proofs": ("prove.run:attested",),
+    "run.plan_options": ("pilot.command:options",),
+    "run.plan": ("pilot.command:plan",),
+    "bundle.commands": (
+        "updates.command:delta",
+        "updates.command:apply",
+    ),
     "release.commands": (
         "android.command:android",
         "apple.command:apple",

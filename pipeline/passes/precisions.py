@@ -215,14 +215,14 @@ PRECISIONS: Mapping[str, Precision] = {
 
 _RECIPE_ROWS = (
     Recipe(
-        name="nnapi",
+        name="int8-nnapi",
         provider=NNAPI,
         title="partitions of a float model, with as many compute nodes",
         precision="u8s8nnapi",
         since_api_level=PER_CHANNEL_SINCE_API_LEVEL,
         older="u8u8nnapi",
     ),
-    Recipe(name="xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
+    Recipe(name="int8-xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
     Recipe(
         name="coreml-fp16",
         provider=COREML_MLPROGRAM,
@@ -230,13 +230,16 @@ _RECIPE_ROWS = (
         precision="fp16",
     ),
     # quantization Q.1: the quantizer's own documentation advises s8s8 on ARM.
-    Recipe(name="cpu-arm64", provider=CPU, title="int8 kernels of ARM processors", precision="s8s8pc"),
+    Recipe(name="int8", provider=CPU, title="int8 kernels of ARM processors", precision="s8s8pc"),
     # quantization Q.1: u8s8 is exact with VNNI, and with session.x64quantprecision without it.
-    Recipe(name="cpu-x86_64", provider=CPU, title="int8 kernels of x86-64 processors", precision="u8s8pc"),
+    Recipe(name="int8-x86_64", provider=CPU, title="int8 kernels of x86-64 processors", precision="u8s8pc"),
 )
 
 RECIPES: Mapping[str, Recipe] = {row.name: row for row in _RECIPE_ROWS}
 """Recipes by their names; a config may use them as precisions."""
+
+PLAIN_NAMES = (OWN_PRECISION, "fp16", "int8", "int8-nnapi", AUTO)
+"""What texts name first: enough for most."""
 
 CANDIDATES: Mapping[str, tuple[str, ...]] = {
     NNAPI: ("u8s8nnapi", "u8u8nnapi", "u8u8op"),
@@ -252,9 +255,9 @@ On the CPU dynamic quantization is for models without calibration data.
 """
 
 
-_INT8 = "8 bits: cpu-arm64 for the CPU of phones, nnapi for NNAPI, auto if you are not sure"
+_INT8 = "8 bits: int8 for the CPU of phones, int8-nnapi for NNAPI, auto if you are not sure"
 _MEANT = {
-    **dict.fromkeys(("int8", "uint8", "i8", "s8", "u8", "8bit", "quantized", "qdq"), _INT8),
+    **dict.fromkeys(("uint8", "i8", "s8", "u8", "8bit", "quantized", "qdq"), _INT8),
     **dict.fromkeys(("float16", "half", "f16"), "half precision is called fp16"),
     **dict.fromkeys(("int4", "uint4", "4bit"), "4-bit weights are called w4"),
     **dict.fromkeys(("float32", "fp32", "f32"), f"the model as it is is called {OWN_PRECISION}"),
@@ -275,7 +278,7 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
         return RECIPES[name].at(api_level)
     if name in PRECISIONS or name == AUTO:
         return name
-    known = [OWN_PRECISION, AUTO, *PRECISIONS, *RECIPES]
+    known = list(dict.fromkeys([*PLAIN_NAMES, *RECIPES, *PRECISIONS]))
     close = difflib.get_close_matches(name, known, n=1)
     remedy = f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(known)}"
     remedy = _MEANT.get(name.lower(), remedy)

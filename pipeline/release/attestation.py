@@ -166,7 +166,7 @@ def tested(folder: Path, manifest: Manifest) -> AttestedTests:
             "the evidence of this bundle cannot be read",
             where=str(folder / MANIFEST_FILE),
             why=str(error)[:200],
-            remedy="make the bundle again with `ort-mobile release FOLDER`",
+            remedy="make the bundle again with `ort-mobile bundle rebuild FOLDER`",
         ) from error
     outcomes = sorted({*_tests(evidence)})
     names = {wanted: tuple(name for name, outcome in outcomes if outcome == wanted) for wanted in _ORDER}

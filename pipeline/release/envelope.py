@@ -149,7 +149,7 @@ def read_private_key(path: Path, passphrase: str | None) -> SigningKey:
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
-        raise missing_extra(EXTRA, "cryptography", "sign", error) from error
+        raise missing_extra(EXTRA, "cryptography", "bundle sign", error) from error
     content = _key_bytes(path)
     if path.stat().st_mode & 0o044:  # as ssh looks at them
         log.warning("others on this computer can read the private key %s: chmod 600 it", visible(str(path)))
@@ -169,7 +169,7 @@ def read_public_key(path: Path) -> PublicKey:
         from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as error:
-        raise missing_extra(EXTRA, "cryptography", "verify --key", error) from error
+        raise missing_extra(EXTRA, "cryptography", "bundle verify --key", error) from error
     content = _key_bytes(path)
     try:
         key = load_pem_public_key(content)

@@ -127,7 +127,7 @@ def verify_signature(folder: Path, manifest: Manifest, key: PublicKey) -> None:
             "this bundle is not signed",
             where=str(folder),
             why=f"it has no {SIGNATURE_FILE}",
-            remedy="ask its maker for the signed bundle; `ort-mobile sign` makes a signature",
+            remedy="ask its maker for the signed bundle; `ort-mobile bundle sign` makes a signature",
         )
     try:
         said = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)

@@ -309,7 +309,7 @@ def test_a_job_proves_its_bundle_by_itself(release: str, library: LibraryFacts, 
     assert proof == read_manifest(tmp_path / "out" / "bundle").evidence["library_proofs"][0]
     assert "Proof in the library that ships" in (tmp_path / "out" / "report.md").read_text()
     assert "Proof in the library that ships" in (tmp_path / "out" / "report.html").read_text()
-    assert ort_mobile("verify", tmp_path / "out" / "bundle").code == 0
+    assert ort_mobile("bundle", "verify", tmp_path / "out" / "bundle").code == 0
     before = (tmp_path / "out" / "results.json").read_bytes()
     assert ort_mobile("report", tmp_path / "out").code == 0
     assert (tmp_path / "out" / "results.json").read_bytes() == before

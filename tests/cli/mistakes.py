@@ -25,7 +25,7 @@ COMMAND_LINE = (
     Mistake(line="help rnu", code=2, cause=("no such command 'rnu'",), remedy=("run",)),
     Mistake(line="run --modle my.onnx", code=2, cause=("no such option", "--modle"), remedy=("--model",)),
     Mistake(line="tune my.toml --minutes nan", code=2, cause=("nan is not a number",), remedy=("--minutes", "--help")),
-    Mistake(line="plan my.toml --percent 1 --percent nan", code=2, cause=("nan is not",), remedy=("--percent",)),
+    Mistake(line="run my.toml --plan --percent 1 --percent nan", code=2, cause=("nan is not",), remedy=("--percent",)),
     Mistake(line="run", code=2, cause=("config file or --model",), remedy=("--model",)),
     Mistake(line="run my.toml --model my.onnx", code=2, cause=("either",), remedy=("config file or --model",)),
     Mistake(line="run my.onnx", code=2, cause=("this is a model",), remedy=("ort-mobile run --model my.onnx",)),
@@ -119,9 +119,9 @@ COMMAND_LINE = (
         cause=("no campaign 'nope'", "stored are"),
         remedy=("name another",),
     ),
-    Mistake(line="release nowhere", code=2, cause=("no results here",), remedy=("output folder",)),
-    Mistake(line="verify empty", code=2, cause=("bundle",), remedy=("manifest",)),
-    Mistake(line="verify nowhere", code=2, cause=("nowhere",), remedy=("bundle",)),
+    Mistake(line="bundle rebuild nowhere", code=2, cause=("no results here",), remedy=("output folder",)),
+    Mistake(line="bundle verify empty", code=2, cause=("bundle",), remedy=("manifest",)),
+    Mistake(line="bundle verify nowhere", code=2, cause=("nowhere",), remedy=("bundle",)),
     Mistake(line="prove nowhere --library x.aar", code=2, cause=("nowhere",), remedy=("bundle",)),
     Mistake(line="library get nope:1.29.0", code=2, cause=("nope:1.29.0",), remedy=("android:",)),
     Mistake(line="library get android:banana", code=2, cause=("banana",), remedy=("1.",)),
@@ -139,7 +139,7 @@ COMMAND_LINE = (
         line="build plan --target linux-x86_64 --op-config nope", code=2, cause=("nope",), remedy=("check the path",)
     ),
     Mistake(line="build plan --target linux-x86_64 --source empty", code=2, cause=("empty",), remedy=("clone",)),
-    Mistake(line="build-probe arm64", code=2, cause=("arm64",), remedy=("arm64-v8a",)),
+    Mistake(line="build probe arm64", code=2, cause=("arm64",), remedy=("arm64-v8a",)),
     Mistake(line="completion powershell", code=2, cause=("powershell",), remedy=("bash",)),
 )
 
@@ -271,9 +271,9 @@ CONFIGS = tuple(
 )
 
 BUNDLES = (
-    Mistake(line="verify changed", code=4, cause=("changed",), remedy=("remedy",)),
-    Mistake(line="verify added", code=4, cause=("added: evil.bin",), remedy=("remedy",)),
-    Mistake(line="verify output/my/bundle --digest 00", code=2, cause=("digest",), remedy=("hex",)),
+    Mistake(line="bundle verify changed", code=4, cause=("changed",), remedy=("remedy",)),
+    Mistake(line="bundle verify added", code=4, cause=("added: evil.bin",), remedy=("remedy",)),
+    Mistake(line="bundle verify output/my/bundle --digest 00", code=2, cause=("digest",), remedy=("hex",)),
     Mistake(line="run my.toml --convert-only --output foreign", code=2, cause=("foreign",), remedy=("--output",)),
     Mistake(line="run my.toml --convert-only --output my.onnx", code=2, cause=("my.onnx",), remedy=("directory",)),
     Mistake(line="run my.toml --device adb:NOPE --output o", code=3, cause=("nope",), remedy=("ort-mobile devices",)),

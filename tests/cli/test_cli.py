@@ -65,7 +65,7 @@ HOSTILE_NAME = "\x1b[2J\x1b[H9 files are as they were made\nremedy: none\x9b31m\
 
 
 def test_control_characters_in_an_error_are_written_out_and_newlines_forge_no_line(tmp_path: Path) -> None:
-    done = ort_mobile("verify", str(tmp_path / HOSTILE_NAME))
+    done = ort_mobile("bundle", "verify", str(tmp_path / HOSTILE_NAME))
     assert done.code == 2
     assert r"\x1b[2J\x1b[H9 files" in done.err
     assert "  | remedy: none" in done.err
@@ -86,13 +86,13 @@ def test_control_characters_in_the_log_are_written_out() -> None:
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = ort_mobile("--debug", "verify", str(tmp_path))
+    done = ort_mobile("--debug", "bundle", "verify", str(tmp_path))
     assert "Traceback" in done.err
     assert "ConfigError" in done.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["verify", "nowhere"], 2), (["--version"], 0), (["run", "--nope"], 2)]
+    ("arguments", "code"), [(["bundle", "verify", "nowhere"], 2), (["--version"], 0), (["run", "--nope"], 2)]
 )
 def test_exit_codes(arguments: list[str], code: int) -> None:
     assert ort_mobile(*arguments).code == code

@@ -100,7 +100,7 @@ def test_the_table_names_the_devices_of_nnapi() -> None:
 
 
 def test_the_probe_is_built_and_copied(tmp_path: Path) -> None:
-    done = ort_mobile("build-probe", "host", "--output", tmp_path / "out")
+    done = ort_mobile("build", "probe", "host", "--output", tmp_path / "out")
     assert done.code == 0
     assert str(tmp_path / "out/probe-host") in done.text
     assert (tmp_path / "out/probe-host").stat().st_mode & 0o100

@@ -8,7 +8,8 @@ import click
 import pytest
 
 from pipeline.cli.command import EXAMPLES, REST, SECTIONS, section_of
-from pipeline.cli.main import cli
+from pipeline.cli.main import COMMANDS as TABLE
+from pipeline.cli.main import FIRST_PAGE, cli
 from tests.command import leaves, ort_mobile
 
 COMMANDS = dict(leaves())
@@ -29,10 +30,10 @@ def test_no_command_has_many_options_in_one_section() -> None:
 
 
 def test_every_command_has_examples_that_its_parser_accepts() -> None:
-    assert {f"ort-mobile {name}" for name in COMMANDS} - EXAMPLES.keys() == {"ort-mobile help"}
+    assert {f"ort-mobile {name}" for name in COMMANDS} - EXAMPLES.keys() == set()
     for path, lines in EXAMPLES.items():
         for line in lines:
-            assert path in line or path == "ort-mobile", line
+            assert path in line, line
     for line in (line for lines in EXAMPLES.values() for line in lines):
         for part in line.removeprefix('eval "$(').removesuffix(')"').split(" && "):
             words = shlex.split(part.partition(" >")[0])
@@ -87,9 +88,30 @@ def test_completion_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_perf_lists_its_options_in_sections(tmp_path: Path) -> None:
     text = ort_mobile("perf", "--help", cwd=tmp_path).out
-    titles = ["Options:", *(f"{title}:" for title in ("Provider options", "Session options", "Measurement",
-              "State of the phone", "Output", "Examples"))]  # fmt: skip
+    titles = ["Options:", *(f"{title}:" for title in ("Measurement", "State of the phone", "Inputs", "Output",
+              "Session options", "Examples"))]  # fmt: skip
     assert [line for line in text.splitlines() if line in titles] == titles
+
+
+def test_the_first_page_has_twelve_commands_and_names_the_others(tmp_path: Path) -> None:
+    text = ort_mobile("--help", cwd=tmp_path).out
+    first = [name for section in FIRST_PAGE.values() for name in section]
+    assert len(first) == 12
+    assert [word for word in first if f"\n  {word} " not in text] == []
+    more = text.partition("More commands:\n")[2].partition(":")[0].replace("\n", " ").split()
+    assert [*first, *(name.rstrip(",") for name in more)] == list(TABLE)
+    every = ort_mobile("help", "commands", cwd=tmp_path).out
+    assert [name for name in TABLE if f"\n  {name} " not in every] == []
+
+
+def test_session_options_stand_on_one_page(tmp_path: Path) -> None:
+    page = ort_mobile("help", "session-options", cwd=tmp_path).out
+    for name in ("perf", "gate"):
+        named = ort_mobile(name, "--help", cwd=tmp_path).out.partition("Session options:\n")[2].partition(": see")[0]
+        options = [word.rstrip(",") for word in named.split()]
+        assert len(options) == 15
+        assert [option for option in options if f"  {option} " not in page] == []
+        assert "--spinning on,off" not in ort_mobile(name, "--help", cwd=tmp_path).out
 
 
 @pytest.mark.parametrize("name", COMMANDS)

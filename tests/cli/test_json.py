@@ -11,13 +11,12 @@ WITHOUT_RESULT = {"help", "completion", "schema", "lab work", "lab cancel", "lab
 """Commands that print text or a schema by definition, or work until they are stopped."""
 
 NOT_RUN_HERE = {
-    "plan": "measures a pilot (tests/job/test_modes.py)",
     "tune": "searches for minutes (tests/features/tune/test_command.py)",
     "doctor": "measures for minutes (tests/features/doctor/test_doctor.py)",
     "prove": "needs an Android library (tests/android_host)",
-    "delta": "needs two bundles (tests/features/updates/test_delta.py)",
-    "apply": "needs a delta (tests/features/updates/test_delta.py)",
-    "sign": "needs a key (tests/release/test_signature.py)",
+    "bundle delta": "needs two bundles (tests/features/updates/test_delta.py)",
+    "bundle apply": "needs a delta (tests/features/updates/test_delta.py)",
+    "bundle sign": "needs a key (tests/release/test_signature.py)",
     "lab submit": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab status": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab close": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
@@ -33,9 +32,9 @@ LINES = {
     "init": "init my.onnx --output other.toml",
     "run": "run my.toml --convert-only --output run_output",
     "report": "report output/my",
-    "release bundle": "release output/my",
+    "bundle rebuild": "bundle rebuild output/my",
     "release snippet": "release snippet output/my/bundle --for python",
-    "verify": "verify output/my/bundle",
+    "bundle verify": "bundle verify output/my/bundle",
     "check": "check my.onnx",
     "partition": "partition my.onnx --ep nnapi",
     "transform": "transform my.onnx newer.onnx --do opset:version=21",
@@ -44,7 +43,6 @@ LINES = {
     "perf": "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --min-seconds 0.001",
     "compare": "compare output/my/results.json output/my/bundle",
     "gate": "gate out/my.all-fixed.ort out/my.all-fixed.ort",
-    "bisect": "bisect out/my.all-fixed.ort out/my.all-fixed.ort",
     "op-config create": "op-config create out",
     "op-config merge": "op-config merge out/required_operators.config",
     "op-config check": "op-config check out/required_operators.config out",
@@ -56,7 +54,7 @@ LINES = {
     "build plan": "build plan --target linux-x86_64",
     "build doctor": "build doctor --target linux-x86_64",
     "build size": "build size --cache empty",
-    "build-probe": "build-probe",
+    "build probe": "build probe",
 }
 
 CODES = {"build doctor": 3, "devices": 3, "compare": 1}
@@ -87,7 +85,7 @@ def test_stdout_is_one_object_with_a_version(name: str, workplace: Path) -> None
 
 
 def test_a_file_gets_the_document_and_stdout_the_text(workplace: Path, tmp_path: Path) -> None:
-    done = ort_mobile("verify", "output/my/bundle", "--json", tmp_path / "v.json", cwd=workplace)
+    done = ort_mobile("bundle", "verify", "output/my/bundle", "--json", tmp_path / "v.json", cwd=workplace)
     assert done.out.startswith("OK: ")
     document = json.loads((tmp_path / "v.json").read_bytes())
     assert (document["version"], document["bundle"]) == (1, "output/my/bundle")

@@ -27,7 +27,7 @@ COMMANDS = {
     "operator config": ["op-config", "check", "ODD", "m.ort"],
     "artifact": ["op-config", "create", "ODD"],
     "log": ["op-config", "check", "ops.config", "--from-log", "ODD"],
-    "bundle": ["verify", "bundle"],
+    "bundle": ["bundle", "verify", "bundle"],
     "library": ["library", "show", "ODD"],
     "driver profile": ["perf", "m.ort", "--device", "android-host:l.aar?driver=ODD"],
     "test data": ["run", "data.toml", "--convert-only", "--output", "out"],

@@ -101,7 +101,7 @@ def test_every_encoding_of_stdout_will_do(encoding: str, tmp_path: Path) -> None
 
 
 def test_what_has_no_ascii_form_is_escaped(tmp_path: Path) -> None:
-    done = ort_mobile("verify", "日本", cwd=tmp_path, encoding="cp1252")
+    done = ort_mobile("bundle", "verify", "日本", cwd=tmp_path, encoding="cp1252")
     assert done.code == 2
     assert "\\u65e5\\u672c" in done.err
 

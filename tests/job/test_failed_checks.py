@@ -56,7 +56,7 @@ def test_nothing_to_ship_says_why(tmp_path: Path) -> None:
     assert "failed the numeric check (largest relative error " in ended.err
     assert "Do not ship: nothing of m may ship to phone" in " ".join(ended.out.split())
     assert not (out / "bundle").exists()
-    again = ort_mobile("release", out)
+    again = ort_mobile("bundle", "rebuild", out)
     assert again.code == 4
     assert "failed the numeric check (largest relative error " in again.err
 

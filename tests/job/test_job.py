@@ -109,12 +109,12 @@ def test_the_report_names_opsets_and_types_of_what_a_reduced_build_needs(done: P
 
 
 def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: Path) -> None:
-    assert ort_mobile("verify", done / "bundle").code == 0
+    assert ort_mobile("bundle", "verify", done / "bundle").code == 0
     copy = tmp_path / "bundle"
     shutil.copytree(done / "bundle", copy)
     model = next(copy.glob("models/*.ort"))
     model.write_bytes(model.read_bytes()[:-1] + b"\x55")
-    ended = ort_mobile("verify", copy)
+    ended = ort_mobile("bundle", "verify", copy)
     assert ended.code == 4
     assert f"changed: models/{model.name}" in ended.err
 
@@ -124,8 +124,8 @@ def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) ->
     before = (done / "results.json").read_bytes()
     assert ort_mobile("report", done).code == 0
     assert (done / "results.json").read_bytes() == before
-    assert ort_mobile("release", done).code == 0
-    assert ort_mobile("verify", done / "bundle").code == 0
+    assert ort_mobile("bundle", "rebuild", done).code == 0
+    assert ort_mobile("bundle", "verify", done / "bundle").code == 0
 
 
 @pytest.mark.long
@@ -145,7 +145,7 @@ def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
         finally:
             os.umask(old)
         assert ended.code == 0, ended.err
-        digests.add(ort_mobile("verify", folder / "out" / "bundle").out.splitlines()[1])
+        digests.add(ort_mobile("bundle", "verify", folder / "out" / "bundle").out.splitlines()[1])
     assert len(digests) == 1
     for path in (tmp_path / "one" / "out" / "artifacts").iterdir():
         assert path.read_bytes() == (tmp_path / "the other" / "out" / "artifacts" / path.name).read_bytes()

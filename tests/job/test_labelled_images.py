@@ -26,7 +26,7 @@ def job(folder: Path, *more: str | Path) -> tuple[int, str]:
 @pytest.mark.long
 def test_the_bundle_has_the_int8_artifact_that_keeps_the_budget(tmp_path: Path, digits: Path) -> None:
     code, stderr = job(
-        tmp_path / "out", "--test-data", digits, "--preprocess", GRAY, "--precision", "nnapi", "--max-drop", "0.02"
+        tmp_path / "out", "--test-data", digits, "--preprocess", GRAY, "--precision", "int8-nnapi", "--max-drop", "0.02"
     )
     assert code == 0, stderr
     results = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -43,7 +43,15 @@ def test_the_bundle_has_the_int8_artifact_that_keeps_the_budget(tmp_path: Path, 
 @pytest.mark.long
 def test_a_budget_that_nothing_keeps_leaves_no_bundle(tmp_path: Path, digits: Path) -> None:
     code, stderr = job(
-        tmp_path / "out", "--test-data", digits, "--preprocess", GRAY, "--precision", "nnapi", "--max-drop", "0.0001"
+        tmp_path / "out",
+        "--test-data",
+        digits,
+        "--preprocess",
+        GRAY,
+        "--precision",
+        "int8-nnapi",
+        "--max-drop",
+        "0.0001",
     )
     assert code == 4, stderr
     assert not (tmp_path / "out" / "bundle").exists()

@@ -53,7 +53,7 @@ def test_each_mode_is_measured_and_reported_apart(tmp_path: Path) -> None:
 def test_a_plan_says_what_rounds_find(tmp_path: Path) -> None:
     (tmp_path / "modes.toml").write_text(CONFIG)
     wanted = ("--percent", "5", "--json", tmp_path / "plan.json")
-    ended = ort_mobile("plan", tmp_path / "modes.toml", *wanted)
+    ended = ort_mobile("run", tmp_path / "modes.toml", "--plan", *wanted)
     assert ended.code == 0, ended.out + ended.err
     assert "against itself in 5 rounds" in ended.out
     (answer,) = json.loads((tmp_path / "plan.json").read_text())["answers"]
@@ -65,6 +65,6 @@ def test_a_plan_says_what_rounds_find(tmp_path: Path) -> None:
 
 def test_a_mode_that_there_is_not_is_named(tmp_path: Path) -> None:
     (tmp_path / "modes.toml").write_text(CONFIG.replace('"cold", ', '"warm", '))
-    ended = ort_mobile("plan", tmp_path / "modes.toml")
+    ended = ort_mobile("run", tmp_path / "modes.toml", "--plan")
     assert ended.code == 2
     assert "measure.mode" in ended.err

@@ -40,7 +40,7 @@ def run(folder: Path, rest: str, *options: str) -> tuple[int, dict[str, Any], st
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A job that may choose quantized files only, within a budget."""
     folder = tmp_path_factory.mktemp("precisions")
-    code, results, stderr = run(folder, 'precisions = ["nnapi", "u8u8pc", "w4"]\n[accuracy]\nmax_drop = 0.02\n')
+    code, results, stderr = run(folder, 'precisions = ["int8-nnapi", "u8u8pc", "w4"]\n[accuracy]\nmax_drop = 0.02\n')
     assert code == 0, stderr
     return folder / "out", results
 
@@ -82,7 +82,7 @@ def test_the_bundle_says_what_was_done_to_the_model_and_what_it_cost(chosen: tup
     (kept,) = manifest["references"]
     assert kept["model"] == f"mnist@{shipped['variant']['precision']}"
     assert manifest["evidence"]["accuracy"][0]["result"]["samples"] == 360
-    assert ort_mobile("verify", output / "bundle").code == 0
+    assert ort_mobile("bundle", "verify", output / "bundle").code == 0
 
 
 @pytest.mark.long

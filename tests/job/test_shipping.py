@@ -66,7 +66,7 @@ def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
     refused = [one for one in report["warnings"] if one["what"].startswith("no bundle: ")]
     assert [one["where"] for one in refused] == ["target phone: young basic-fixed"]
     assert {choice["model"] for choice in report["choices"]} == {"mnist", "young"}, "the other model lost nothing"
-    again = ort_mobile("release", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    again = ort_mobile("bundle", "rebuild", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
     assert again.code == 4
     assert "no Gelu of opset 20" in again.err
 
@@ -110,7 +110,7 @@ def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path
     assert ended.code == 4
     assert "built without ai.onnx:Gemm" in ended.err
     assert "target phone is checked against build b of this computer" in ended.err
-    again = ort_mobile("release", out, ORT_MOBILE_CACHE=str(cache))
+    again = ort_mobile("bundle", "rebuild", out, ORT_MOBILE_CACHE=str(cache))
     assert again.code == 4
     assert "2,000 bytes over budget" in again.err
     assert "+3,000  arm64-v8a: ai.onnx:Gelu, ai.onnx:MaxPool" in again.err, (

@@ -116,7 +116,7 @@ def test_two_jobs_with_one_database_report_and_release_their_own(tmp_path: Path)
     for told in ((), ("--database", "sqlite:///lab.sqlite")):
         done = ort_mobile("report", one, *told, cwd=tmp_path)
         assert (done.code, (one / "results.json").read_bytes()) == (0, before), done.err
-        assert ort_mobile("release", one, *told, cwd=tmp_path).code == 0
+        assert ort_mobile("bundle", "rebuild", one, *told, cwd=tmp_path).code == 0
     resumed = ort_mobile("run", "one.toml", "--convert-only", "--resume", cwd=tmp_path)
     assert resumed.code == 0, resumed.err
     assert not (one / DATABASE).exists(), "the folder keeps where its campaigns are"

@@ -51,7 +51,7 @@ def test_names_stand_in_names_of_variants() -> None:
 def test_what_is_said_of_providers_is_said_of_providers_that_there_are() -> None:
     assert {provider for one in PRECISIONS.values() for provider in one.unsuited} <= PROVIDERS
     assert {recipe.provider for recipe in RECIPES.values()} <= PROVIDERS
-    assert CANDIDATES.keys() <= PROVIDERS | RECIPES.keys()
+    assert CANDIDATES.keys() <= PROVIDERS | {"cpu-arm64", "cpu-x86_64"}
 
 
 def test_no_recipe_or_candidate_is_unsuited_to_its_provider() -> None:
@@ -75,12 +75,12 @@ def test_static_precisions_need_data_and_others_do_not() -> None:
 @pytest.mark.parametrize(
     ("name", "level", "meant"),
     [
-        ("nnapi", 29, "u8s8nnapi"),
-        ("nnapi", 28, "u8u8nnapi"),
-        ("nnapi", None, "u8s8nnapi"),
-        ("xnnpack", 21, "s8s8xnnpack"),
+        ("int8-nnapi", 29, "u8s8nnapi"),
+        ("int8-nnapi", 28, "u8u8nnapi"),
+        ("int8-nnapi", None, "u8s8nnapi"),
+        ("int8-xnnpack", 21, "s8s8xnnpack"),
         ("coreml-fp16", None, "fp16"),
-        ("cpu-arm64", None, "s8s8pc"),
+        ("int8", None, "s8s8pc"),
         ("u8u8", 31, "u8u8"),
         ("float", 31, ""),
         ("auto", 31, "auto"),
@@ -102,12 +102,17 @@ def test_searches_for_nnapi_count_partitions_at_the_level_of_the_target() -> Non
 
 
 def test_each_precision_once() -> None:
-    assert resolve_precisions(["float", "nnapi", "u8s8nnapi", "cpu-arm64"], 31) == ("", "u8s8nnapi", "s8s8pc")
+    assert resolve_precisions(["float", "int8-nnapi", "u8s8nnapi", "int8"], 31) == ("", "u8s8nnapi", "s8s8pc")
 
 
 @pytest.mark.parametrize(
     ("word", "answers"),
-    [("int8", ("cpu-arm64", "nnapi", "auto")), ("INT8", ("auto",)), ("half", ("fp16",)), ("u8s8p", ("u8s8pc",))],
+    [
+        ("uint8", ("int8 for the CPU", "int8-nnapi", "auto")),
+        ("QDQ", ("auto",)),
+        ("half", ("fp16",)),
+        ("u8s8p", ("u8s8pc",)),
+    ],
 )
 def test_a_usual_word_gets_the_names_to_choose_among(word: str, answers: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:

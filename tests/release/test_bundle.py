@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.cli.release import verify
+from pipeline.cli.bundle import verify
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, Severity
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
@@ -303,7 +303,7 @@ def test_what_cannot_be_looked_at_is_named_and_never_ok(tmp_path: Path, hidden: 
         place.mkdir()
         (place / "evil").write_text("x")
     place.chmod(mode)
-    command = [sys.executable, "-m", "pipeline", "verify", str(bundle)]
+    command = [sys.executable, "-m", "pipeline", "bundle", "verify", str(bundle)]
     if os.geteuid() == 0:  # root reads everything: take that away from the child
         if not shutil.which("setpriv"):
             pytest.skip("root without setpriv cannot be bound by permissions")

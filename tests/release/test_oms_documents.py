@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a signed bundle and its keys; tests must not change it."""
     folder = tmp_path_factory.mktemp("signed")
     bundle_in(folder)
-    assert code(run("sign", folder / "bundle", "--key", write_keys(folder))) == 0
+    assert code(run("bundle", "sign", folder / "bundle", "--key", write_keys(folder))) == 0
     return folder
 
 

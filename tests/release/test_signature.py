@@ -58,15 +58,15 @@ def code(result: Result) -> int:
 def signed(tmp_path: Path) -> Path:
     """A signed bundle; key.pub lies beside it."""
     bundle_in(tmp_path)
-    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
     return tmp_path / "bundle"
 
 
 def test_a_signature_tells_who_made_the_bundle(signed: Path) -> None:
-    found = run("verify", signed, "--key", signed.parent / "key.pub")
+    found = run("bundle", "verify", signed, "--key", signed.parent / "key.pub")
     assert code(found) == 0
     assert "signed by the owner of the key with sha256" in found.output
-    without = run("verify", signed)
+    without = run("bundle", "verify", signed)
     assert code(without) == 0
     assert "where it is from is not proven" in without.output
 
@@ -78,9 +78,9 @@ def test_the_same_bundle_and_key_give_the_same_bytes(tmp_path: Path, curve: str)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     found = []
     for place in ("a", "b"):
-        assert code(run("sign", tmp_path / place / "bundle", "--key", key)) == 0
+        assert code(run("bundle", "sign", tmp_path / place / "bundle", "--key", key)) == 0
         found.append((tmp_path / place / "bundle" / SIGNATURE_FILE).read_bytes())
-        assert code(run("verify", tmp_path / place / "bundle", "--key", tmp_path / "key.pub")) == 0
+        assert code(run("bundle", "verify", tmp_path / place / "bundle", "--key", tmp_path / "key.pub")) == 0
     assert found[0] == found[1]
 
 
@@ -92,15 +92,15 @@ def test_any_changed_byte_of_any_file_is_found(signed: Path) -> None:
             changed = bytearray(before)
             changed[place] ^= 1
             file.write_bytes(changed)
-            result = run("verify", signed, "--key", key)
+            result = run("bundle", "verify", signed, "--key", key)
             # The last byte of the signature's JSON is a line end: another blank there changes nothing that is said.
             assert code(result) == 4 or (file.name == SIGNATURE_FILE and changed[place] == 0x0B), (file, place)
         file.write_bytes(before)
-    assert code(run("verify", signed, "--key", key)) == 0
+    assert code(run("bundle", "verify", signed, "--key", key)) == 0
 
 
 def other_key(bundle: Path) -> None:
-    assert code(run("sign", bundle, "--key", write_keys(bundle.parent, "other"))) == 0
+    assert code(run("bundle", "sign", bundle, "--key", write_keys(bundle.parent, "other"))) == 0
 
 
 def claimed_key(bundle: Path) -> None:
@@ -136,7 +136,7 @@ def two_signatures(bundle: Path) -> None:
 @pytest.mark.parametrize("attack", [other_key, claimed_key, stripped, made_again, linked, two_signatures])
 def test_attacks_are_refused(signed: Path, attack: Callable[[Path], None]) -> None:
     attack(signed)
-    result = run("verify", signed, "--key", signed.parent / "key.pub")
+    result = run("bundle", "verify", signed, "--key", signed.parent / "key.pub")
     assert code(result) == 4, result.output
 
 
@@ -160,27 +160,27 @@ def test_a_locked_key_needs_its_passphrase(tmp_path: Path) -> None:
         ({}, "it has a passphrase"),
         ({"ORT_MOBILE_PASSPHRASE": "wrong"}, "the passphrase in ORT_MOBILE_PASSPHRASE does not open it"),
     ):
-        refused = run("sign", tmp_path / "bundle", "--key", key, **passphrase)
+        refused = run("bundle", "sign", tmp_path / "bundle", "--key", key, **passphrase)
         assert (code(refused), getattr(refused.exception, "why", "")) == (2, why)
         assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
-    assert code(run("sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="right")) == 0
-    assert code(run("verify", tmp_path / "bundle", "--key", tmp_path / "key.pub")) == 0
+    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="right")) == 0
+    assert code(run("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub")) == 0
 
 
 def test_the_wrong_half_of_a_key_is_named(tmp_path: Path) -> None:
     bundle_in(tmp_path)
     key = write_keys(tmp_path)
-    public = run("sign", tmp_path / "bundle", "--key", tmp_path / "key.pub")
+    public = run("bundle", "sign", tmp_path / "bundle", "--key", tmp_path / "key.pub")
     assert (code(public), getattr(public.exception, "why", "")) == (2, "it is a public key")
-    private = run("verify", tmp_path / "bundle", "--key", key)
+    private = run("bundle", "verify", tmp_path / "bundle", "--key", key)
     assert (code(private), getattr(private.exception, "why", "")) == (2, "it is a private key")
-    needless = run("sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="x")
+    needless = run("bundle", "sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="x")
     assert "unset ORT_MOBILE_PASSPHRASE" in getattr(needless.exception, "remedy", "")
 
 
 def test_an_empty_digest_checks_nothing_and_is_refused(tmp_path: Path) -> None:
     bundle_in(tmp_path)
-    assert code(run("verify", tmp_path / "bundle", "--digest", "")) == 2
+    assert code(run("bundle", "verify", tmp_path / "bundle", "--digest", "")) == 2
 
 
 def test_keys_that_the_standard_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -189,14 +189,14 @@ def test_keys_that_the_standard_does_not_have_are_refused(tmp_path: Path) -> Non
     (tmp_path / "ed.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     (tmp_path / "text.pem").write_text("no key")
     for name in ("ed.pem", "text.pem", "missing.pem"):
-        assert code(run("sign", tmp_path / "bundle", "--key", tmp_path / name)) == 2
+        assert code(run("bundle", "sign", tmp_path / "bundle", "--key", tmp_path / name)) == 2
     assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
 
 
 def test_a_changed_bundle_is_not_signed(tmp_path: Path) -> None:
     bundle_in(tmp_path)
     (tmp_path / "bundle/models/m.ort").write_bytes(b"x")
-    assert code(run("sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 4
+    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 4
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def test_the_standards_own_program_agrees(signed: Path) -> None:
     assert theirs("verify", "key", str(signed), *signature, *keys) != 0
     model.write_bytes(before)
     assert theirs("sign", "key", str(signed), *signature, "--private_key", str(signed.parent / "key.pem")) == 0
-    assert code(run("verify", signed, "--key", signed.parent / "key.pub")) == 0
+    assert code(run("bundle", "verify", signed, "--key", signed.parent / "key.pub")) == 0
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o644, True), (0o640, True)])

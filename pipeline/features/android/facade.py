@@ -180,7 +180,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaMo
             f"the bundle does not say what the model {model} takes and gives",
             where="the bundle's manifest",
             why="it lists no such model",
-            remedy="make the bundle again: `ort-mobile release bundle FOLDER`",
+            remedy="make the bundle again: `ort-mobile bundle rebuild FOLDER`",
         )
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))

@@ -6,38 +6,37 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import Command, Group
+from pipeline.cli.bundle import KEY, PASSPHRASE
+from pipeline.cli.command import OpenGroup
 from pipeline.cli.options import devices_option, library_option, output_option
 from pipeline.cli.outputs import Outputs, json_option
-from pipeline.cli.release import KEY, PASSPHRASE
-from pipeline.cli.release import bundle as bundle_command
 from pipeline.cli.run import completed_job
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from pipeline.core.errors import CheckFailed
 
-COMMANDS = Place[click.Command]("release.commands")
-"""Commands that make one kind of package of a bundle."""
 
-
-class _FolderOrCommand(Group):
-    """A group that takes what is no command of its own for the arguments of `bundle`: `release FOLDER`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does it; options of `bundle` may come first."""
-        of_bundle = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
-        return super().parse_args(ctx, ["bundle", *args] if of_bundle else args)
+class _ConfigOrCommand(OpenGroup):
+    """A group that takes what is no command of its own for the arguments of `all`: `release CONFIG`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it; a word that is no command is a config, or the folder of a job."""
-        whole = "all" if args[0].endswith(".toml") else "bundle"
-        return super().resolve_command(ctx, args if args[0] in self.commands else [whole, *args])
+        """As click does it; a word that is no command is a config."""
+        return super().resolve_command(ctx, args if args[0] in self.list_commands(ctx) else ["all", *args])
 
 
-@click.command("all", cls=Command)
+@click.group(cls=_ConfigOrCommand, place=Place[click.Command]("release.commands"))
+def release() -> None:
+    """Release what a config chooses: the bundle, its signature, packages for apps; or one package of a bundle.
+
+    `ort-mobile release CONFIG` is short for `ort-mobile release all CONFIG`. `ort-mobile bundle` has the single steps
+    with a bundle.
+    """
+
+
+@release.command("all")
 @click.argument("config", type=click.Path(path_type=Path))
 @output_option
 @devices_option
@@ -119,16 +118,3 @@ def _refusal(config: Path, count: int) -> "CheckFailed":
         why=f"{count} {'reason speaks' if count == 1 else 'reasons speak'} against it, named above",
         remedy="fix them, or change gates in [release]",
     )
-
-
-@click.group(cls=_FolderOrCommand)
-def release() -> None:
-    """Release what a config chooses: the bundle, its signature, packages for apps; or single parts of that.
-
-    `ort-mobile release CONFIG` is short for `ort-mobile release all CONFIG`, and `ort-mobile release FOLDER` for
-    `ort-mobile release bundle FOLDER`.
-    """
-
-
-for command in (bundle_command, release_all, *COMMANDS):
-    release.add_command(command)

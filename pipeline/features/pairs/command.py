@@ -1,13 +1,13 @@
-"""`ort-mobile compare`, `gate` and `bisect`: campaigns beside each other, regressions, and where they began."""
+"""`ort-mobile compare`, `gate` and `gate --bisect`: campaigns beside each other, regressions, and where they began."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import data_options, dataset_from, library_name, library_option, progress, sizes, wait_option
+from pipeline.cli.options import data_options, dataset_from, library_name, progress, sizes, wait_option
 from pipeline.cli.outputs import Outputs, ci_options, json_option, markdown_option
 from pipeline.cli.run import options_of, run_settings
 
@@ -110,22 +110,31 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
 
 
 @click.command(cls=Command)
-@click.argument("base", required=False, type=click.Path(path_type=Path))
-@click.argument("candidate", required=False, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[BASE CANDIDATE]...")
+@click.option(
+    "--bisect", "bisecting", is_flag=True,
+    help="Find the first of several paths, or of several libraries, that is slower than the first.",
+)  # fmt: skip
 @click.option("--history", metavar="PATH|URL", default="", help="Measure only what the campaigns stored here suspect.")
 @click.option("--device", "devices", multiple=True, help="local, adb:SERIAL or adb:*; repeatable.  [default: local]")
 @wait_option
-@library_option
+@click.option(
+    "--library", "libraries", callback=library_names, metavar="FILE|NAME", multiple=True,
+    help="libonnxruntime to run with (.so, AAR, or a release such as android:1.29.0), instead of the device's default. "
+    "With --bisect repeatable, the good one first.",
+)  # fmt: skip
 @click.option(
     "--base-library",
     callback=library_name,
     metavar="FILE|NAME",
     help="libonnxruntime of the base.  [default: --library]",
 )
+@click.option("--model", default="", help="With --bisect: which model of bundles and output folders with several.")
 @pair_options
 @click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/gate"), show_default=True,
-    help="Folder of the database of paired runs: the same is not measured twice.",
+    "--output", type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the database of paired runs: the same is not measured twice.  "
+    "[default: output/gate, with --bisect output/bisect]",
 )  # fmt: skip
 @ci_options
 @click.option(
@@ -136,14 +145,15 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
 def gate(
     ctx: click.Context,
     /,
-    base: Path | None,
-    candidate: Path | None,
+    paths: tuple[Path, ...],
+    bisecting: bool,
     history: str,
     devices: tuple[str, ...],
     lease_seconds: float,
-    library: str | None,
+    libraries: tuple[str, ...],
     base_library: str | None,
-    output: Path,
+    model: str,
+    output: Path | None,
     svg_to: Path | None,
     outputs: Outputs,
     **answers: Any,
@@ -153,6 +163,10 @@ def gate(
     Both are model files, bundles or output folders. A regression is a 99 % interval of the ratio, for all comparisons
     together, that lies above 1 by more than --least. With --history only runs are measured whose last three campaigns
     were all slower than usual; without BASE and CANDIDATE it shows the history.
+
+    With --bisect any number of paths, the good one first. With several libraries the way goes from the first path with
+    the first library to the last path, and then to the last library. Each step is measured in pairs with the first;
+    what cannot be measured is skipped. A slower one is the answer there: the exit code stays 0.
     """
     from pipeline.core.files import write_text
     from pipeline.features.pairs import report as text
@@ -160,12 +174,29 @@ def gate(
     from pipeline.features.pairs.history import history_svg, read_histories
     from pipeline.report.parts import Line, filled
 
-    if (base is None) is not (candidate is None) or not (base or history):
+    if bisecting:
+        refused = {
+            "--history": history, "--svg": svg_to, "--base-library": base_library, "a second --device": devices[1:],
+            "--wait": lease_seconds, "--junit": outputs.junit_to, "--sarif": outputs.sarif_to,
+        }  # fmt: skip
+        if given := [option for option, value in refused.items() if value]:
+            raise click.UsageError(f"--bisect has one device and no verdict: leave {', '.join(given)} out", ctx)
+        if not paths:
+            raise click.UsageError("name the paths to bisect, the good one first", ctx)
+        device = devices[0] if devices else "local"
+        _bisect(paths, libraries, device, output or Path("output/bisect"), model, outputs, answers)
+    if len(paths) not in (0, 2) or not (paths or history):
         raise click.UsageError("name BASE and CANDIDATE, or a --history, or all three", ctx)
+    if libraries[1:] or model:
+        raise click.UsageError("several --library, and --model, are for --bisect", ctx)
     histories = read_histories(history) if history else None
-    if base and candidate:
-        places = {"folder": output, "devices": devices, "wait_seconds": lease_seconds, "progress": progress()}
-        report = _gate_report((base, base_library or library), (candidate, library), histories, answers, places)
+    if paths:
+        library = libraries[0] if libraries else None
+        places = {
+            "folder": output or Path("output/gate"), "devices": devices, "wait_seconds": lease_seconds,
+            "progress": progress(),
+        }  # fmt: skip
+        report = _gate_report((paths[0], base_library or library), (paths[1], library), histories, answers, places)
     else:
         report = text.GateReport(least=answers["least"] / 100, confidence=1 - ALARMS, histories=histories or ())
     if svg_to:
@@ -199,36 +230,15 @@ def _gate_report(
         return measure.gate(before, after, histories, order, **places)
 
 
-@click.command(cls=Command)
-@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ARTIFACT...")
-@click.option(
-    "--library", "libraries", callback=library_names, metavar="FILE|NAME", multiple=True,
-    help="libonnxruntime to run with, the good one first; repeatable.  [default: the device's]",
-)  # fmt: skip
-@click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
-@click.option("--model", default="", help="Which model of bundles and output folders with several.")
-@pair_options
-@click.option(
-    "--output", type=click.Path(path_type=Path, file_okay=False), default=Path("output/bisect"), show_default=True,
-    help="Folder of the database of paired runs: the same is not measured twice.",
-)  # fmt: skip
-@markdown_option
-@json_option
-def bisect(
+def _bisect(
     artifacts: tuple[Path, ...],
     libraries: tuple[str, ...],
     device: str,
+    folder: Path,
     model: str,
-    output: Path,
     outputs: Outputs,
-    **answers: Any,
-) -> None:
-    """Find the first of several ARTIFACTs, or of several libraries, that is slower than the first.
-
-    ARTIFACTs are model files, bundles or output folders, the good one first. With several libraries the way goes
-    from the first artifact with the first library to the last artifact, and then to the last library. Each step is
-    measured in pairs with the first, as `gate` does. What cannot be measured is skipped.
-    """
+    answers: dict[str, Any],
+) -> NoReturn:
     from pipeline.core.files import scratch
     from pipeline.features.pairs import measure
     from pipeline.features.pairs import report as text
@@ -240,7 +250,7 @@ def bisect(
     with scratch() as work:
         sources = read_sources(artifacts, files, work)
         report = measure.bisect(
-            sources, libraries or (None,), order, device=device, folder=output, progress=progress(), model=model
+            sources, libraries or (None,), order, device=device, folder=folder, progress=progress(), model=model
         )
     listings, notes = [text.bisection_listing(report)], text.bisection_sections(report)
     headline, code = text.bisection_headline(report), report.exit_code

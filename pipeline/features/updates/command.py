@@ -1,4 +1,4 @@
-"""`ort-mobile delta` and `apply`: updates of bundles as small files."""
+"""`ort-mobile bundle delta` and `bundle apply`: updates of bundles as small files."""
 
 from pathlib import Path
 

@@ -114,7 +114,7 @@ class Delta(Struct, frozen=True, kw_only=True):
 
 def write_delta(old: Path, new: Path, output: Path) -> Delta:
     """Write the delta between two bundles. Raises as `verify_bundle`, and MissingError without zstandard."""
-    zstandard = _zstandard("delta")
+    zstandard = _zstandard("bundle delta")
     for bundle in (old, new):
         refuse_inside(bundle, output, "--output")
     before, after = verify_bundle(old), verify_bundle(new)
@@ -173,9 +173,11 @@ def apply_delta(
     that does not hold, and what is not in `allow`; SpecError while another process replaces the bundle; PipelineError
     (DiskError for a full disk) for a file that cannot be read or written.
     """
-    zstandard = _zstandard("apply")
+    zstandard = _zstandard("bundle apply")
     if not path.is_file():
-        raise ConfigError("there is no delta", where=str(path), remedy="name the file that `ort-mobile delta` wrote")
+        raise ConfigError(
+            "there is no delta", where=str(path), remedy="name the file that `ort-mobile bundle delta` wrote"
+        )
     restore_place(bundle)
     read_manifest(bundle)  # where there is no bundle, nothing is made beside it either
     with storage_errors(bundle), staging_folder(bundle) as new:

@@ -115,7 +115,7 @@ def test_a_release_is_signed_with_its_evidence(place: Path) -> None:
     )
     assert done.code == 0, done
     document = done.document()
-    checked = ort_mobile("verify", "out/bundle", "--key", "key.pub", "--json", "-", cwd=place).document()
+    checked = ort_mobile("bundle", "verify", "out/bundle", "--key", "key.pub", "--json", "-", cwd=place).document()
     assert document["signed_by"] == checked["signed_by"]
     assert checked["attested_tests"]["passedTests"] == ["outputs/m/basic-fixed"]
     assert (place / "out/bundle" / ATTESTATION_FILE).is_file()

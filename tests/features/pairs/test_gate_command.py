@@ -74,19 +74,19 @@ def test_a_real_regression_is_found_and_nothing_is_measured_twice(tmp_path: Path
     assert "measure: 0 to do" in again.err
     compared = ort_mobile("compare", "output/gate", "output/gate", cwd=tmp_path)
     assert compared.code == 2
-    assert "these are runs of `gate`, `bisect` or `doctor`" in compared.err
+    assert "these are runs of `gate` or `doctor`" in compared.err
 
 
 @pytest.mark.parametrize(
     "line",
     [
         ("gate", "m.onnx", "m.onnx", "--base-library", "wheel:1.2.3"),
-        ("bisect", "m.onnx", "n.onnx", "m.onnx", "--library", "jvm:1.2.3"),
-        ("bisect", "m.onnx", "--library", "android:1.2.3", "--library", "wheel:1.2.3"),
+        ("gate", "--bisect", "m.onnx", "n.onnx", "m.onnx", "--library", "jvm:1.2.3"),
+        ("gate", "--bisect", "m.onnx", "--library", "android:1.2.3", "--library", "wheel:1.2.3"),
         ("perf", "m.onnx", "--library", "wheel:1.2.3"),
         ("doctor", "m.onnx", "--library", "wheel:1.2.3"),
         ("run", "--model", "m.onnx", "--library", "wheel:1.2.3"),
-        ("plan", "my.toml", "--library", "wheel:1.2.3"),
+        ("run", "my.toml", "--plan", "--library", "wheel:1.2.3"),
         ("run", "my.toml", "--device", "adb:none@127.0.0.1:1"),
         ("run", "my.toml", "--device", "adb:none@127.0.0.1:1", "--wait", "60"),
     ],
@@ -132,15 +132,15 @@ def test_bisect_finds_the_step_and_skips_what_does_not_run(tmp_path: Path) -> No
     for name, length in zip(names, (6, 6, 6, 6, 48, 48), strict=True):
         chain(tmp_path / name, length)
     (tmp_path / "broken.onnx").write_bytes(b"nothing of a model")
-    done = ort_mobile("bisect", *names, *SHORT, "--json", "-", cwd=tmp_path)
+    done = ort_mobile("gate", "--bisect", *names, *SHORT, "--json", "-", cwd=tmp_path)
     assert done.code == 0, done.err
     document = valid(done, "bisection.schema.json")
     assert (document["end"], document["good"], document["slower"]) == ("found", "c.onnx", "d.onnx")
     assert [row["standing"] for row in document["rows"]][-1] == "slower"
-    none = ort_mobile("bisect", "a.onnx", "c.onnx", *SHORT, cwd=tmp_path)
+    none = ort_mobile("gate", "--bisect", "a.onnx", "c.onnx", *SHORT, cwd=tmp_path)
     assert none.code == 0
     assert "No difference: c.onnx is not slower than a.onnx" in none.out
-    skipped = ort_mobile("bisect", "a.onnx", "broken.onnx", "d.onnx", *SHORT, cwd=tmp_path)
+    skipped = ort_mobile("gate", "--bisect", "a.onnx", "broken.onnx", "d.onnx", *SHORT, cwd=tmp_path)
     assert "The first slower one is after a.onnx, at the latest d.onnx" in skipped.out
 
 
@@ -150,8 +150,8 @@ def test_a_bisection_knows_what_earlier_ones_stored(tmp_path: Path) -> None:
     for name, length in {"a.onnx": 4, "b.onnx": 120, "c.onnx": 3, "d.onnx": 121}.items():
         chain(tmp_path / name, length)
     for name in ("b.onnx", "c.onnx"):
-        ort_mobile("bisect", "a.onnx", name, *SHORT, cwd=tmp_path)
-    done = ort_mobile("bisect", "a.onnx", "b.onnx", "c.onnx", "d.onnx", *SHORT, "--json", "-", cwd=tmp_path)
+        ort_mobile("gate", "--bisect", "a.onnx", name, *SHORT, cwd=tmp_path)
+    done = ort_mobile("gate", "--bisect", "a.onnx", "b.onnx", "c.onnx", "d.onnx", *SHORT, "--json", "-", cwd=tmp_path)
     assert done.code == 1
     assert done.document()["end"] == "not monotone"
     assert done.err.count("measure: 16 to do") == 1
@@ -276,6 +276,6 @@ def test_a_damaged_history_names_its_place(jobs: Path, tmp_path: Path) -> None:
 )
 def test_bisections_of_nothing_are_refused(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
     chain(tmp_path / "m.onnx", 1)
-    done = ort_mobile("bisect", *arguments, cwd=tmp_path)
+    done = ort_mobile("gate", "--bisect", *arguments, cwd=tmp_path)
     assert done.code == 2
     assert text in done.err

@@ -128,7 +128,7 @@ def test_what_was_found_ships_with_the_table_by_which_an_app_picks(tuned: tuple[
     shipped = content.ships[rows[0].ships]
     assert (shipped.variant.name, shipped.basis) == (choice["variant"], "measured")
     assert shipped.runs[0].intra_op_threads == choice["options"].get("intra_op_threads", 0)
-    assert ort_mobile("verify", folder / "out/bundle").code == 0
+    assert ort_mobile("bundle", "verify", folder / "out/bundle").code == 0
 
 
 def test_without_the_feature_a_search_ships_nothing_and_says_why(

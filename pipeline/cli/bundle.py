@@ -1,4 +1,4 @@
-"""`report`, `release bundle`, `sign` and `verify`: reports and bundles of stored results, the proof of their bytes."""
+"""`report` and `bundle`: reports and bundles of stored results, signatures, the proof of a bundle's bytes."""
 
 import os
 import re
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import Command
+from pipeline.cli.command import Command, OpenGroup
 from pipeline.cli.options import database_option, progress
 from pipeline.cli.outputs import Outputs, ci_options, json_option
+from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
@@ -51,13 +52,18 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
         show_report(assembled.report)
 
 
-@click.command(cls=Command)
+@click.group(cls=OpenGroup, place=Place[click.Command]("bundle.commands"))
+def bundle() -> None:
+    """Sign, verify, update or rebuild a bundle: the folder of what a config chose, which apps and packages take."""
+
+
+@bundle.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @database_option
 @click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: FOLDER's newest]")
 @json_option
 @click.pass_context
-def bundle(ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, outputs: Outputs) -> None:
+def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, outputs: Outputs) -> None:
     """Rebuild FOLDER/bundle from the results stored in FOLDER, and enforce size budgets.
 
     Exit code 4 and no bundle if a chosen artifact cannot be loaded by its target's library, or that library exceeds its
@@ -131,7 +137,7 @@ def _show_ranking() -> None:
         click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)
 
 
-@click.command(cls=Command)
+@bundle.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--key", type=click.Path(path_type=Path), required=True, help="Private key, PEM: ECDSA on P-256, P-384 or P-521."
@@ -142,8 +148,8 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
 
     The bundle is verified first. What was tested of it is signed with the same key as an in-toto test result, in
     BUNDLE/evidence/test-result.intoto.jsonl. A passphrase of the key comes from the environment variable
-    ORT_MOBILE_PASSPHRASE. `ort-mobile verify BUNDLE --key PUBLIC` checks both; the program model_signing checks the
-    signature. Needs the extra `sign`.
+    ORT_MOBILE_PASSPHRASE. `ort-mobile bundle verify BUNDLE --key PUBLIC` checks both; the program model_signing checks
+    the signature. Needs the extra `sign`.
     """
     from pipeline.release import attestation
     from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
@@ -164,11 +170,11 @@ def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) 
     if text is None:
         return ""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
-        raise click.BadParameter("a digest has 64 hexadecimal digits; `ort-mobile verify BUNDLE` prints it")
+        raise click.BadParameter("a digest has 64 hexadecimal digits; `ort-mobile bundle verify BUNDLE` prints it")
     return text.lower()
 
 
-@click.command(cls=Command)
+@bundle.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--digest",
