@@ -194,12 +194,15 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     run again.
     """
     from device_runner.reading import visible
-    from pipeline.release.attestation import verify_signed
     from pipeline.release.manifest import MANIFEST_FILE, manifest_digest, refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
     refuse_unproven(bundle, manifest)
-    signed = verify_signed(bundle, manifest, key) if key else None
+    signed = None
+    if key:
+        from pipeline.release.attestation import verify_signed
+
+        signed = verify_signed(bundle, manifest, key)
     whole = manifest_digest(bundle)
     content = [file.path for file in manifest.content.files]
     beside = [file.path for file in manifest.files if file not in manifest.content.files]

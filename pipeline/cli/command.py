@@ -277,5 +277,7 @@ class OpenGroup(Group):
 
 def section_of(param: click.Parameter) -> str:
     """The title under which an option stands."""
+    if isinstance(param, SessionOption):
+        return "Session options"
     names = {*param.opts, *param.secondary_opts}
     return next((title for title, options in SECTIONS.items() if names & options), REST)
