@@ -25,6 +25,9 @@ ROWS = {
 }
 """The tables where a feature has rows, and what its rows look like."""
 
+WITHIN = {"pilot": ("--plan",), "updates": ("delta", "apply")}
+"""What features add to commands of the engine: an option, subcommands."""
+
 ABOUT_THE_WHOLE = ("test_project.py", "test_features.py", "test_contributing.py", "test_ci_recipes.py", "test_facts.py")
 """Tests of the repository as it stands: its texts name every feature."""
 
@@ -79,7 +82,13 @@ def tests_pass(feature: str, folder: Path) -> bool:
     """Whether the tests pass that say nothing of the feature: those that name its commands or modules are its own."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     commands = take_out(feature, folder, *{name.partition("/")[0] for name in listed.splitlines()})
-    words = "|".join([f"features.{feature}", *(f'"{command}"' for command in commands), f'"\\[?{feature}\\]?"'])
+    words = "|".join(
+        [
+            f"features.{feature}",
+            *(f'"{word}"' for word in (*commands, *WITHIN.get(feature, ()))),
+            f'"\\[?{feature}\\]?"',
+        ]
+    )
     files = sorted((folder / "tests").rglob("test_*.py"))
     others = [path for path in files if re.search(words, path.read_text("utf-8")) or path.name in ABOUT_THE_WHOLE]
     print(f"{feature}: left out", *(str(path.relative_to(folder)) for path in others), flush=True)
