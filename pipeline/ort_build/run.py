@@ -191,7 +191,7 @@ _CAUSES: tuple[FindingRule[str], ...] = (
         _said(r"No space left on device"),
         Severity.ERROR,
         "the disk is full",
-        remedy="free some space, or choose another --work",
+        remedy="free some space, or choose another --cache",
     ),
     FindingRule(
         _said(r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed"),

@@ -252,7 +252,7 @@ def test_every_option_that_a_remedy_names_exists() -> None:
     known = {
         name for _, command in leaves() for param in command.params for name in (*param.opts, *param.secondary_opts)
     }
-    foreign = {"--recursive", "--branch"}  # of git, and of a script of ONNX Runtime
+    foreign = {"--recursive", "--branch", "--upgrade", "--use"}  # of git, pip, and a script of ONNX Runtime (--use_...)
     found = {(str(path), name) for path in CODE for text, remedy in texts(path) if remedy for name in options_of(text)}
     assert not [(path, name) for path, name in found if name not in known | foreign | {"--debug"}]
 
