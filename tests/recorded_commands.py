@@ -110,6 +110,8 @@ SCRIPT = """
 --version
 nonsense
 help run
+help commands
+help session-options
 check digits.onnx
 check digits.onnx mlp.onnx --api-level 28 --json check.json
 check text.onnx digits.onnx
@@ -166,7 +168,7 @@ report two-out --markdown again.md --json again.json
 report two-out --list
 report nowhere
 tune {model} --minutes 1 --output tuned --json tuned.json --markdown tuned.md
-plan {model} --percent 5 --json plan.json
+run {model} --plan --percent 5 --json plan.json
 doctor digits.onnx --test-data digits --minutes 1 --output doctored --markdown doctor.md --json doctor.json
 doctor --list
 perf plain/digits.all-fixed.ort --rounds 2 --threads 1,2 --min-runs 5 --json perf.json
@@ -191,7 +193,7 @@ release apple two-out/bundle --output swift
 release snippet two-out/bundle --for cpp --target phone
 release snippet two-out/bundle --for python --target desk
 release two.toml
-release two-out
+bundle rebuild two-out
 prove two-out/bundle --target desk --library nowhere.so
 lab submit two.toml --database sqlite:///lab.sqlite
 schema

@@ -1,4 +1,4 @@
-"""The commands devices and build-probe."""
+"""The commands devices and build probe."""
 
 import json
 from pathlib import Path

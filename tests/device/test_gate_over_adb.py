@@ -1,4 +1,4 @@
-"""`gate` and `bisect` on a real adbd program: base and candidate alternate there, and nothing is measured twice.
+"""`gate` and `gate --bisect` on a real adbd program: base and candidate alternate there, and nothing is measured twice.
 
 Times of a program that plays a phone rank nothing: both measure all rounds, and give no verdict.
 """

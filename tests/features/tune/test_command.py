@@ -117,7 +117,7 @@ def test_it_leaves_a_document_with_every_candidate_and_its_fate(tuned: tuple[Pat
 def test_what_was_found_ships_with_the_table_by_which_an_app_picks(tuned: tuple[Path, int]) -> None:
     folder, _ = tuned
     report = json.loads((folder / "out/tune.json").read_text())
-    again = ort_mobile("release", folder / "out")
+    again = ort_mobile("bundle", "rebuild", folder / "out")
     assert again.code == 0, again.err
     content = read_manifest(folder / "out/bundle").content
     (choice,) = report["choices"]

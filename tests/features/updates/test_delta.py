@@ -137,7 +137,7 @@ def test_applying_twice_is_applying_once(made: Path) -> None:
 
 def test_a_bundle_that_is_the_new_one_already_is_checked_alike(made: Path) -> None:
     key = write_keys(made)
-    again = ("apply", made / "d", made / "new")
+    again = ("bundle", "apply", made / "d", made / "new")
     assert code(run(*again)) == 0
     unsigned = run(*again, "--key", key.with_suffix(".pub"))
     assert code(unsigned) == 4
