@@ -76,7 +76,7 @@ def test_there_are_few_concepts() -> None:
 @pytest.mark.parametrize(
     ("needed", "most"),
     [
-        ("pipeline.cli.main, pipeline.cli.release, pipeline.release.attestation", 45),
+        ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.attestation", 45),
         ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.measure", 120),
     ],
     ids=["verify", "gate"],
