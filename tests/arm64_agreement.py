@@ -23,8 +23,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.input import name_nodes
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_named
-from pipeline.partition.reference.compare import same_claims
+from pipeline.partition.reference import LibraryClaims, asked_of, claims_of_named, same_claims
 from tests.ground_truth import ORACLE
 
 SETTINGS = (("nnapi", 27), ("nnapi", 31), ("xnnpack", 31))

@@ -20,9 +20,9 @@ from typing import Any
 from unittest.mock import patch
 
 from pipeline.model.sources import SourceModel
+from pipeline.partition import nnapi_load as load
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.nnapi import load
 from tests.ground_truth import ORACLE
 
 SETTING = re.compile(

@@ -21,11 +21,10 @@ import numpy as np
 from pipeline.core.errors import PipelineError
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
-from pipeline.partition.graph import Constant, Graph, Node, Value
-from pipeline.partition.grouping import SavedFile, predict_load
+from pipeline.partition.graph import Constant, Graph, Node, Value, bodies
 from pipeline.partition.judge import open_views
-from pipeline.partition.onnx_view import is_inlined
-from pipeline.partition.rules import bodies, claim
+from pipeline.partition.provider import claim
+from pipeline.partition.shown import is_inlined, predict_load
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import (
     SETTING,
@@ -176,8 +175,8 @@ def shown_graphs(path: Path, level: str, setting: str) -> tuple[Graph, Graph]:
     """What a provider is shown of a model at a level, and the graph that ships, with the installed onnxruntime."""
     settings = request_for(SourceModel(path=str(path)), setting.partition("@")[0], RELEASE).settings
     with tempfile.TemporaryDirectory() as folder:
-        shown, ships = open_views(SourceModel(path=str(path)), Optimize(level), Path(folder), {}).of(settings)
-        return shown, ships.graph
+        shown, ships, _ = open_views(SourceModel(path=str(path)), Optimize(level), Path(folder), {}).of(settings)
+        return shown, ships
 
 
 def packed_graphs(path: Path, level: str, setting: str) -> list[Any]:
@@ -231,8 +230,7 @@ def _answer(shown: Graph, ships: Graph, settings: Settings, what: str) -> Any:
         return as_sets(found.names()), inside
     if any(is_inlined(ships, node) for node in ships.nodes.values()):
         return None
-    saved = SavedFile(graph=ships, model=None, view=lambda _: ships)
-    forecast = predict_load(saved, shown, found, settings)
+    forecast = predict_load([(ships, found if shown is ships else claim(ships, settings))], settings)
     return bool(forecast.error) if what == "load-errors" else forecast.partitions
 
 

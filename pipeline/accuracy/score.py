@@ -28,7 +28,7 @@ from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
 
 class OutputsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs that a device computed, and the original's on the same samples: raw tensors of stacked samples, as in
-    pipeline.check.labelled.LabelledSet. `labels` has one for each sample, or none at all.
+    pipeline.check.result.LabelledSet. `labels` has one for each sample, or none at all.
     """
 
     model: str

@@ -26,7 +26,7 @@ from pipeline.partition.judge import (
     reason_of,
     scratch_folder,
 )
-from pipeline.partition.ort_view import refused
+from pipeline.partition.view import refused
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

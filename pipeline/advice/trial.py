@@ -21,7 +21,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize
 from pipeline.partition.input import tensor_reader
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.onnx_view import view
+from pipeline.partition.view import view
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.rewrites.facts import GraphFacts
 from pipeline.passes.rewrites.table import REWRITES

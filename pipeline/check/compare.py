@@ -253,9 +253,9 @@ def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
 
 def worst_sqnr(checks: Iterable[OutputCheck]) -> float | msgspec.UnsetType | None:
     """The least signal to noise of all; None where all outputs are equal, unset where none has any."""
-    found = [check.sqnr_db for check in checks if check.sqnr_db is not msgspec.UNSET]
-    numbers = [number for number in found if isinstance(number, float)]
-    return min(numbers, default=None) if found else msgspec.UNSET
+    ratios = [check.sqnr_db for check in checks if check.sqnr_db is not msgspec.UNSET]
+    numbers = [number for number in ratios if isinstance(number, float)]
+    return min(numbers, default=None) if ratios else msgspec.UNSET
 
 
 def remedy_of(check: OutputCheck) -> str:

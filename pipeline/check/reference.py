@@ -1,31 +1,37 @@
-"""What a model computes without any optimization: the outputs that artifacts must match, and how wide they can be."""
+"""What a model computes without any optimization: the outputs that artifacts must match, and how wide they can be.
 
+Beside them: the labelled samples that devices answer, stacked in one raw file with the original's answers; and where a
+model in another precision stops being finite, which it and the float original show with every inner value.
+"""
+
+import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
-from device_runner.spec import TensorFile
+from device_runner.spec import ElementType, TensorFile
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
-from pipeline.check.labelled import labelled_set
-from pipeline.check.overflow import refuted_outputs
-from pipeline.check.result import Reference
+from pipeline.check.result import LabelledSet, Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.files import make_folder
-from pipeline.dataset import Dataset, Sample, first_sample
+from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
 from pipeline.dataset.candidates import open_session, run_session
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import blame_dimensions, complete_data
+from pipeline.model.edit import copied
 from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
+from pipeline.passes.preprocess import name_nodes
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto
-
+    from onnx import GraphProto, ModelProto, NodeProto
 
 SPANS = {
     "Sigmoid": 1.0, "HardSigmoid": 1.0, "Softmax": 1.0, "Hardmax": 1.0,
@@ -47,8 +53,8 @@ MOST_HOPS = 1000
 def output_spans(graph: "GraphProto") -> dict[str, float]:
     """Upper minus lower bound by output name, for the outputs of a graph that its operators bound."""
     known = _Known(graph)
-    found = {value.name: known.span(value.name) for value in graph.output}
-    return {name: span for name, span in found.items() if span}
+    spans = {value.name: known.span(value.name) for value in graph.output}
+    return {name: span for name, span in spans.items() if span}
 
 
 class _Known:
@@ -66,35 +72,25 @@ class _Known:
         if node.op_type in KEEPING:
             return self.span(node.input[0], hops - 1)
         if node.op_type == "Concat":
-            return _widest(self.span(part, hops // len(node.input)) for part in node.input)
+            spans = [self.span(part, hops // len(node.input)) for part in node.input]
+            return max((span for span in spans if span), default=None) if all(spans) else None
         return SPANS.get(node.op_type) or (RULES[node.op_type](node, self) if node.op_type in RULES else None)
 
     def number(self, node: "NodeProto", slot: int) -> float | None:
         """A constant scalar input; None for any other."""
+        from onnx import numpy_helper
+
         name = node.input[slot] if slot < len(node.input) else ""
         tensor = self.tensors.get(name)
         if tensor is None and (maker := self.makers.get(name)) is not None and maker.op_type == "Constant":
             tensor = next((a.t for a in maker.attribute if a.name == "value"), None)
-        return _scalar(tensor)
-
-
-def _scalar(tensor: Any) -> float | None:
-    import math
-
-    import onnx
-
-    if tensor is None or math.prod(tensor.dims) != 1 or tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return None
-    try:
-        value = float(onnx.numpy_helper.to_array(tensor).reshape(-1)[0])
-    except (ValueError, TypeError):
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _widest(spans: Iterator[float | None]) -> float | None:
-    found = list(spans)
-    return max((span for span in found if span), default=None) if all(found) else None
+        if tensor is None or math.prod(tensor.dims) != 1 or tensor.data_location == tensor.EXTERNAL:
+            return None
+        try:
+            value = float(numpy_helper.to_array(tensor).reshape(-1)[0])
+        except (ValueError, TypeError):
+            return None
+        return value if math.isfinite(value) else None
 
 
 def _clip(node: "NodeProto", known: _Known) -> float | None:
@@ -118,6 +114,72 @@ NUDGES = {"float16": 1, "float32": 4, "float64": 4}
 """By how many units in the last place inputs are changed to see whether a model repeats itself: what a fusion or two
 changes in single precision, the least that there is in half.
 """
+
+
+MAX_LABELLED = 10_000
+LABELLED_BYTES = 128 << 20
+"""Up to so many samples, and bytes of them, are copied to a phone and run there in the first round."""
+
+
+def labelled_set(
+    session: Any, takes: Sequence[TensorInfo], data: Dataset, folder: Path, where: str
+) -> tuple[LabelledSet | None, tuple[str, ...]]:
+    """Run the original over labelled samples, one in memory at a time; or none, with notes on what devices do not run.
+
+    The model's first output gives the answers. ConfigError for the first wrong sample, ModelError where the model
+    fails.
+    """
+    if len(takes) != 1:
+        return None, ("labelled samples are not run on devices: that needs a model of one input",)
+    (info,) = takes
+    output = session.get_outputs()[0].name
+    file = folder / "labelled_inputs.bin"
+    labels: list[int | str] = []
+    answers: list[Array] = []
+    shape, size, why = None, 0, ""
+    with file.open("wb") as raw:
+        for sample in samples(data, [info]):
+            if sample.label is None and not labels:  # data without labels
+                break
+            array, label = sample.inputs[info.name], _plain_label(sample.label)
+            size += array.nbytes
+            shape = shape or array.shape
+            answer = run_session(session, sample.inputs, where)[output] if label is not None else None
+            if label is None or answer is None:
+                why = f"{sample.name} has no label that is a number or a text"
+                break
+            if array.shape != shape or (answers and answer.shape != answers[0].shape):
+                why = f"{sample.name} has another size than those before it"
+                break
+            if len(labels) == MAX_LABELLED or (size > LABELLED_BYTES and labels):
+                why = f"these are {MAX_LABELLED} samples or {LABELLED_BYTES >> 20} MiB"
+                break
+            raw.write(array.astype(array.dtype.newbyteorder("<")).tobytes())
+            labels.append(label)
+            answers.append(answer)
+    if not labels:
+        return None, (f"labelled samples are not run on devices: {why}",) if why else ()
+    outputs, count = np.stack(answers), len(labels)
+    right = [a == label for a, label in zip(outputs.reshape(count, -1).argmax(axis=1).tolist(), labels, strict=True)]
+    kind = info.dtype or ElementType.FLOAT32  # samples of an input that is no tensor are refused before
+    labelled = LabelledSet(
+        samples=count,
+        inputs=TensorFile(name=info.name, dtype=kind, shape=(count, *(shape or ())), file=str(file)),
+        outputs=write_tensor(folder / "labelled_outputs.bin", output, outputs),
+        accuracy=None if any(isinstance(label, str) for label in labels) else right.count(True) / count,
+        labels=tuple(labels),
+    )
+    return labelled, (f"devices run the first {count} labelled samples: {why}",) if why else ()
+
+
+def _plain_label(label: Any) -> int | str | None:
+    """A label as JSON has it: a number or text; None for none and for arrays."""
+    array = np.asarray(label)
+    if label is None or array.size != 1 or array.dtype.kind not in "iuU":
+        return None
+    value = array.reshape(-1)[0]
+    text = str(value)
+    return int(text) if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) else text
 
 
 class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +285,13 @@ def _unsteady(
 
     Random inputs may lie where a model rounds, sorts or divides by nothing: no optimized file could repeat it there.
     """
-    nudged = {name: _nudged(array) if array.dtype.kind == "f" else array for name, array in feeds.items()}
+    nudged = {}
+    for name, array in feeds.items():
+        if array.dtype.kind == "f":
+            step = NUDGES[array.dtype.name] * float(np.finfo(array.dtype.name).eps)
+            nudged[name] = (array.astype(np.float64) * (1 + step)).astype(array.dtype)
+        else:
+            nudged[name] = array
     try:
         names = list(outputs)
         again = dict(zip(names, session.run(names, nudged), strict=True))
@@ -232,22 +300,13 @@ def _unsteady(
     return tuple(check.output for check in compare_outputs(outputs, again, tolerance) if check.failed)
 
 
-def _nudged(array: Array) -> Array:
-    """Every number larger by `NUDGES` in its last place."""
-    import numpy as np
-
-    step = NUDGES[array.dtype.name] * float(np.finfo(array.dtype.name).eps)
-    return (array.astype(np.float64) * (1 + step)).astype(array.dtype)
-
-
 def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
     """Where the test data's own outputs are not what this computer computes."""
-    import numpy as np
-
-    for (_, theirs), (name, ours) in zip(sample.expected, outputs.items(), strict=False):
-        if theirs.shape != ours.shape or not np.allclose(
-            theirs.astype(np.float64), ours.astype(np.float64), rtol=1e-3, atol=1e-3
-        ):
+    for (_, expected), (name, array) in zip(sample.expected, outputs.items(), strict=False):
+        near = expected.shape == array.shape and np.allclose(
+            expected.astype(np.float64), array.astype(np.float64), rtol=1e-3, atol=1e-3
+        )
+        if not near:
             yield f"output {name!r} of the test data is not what the model computes on this computer"
 
 
@@ -262,3 +321,123 @@ def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> OutputPrec
     )
     half = half or any(array.dtype.name == "float16" for array in outputs.values())
     return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
+
+
+VALUES_AT_ONCE = 64
+"""So many inner values are in memory at a time, each from both models."""
+ROOM = 2.0
+"""Nodes whose values come so near to the largest half-precision number stay float, too: other samples have others."""
+LARGEST_HALF = float(np.finfo(np.float16).max)
+MOST_NAMED = 40
+"""Nodes that a remedy names: of more, the precision suits the model as a whole too little."""
+
+NAMES = {
+    OutputPrecision.FLOAT32: "the model in its precision",
+    OutputPrecision.FLOAT16: "half precision",
+    OutputPrecision.QUANTIZED: "the quantized model",
+}
+
+
+def refuted_outputs(
+    form: PreparedModel,
+    original: PreparedModel,
+    feeds: Mapping[str, Array],
+    outputs: tuple[Mapping[str, Array], Mapping[str, Array]],
+    precision: OutputPrecision,
+) -> Iterator[OutputCheck]:
+    """A failed check for each output of `form` that is not finite where the float original's is; nothing where all are.
+
+    `outputs` are those of both models on `feeds`. The reason names the first node that stops being finite.
+    """
+    lost = {
+        name: _lost(wanted, outputs[0][name])
+        for name, wanted in outputs[1].items()
+        if name in outputs[0] and _lost(wanted, outputs[0][name])
+    }
+    if not lost:
+        return
+    try:
+        cause, remedy = _explained(form, original, feeds, precision)
+    except (PipelineError, MemoryError) as error:  # the outputs are as wrong without the name of the node
+        cause, remedy = f"the first node that is not finite could not be found: {error}", ""
+    for name, share in lost.items():
+        largest = f"the float original's largest is {_largest(outputs[1][name]):.4g}"
+        reason = f"{cause}; {share:.3g} % of this output is not finite, {largest}"
+        yield OutputCheck(output=name, passed=False, reason=reason, remedy=remedy)
+
+
+def _lost(original: Array, actual: Array) -> float:
+    """Per cent of the elements that are finite in the original alone; 0 for outputs that cannot be compared."""
+    if original.shape != actual.shape or original.dtype.kind != "f" or actual.dtype.kind != "f" or not original.size:
+        return 0.0
+    return float((np.isfinite(original) & ~np.isfinite(actual)).mean() * 100)
+
+
+def _largest(array: Array) -> float:
+    finite = np.abs(array[np.isfinite(array)].astype(np.float64))
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _explained(
+    form: PreparedModel, original: PreparedModel, feeds: Mapping[str, Array], precision: OutputPrecision
+) -> tuple[str, str]:
+    """The cause and the remedy in words.
+
+    Both models run once for every VALUES_AT_ONCE values that they share by name, in the form's order.
+    """
+    known = {name for node in original.proto.graph.node for name in node.output}
+    makers = {name: node for node in form.proto.graph.node for name in node.output if name in known}
+    names = list(makers)
+    largest: dict[str, float] = {}  # the original's largest numbers
+    first, share, verb = None, 0.0, ""  # the first node of the form that is not finite
+    for start in range(0, len(names), VALUES_AT_ONCE):
+        chunk = names[start : start + VALUES_AT_ONCE]
+        wanted, given = _values(original, chunk, feeds), _values(form, chunk, feeds)
+        for name in chunk:
+            if name in wanted and wanted[name].dtype.kind == "f":
+                largest[name] = _largest(wanted[name])
+                lost = _lost(wanted[name], given[name])
+                if lost and first is None:
+                    first, share = makers[name], lost
+                    verb = "overflows" if np.isinf(given[name]).any() else "gives NaN"
+    if first is None:
+        return f"{NAMES[precision]} is not finite where the float original is", ""
+    value = next(name for name in first.output if name in largest)
+    limit = f"; half precision ends at {LARGEST_HALF:g}" if precision is OutputPrecision.FLOAT16 else ""
+    cause = (
+        f"{NAMES[precision]} {verb} at {first.op_type} {first.name or value!r}: {share:.3g} % of its elements are "
+        f"not finite, the float original's largest there is {largest[value]:.4g}{limit}"
+    )
+    listed = _to_keep_float(original.proto, first, largest)
+    if len(listed) > MOST_NAMED:
+        return cause, f"ship the model in float: {len(listed)} of its nodes would have to stay float"
+    return cause, (
+        f"leave these nodes float: `--keep-float '{','.join(listed)}'` of convert and `run --model`, keep_float of the "
+        "model in the config; or ship the model in float"
+    )
+
+
+def _values(model: PreparedModel, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Inner values of a model by name; what is no tensor is left out."""
+    import onnx
+
+    proto = copied(model.proto)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return run_session(open_session(replace(model, proto=proto)), feeds, model.source.name)
+
+
+def _to_keep_float(original: "ModelProto", first: "NodeProto", largest: Mapping[str, float]) -> list[str]:
+    """Names of the nodes that read or give values too large for half precision, as passes name them.
+
+    Where none is, a value too small for it became 0 or a ratio of two: the first node and those that it reads from.
+    """
+    proto = copied(original)
+    name_nodes(proto.graph)
+    large = {name for name, value in largest.items() if value * ROOM > LARGEST_HALF}
+    nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
+    names = [node.name for node in nodes if not large.isdisjoint((*node.input, *node.output))]
+    beside = {*first.input, *first.output}
+    if large.isdisjoint(beside):
+        names += [node.name for node in nodes if not beside.isdisjoint(node.output)]
+    return list(dict.fromkeys(names))

@@ -65,9 +65,9 @@ def excused(checks: Iterable[OutputCheck], file: Path, cpu: str = "") -> tuple[O
     `cpu` is the one that an emulator played, "" where this computer's own ran: an emulated one adds as a phone does.
     NaN and infinity come of no saturation: such outputs have no error in numbers, and stay failed.
     """
-    found = tuple(checks)
-    if cpu or not any(check.failed for check in found) or not saturates_here(file):
-        return found
+    checks = tuple(checks)
+    if cpu or not any(check.failed for check in checks) or not saturates_here(file):
+        return checks
     why = "cannot judge on this computer: its processor has no VNNI and saturates 8-bit sums, phones do not"
     excuse = {
         "unknown": True,
@@ -78,7 +78,7 @@ def excused(checks: Iterable[OutputCheck], file: Path, cpu: str = "") -> tuple[O
         msgspec.structs.replace(check, **excuse, reason=f"{why}; {check.reason}")
         if check.failed and check.max_abs_error is not None
         else check
-        for check in found
+        for check in checks
     )
 
 

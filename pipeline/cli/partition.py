@@ -90,7 +90,7 @@ def _unfinished(answers: "tuple[ModelAnswer, ...]", fix: Path | None) -> bool:
 def _open(reference: str, provider: str, release: str, abi: str, advice: dict[str, Any]) -> "tuple[LibraryFacts, str]":
     """The library to ask, and the release whose rules stand beside it."""
     from pipeline.core.errors import ConfigError
-    from pipeline.partition.reference.compare import open_reference, rules_known, rules_release
+    from pipeline.partition.reference import open_reference, rules_known, rules_release
 
     facts = open_reference(reference, provider, release, abi)
     if (advice["advise"] or advice["fix"]) and not rules_known(facts):
@@ -103,7 +103,7 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
 
 
 def _show(documents: "Sequence[PartitionDocument]") -> None:
-    from pipeline.partition.reference.compare import ReferencedDocument
+    from pipeline.partition.reference import ReferencedDocument
     from pipeline.report.partition import answer_parts, show_reference
     from pipeline.report.show import show
 
@@ -119,7 +119,7 @@ def _write_claims(
     """Claims as what a CI reads, as a drawing of one model, and as a page, where they are asked for."""
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
-    from pipeline.partition.draw import draw
+    from pipeline.partition.placement import draw
     from pipeline.report.ci_campaign import of_partition
     from pipeline.report.html import render_answers
 
@@ -137,7 +137,7 @@ def _write_claims(
 def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Iterator[str]:
     """What the exit code stands for beside models without an answer."""
     from pipeline.advice.verdict import AdvisedAnswer
-    from pipeline.partition.reference.compare import ReferencedDocument
+    from pipeline.partition.reference import ReferencedDocument
     from pipeline.report.partition import summary
 
     for document in documents:
@@ -154,7 +154,7 @@ def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Ite
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
     from pipeline.core.errors import ExitCode
-    from pipeline.partition.reference.compare import ReferencedDocument
+    from pipeline.partition.reference import ReferencedDocument
 
     failed = ExitCode.SOME_FAILED if _unfinished(document.models, fix) else ExitCode.DONE
     return max(failed, document.exit_code) if isinstance(document, ReferencedDocument) else failed
@@ -231,7 +231,7 @@ def partition(
     rules, the library's claims are the answer.
     """
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
-    from pipeline.partition.reference.compare import compare_answers
+    from pipeline.partition.reference import compare_answers
     from pipeline.report.partition import failed_models
     from pipeline.report.show import show
 

@@ -38,8 +38,7 @@ from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.graph import Node
 from pipeline.partition.input import name_nodes, remove_model, write_model
 from pipeline.partition.plugin import CLAIMS, claims_device, claims_file, node_key
-from pipeline.partition.reference.ask import asked_of, claims_of_named, reference_aware
-from pipeline.partition.reference.compare import differing, plain_name
+from pipeline.partition.reference import asked_of, claims_of_named, differing, plain_name, reference_aware
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -11,14 +11,19 @@ from pipeline.core.errors import ModelError
 from pipeline.model.edit import ONNX_DOMAINS, copied, first_output, keep_only, set_nodes
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
-from pipeline.partition.basic import undone_for_provider
-from pipeline.partition.functions import add_copies, before_partitioning, inlined_view, without_functions
-from pipeline.partition.graph import FreshNames, Graph, Node
+from pipeline.partition.graph import FreshNames, Graph, Node, bodies
 from pipeline.partition.input import body_types, dynamic_names, tensor_reader
-from pipeline.partition.onnx_view import view
 from pipeline.partition.plugin import node_key
-from pipeline.partition.rules import Claim, bodies, claim
-from pipeline.partition.units import node_units, unique_dq
+from pipeline.partition.provider import Claim, claim
+from pipeline.partition.shown import (
+    add_copies,
+    before_partitioning,
+    inlined_view,
+    undone_for_provider,
+    without_functions,
+)
+from pipeline.partition.units import node_units, unique_dq, unit_of_node
+from pipeline.partition.view import view
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -56,7 +61,7 @@ def _units(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterabl
     """A group's nodes as the provider takes or leaves them: NNAPI by units, CoreML one by one."""
     if not settings.rules.qdq_units:
         return [(node,) for node in group]
-    owner = node_units(graph, settings).by_node()
+    owner = unit_of_node(node_units(graph, settings))
     return {owner[node.index].target.index: owner[node.index].nodes for node in group}.values()
 
 

@@ -13,7 +13,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.providers import NNAPI
 from pipeline.core.releases import installed_release
 from pipeline.library.fetch import known_libraries
-from pipeline.partition.reference.ask import check_asked
+from pipeline.partition.reference import check_asked
 
 AUTO = "auto"
 NONE = "none"

@@ -48,19 +48,19 @@ class ProviderRules:
 _RULES = (
     ProviderRules(
         name=NNAPI, provider="nnapi", title="NNAPI", qdq_units=True,
-        rules="pipeline.partition.nnapi.claims", load="pipeline.partition.nnapi.load",
+        rules="pipeline.partition.nnapi_claims", load="pipeline.partition.nnapi_load",
     ),
     ProviderRules(
         name=COREML_NN, provider="coreml", title="CoreML NeuralNetwork", options={"ModelFormat": "NeuralNetwork"},
-        rules="pipeline.partition.coreml.claims", load="pipeline.partition.coreml.types",
+        rules="pipeline.partition.coreml_claims", load="pipeline.partition.coreml_claims",
     ),
     ProviderRules(
         name=COREML_MLPROGRAM, provider="coreml", title="CoreML MLProgram", options={"ModelFormat": "MLProgram"},
-        rules="pipeline.partition.coreml.claims", load="pipeline.partition.coreml.types",
+        rules="pipeline.partition.coreml_claims", load="pipeline.partition.coreml_claims",
     ),
     ProviderRules(
         name=XNNPACK, provider="xnnpack", title="XNNPACK", on_cpu=True, aware=False,
-        rules="pipeline.partition.xnnpack.claims", load="pipeline.partition.xnnpack.claims",
+        rules="pipeline.partition.xnnpack", load="pipeline.partition.xnnpack",
     ),
 )  # fmt: skip
 

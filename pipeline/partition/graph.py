@@ -1,12 +1,13 @@
 """The graph as an execution provider sees it: plain values, so that rules never touch protobuf or flatbuffers.
 
-A view is built once per model (from ONNX by `onnx_view`, from the ORT format by `ort_view`), is never changed, and
+A view is built once per model (`view`), is never changed, and
 answers every question of the rules: types and shapes as ONNX Runtime inferred them, constants, edges, order.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -54,10 +55,7 @@ class Constant:
     @property
     def count(self) -> int:
         """The number of entries."""
-        total = 1
-        for dim in self.dims:
-            total *= dim
-        return total
+        return prod(self.dims)
 
 
 class Edge(NamedTuple):
@@ -66,14 +64,7 @@ class Edge(NamedTuple):
     consumer: int
     source_slot: int
     input_slot: int
-
-
-class Source(NamedTuple):
-    """The other end of an edge: which node gives the value of an input slot."""
-
     producer: int
-    source_slot: int
-    input_slot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,25 +141,21 @@ class Graph:
         }  # fmt: skip
 
     @cached_property
-    def in_edges(self) -> dict[int, tuple[Source, ...]]:
+    def in_edges(self) -> dict[int, tuple[Edge, ...]]:
         """Edges into each node by input slot; slots behind the listed inputs are the implicit ones."""
-        producers = self.producers
-        return {
-            index: tuple(
-                Source(*producers[name], slot)
-                for slot, name in enumerate((*node.inputs, *node.implicit_inputs))
-                if name in producers
-            )
-            for index, node in self.nodes.items()
-        }
+        edges: dict[int, tuple[Edge, ...]] = {}
+        for index, node in self.nodes.items():
+            slots = enumerate((*node.inputs, *node.implicit_inputs))
+            sources = ((slot, *self.producers[name]) for slot, name in slots if name in self.producers)
+            edges[index] = tuple(Edge(index, source_slot, slot, producer) for slot, producer, source_slot in sources)
+        return edges
 
     @cached_property
     def out_edges(self) -> dict[int, tuple[Edge, ...]]:
         """Edges out of each node, sorted as ONNX Runtime keeps them (A.8)."""
         edges: dict[int, list[Edge]] = {index: [] for index in self.nodes}
-        for consumer, sources in self.in_edges.items():
-            for source in sources:
-                edges[source.producer].append(Edge(consumer, source.source_slot, source.input_slot))
+        for edge in (edge for into in self.in_edges.values() for edge in into):
+            edges[edge.producer].append(edge)
         return {index: tuple(sorted(leaving)) for index, leaving in edges.items()}
 
     @cached_property
@@ -210,3 +197,30 @@ class FreshNames:
             name = f"{base}_token_{self.counter}"
             self.counter += 1
         return name
+
+
+def outside_inputs(nodes: Iterable[Node]) -> list[str]:
+    """Values that a group reads and has not made before, in the order of first reading, initializers included (B.4)."""
+    written: set[str] = set()
+    read: dict[str, None] = {}
+    for node in nodes:
+        read.update(dict.fromkeys(name for name in node.inputs if name and name not in written))
+        written.update(node.outputs)
+    return list(read)
+
+
+def given_outside(graph: Graph, group: Iterable[Node], members: Container[int]) -> Iterator[str]:
+    """Values of a group that others read or that the graph gives (B.4), perhaps more than once."""
+    for node in group:
+        yield from (name for name in node.outputs if name in graph.output_set)
+        for edge in graph.out_edges[node.index]:
+            if edge.consumer not in members:
+                yield node.outputs[edge.source_slot]
+
+
+def bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
+    """Every body with the node that owns it, inner ones before outer ones, as ONNX Runtime asks (ep_rules A.2)."""
+    for node in graph.nodes.values():
+        for body in node.bodies:
+            yield from bodies(body)
+            yield node, body

@@ -12,13 +12,14 @@ from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import share_file, storage_errors
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.dataset.candidates import assignments, units, with_sums
+from pipeline.model.edit import copied
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
-from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, fix_dimensions, load_model, read_in
+from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, load_model, read_in
 from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 from pipeline.model.types import CODES, NUMPY_KINDS
 from pipeline.partition.graph import Graph
-from pipeline.partition.ort_view import infer, slim_copy
+from pipeline.partition.view import infer, read_tensor, slim_copy
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -32,10 +33,9 @@ def write_model(model: LeanModel, target: Path, *, named: bool = False, external
     `named` names nodes after their outputs. With `external` False weights come into the message, but for those that the
     model itself keeps outside. ModelError for a message that is too large.
     """
-    import onnx
+    from google.protobuf.message import EncodeError
 
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copied(model.proto)
     if named:
         name_nodes(proto)
     files: dict[Path, str] = {}
@@ -43,19 +43,24 @@ def write_model(model: LeanModel, target: Path, *, named: bool = False, external
         place = model.weights.get(tensor.name)
         if place and (external or tensor.name in model.outside):
             name = files.setdefault(place.file, f"{target.name}.{len(files)}")
-            _point_to(tensor, name, place)
+            del tensor.external_data[:]
+            for key, value in {"location": name, "offset": place.offset, "length": place.length}.items():
+                tensor.external_data.add(key=key, value=str(value))
         elif place:
             read_in(tensor, place)
+    try:
+        content: bytes = proto.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ModelError(
+            "the model is too large to be written",
+            where=str(target),
+            why=f"it is no single message: {error}",
+            remedy="keep its large weights in an external data file",
+        ) from error
     with storage_errors(target):
-        target.write_bytes(_serialized(proto, target))
+        target.write_bytes(content)
         for file, name in files.items():
             share_file(file, target.with_name(name))
-
-
-def _point_to(tensor: "TensorProto", name: str, place: ByteRange) -> None:
-    del tensor.external_data[:]
-    for key, value in {"location": name, "offset": place.offset, "length": place.length}.items():
-        tensor.external_data.add(key=key, value=str(value))
 
 
 def remove_model(target: Path) -> None:
@@ -77,21 +82,6 @@ def name_nodes(proto: "ModelProto") -> None:
     """Name every node of the main graph after its first output that has a name: libraries report names only."""
     for node in proto.graph.node:
         node.name = next((output for output in node.output if output), node.name)
-
-
-def _serialized(proto: "ModelProto", where: Path) -> bytes:
-    from google.protobuf.message import EncodeError
-
-    try:
-        content: bytes = proto.SerializeToString()
-    except (EncodeError, ValueError) as error:
-        raise ModelError(
-            "the model is too large to be written",
-            where=str(where),
-            why=f"it is no single message: {error}",
-            remedy="keep its large weights in an external data file",
-        ) from error
-    return content
 
 
 ORT_IDENTIFIER = b"ORTM"
@@ -131,10 +121,7 @@ def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int
 
 def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:
     """The model with sizes for its dynamic dimensions, as a file in `work_folder`: sessions read files."""
-    import onnx
-
-    proto = onnx.ModelProto()
-    proto.CopyFrom(loaded.proto)
+    proto = copied(loaded.proto)
     fix_dimensions(proto, sizes, loaded.source.name)
     target = work_folder / "resized.onnx"
     write_model(replace(loaded, proto=proto), target)
@@ -154,30 +141,21 @@ def _head(source: SourceModel, work_folder: Path) -> bytes:
         ) from error
 
 
-def tensor_reader(loaded: LeanModel) -> "_Reader":
-    """Reads numbers of the model's initializers, large ones from where they lie in a file."""
-    return _Reader(loaded.weights)
+def tensor_reader(loaded: LeanModel) -> "Callable[[TensorProto], Any]":
+    """Reads the numbers of the model's initializers by their messages, large ones from where they lie in a file."""
+    weights = loaded.weights
 
-
-class _Reader:
-    """Gives the numbers of a tensor by its message."""
-
-    def __init__(self, weights: Mapping[str, ByteRange]) -> None:
-        self.weights = weights
-
-    def __call__(self, tensor: "TensorProto") -> Any:
+    def read(tensor: "TensorProto") -> Any:
         import numpy as np
 
-        from pipeline.partition.onnx_view import read_tensor
-
-        place = self.weights.get(tensor.name) if tensor.data_location == 1 else None
+        place = weights.get(tensor.name) if tensor.data_location == 1 else None
         kind = NUMPY_KINDS.get(tensor.data_type)
         if place is None or kind is None:
             return read_tensor(tensor)
-        numbers = np.fromfile(
-            place.file, dtype=kind, count=place.length // np.dtype(kind).itemsize, offset=place.offset
-        )
-        return numbers.reshape(tuple(tensor.dims))
+        count = place.length // np.dtype(kind).itemsize
+        return np.fromfile(place.file, dtype=kind, count=count, offset=place.offset).reshape(tuple(tensor.dims))
+
+    return read
 
 
 def body_types(
@@ -188,7 +166,6 @@ def body_types(
     None when the session cannot be made, which is reported to `unknown`: then nothing in a body is known or claimed.
     """
     from pipeline.model.ort_format import read_ort
-    from pipeline.partition.ort_view import slim_copy
 
     target = work_folder / "bodies.ort"
     settings = HostSession(save_to=target, config={"session.save_model_format": "ORT"})
@@ -240,15 +217,10 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
     left = tuple(axis for axis in open_axes(takes) if axis.key not in known)
     for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
         sizes = with_sums(asked | {name: size for name, (size, _) in assignment.items()}, list(names))
-        if _accepted(loaded, sizes):
-            yield {name: sizes[name] for name in names}
-
-
-def _accepted(loaded: LoadedModel, sizes: Mapping[str, int]) -> bool:
-    model = slim_copy(loaded.proto)
-    fix_dimensions(model, sizes, loaded.source.name)
-    try:
-        infer(model)
-    except ModelError:
-        return False
-    return True
+        model = slim_copy(loaded.proto)
+        fix_dimensions(model, sizes, loaded.source.name)
+        try:
+            infer(model)
+        except ModelError:
+            continue
+        yield {name: sizes[name] for name in names}

@@ -2,9 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,16 @@ from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import (
     SUFFIXES,
     BodyClaim,
+    Cut,
     Decision,
-    LoadForecast,
     ModelAnswer,
+    OperatorGain,
     Optimize,
     Refusal,
     Settings,
     SizedAnswer,
 )
-from pipeline.partition.basic import save_basic, undone_for_provider
-from pipeline.partition.functions import before_partitioning
-from pipeline.partition.graph import Graph, Node
-from pipeline.partition.grouping import SavedFile, cuts, operator_gains, predict_load
+from pipeline.partition.graph import Graph, bodies
 from pipeline.partition.input import (
     NO_SIZES,
     PartitionInput,
@@ -41,13 +40,13 @@ from pipeline.partition.input import (
     resized,
     tensor_reader,
 )
-from pipeline.partition.rules import Claim, bodies, claim
-from pipeline.partition.units import processor_warnings, unique_dq
+from pipeline.partition.provider import Claim, claim, unit_edges
+from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
+from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
+from pipeline.partition.view import view, view_of_file
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-    from pipeline.partition.onnx_view import Reader
 
 TIMEOUT_SECONDS = 120.0
 """For one model."""
@@ -128,24 +127,23 @@ class Views:
     saved: LoadedModel | None = None
     graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
 
-    def of(self, settings: Settings) -> tuple[Graph, SavedFile]:
-        """What a provider is shown, and the file that ships: at level none the same."""
+    def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
+        """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
+
+        An ORT format file is shown as it is: nothing in it is inlined any more, so it has no model here.
+        """
         loaded = self.subject.loaded
         if loaded is None:
-            graph = self._ort_view()
-            return graph, SavedFile(graph=graph, model=None, view=lambda _: graph)
-        read = tensor_reader(loaded)
-        model = before_partitioning(loaded.proto, lambda model: self._view(model, read), settings)
+            graph = unique_dq(view_of_file(self.subject.path))
+            return graph, graph, None
+        before = before_partitioning(loaded.proto, lambda model: self._view(model, loaded), settings)
         if self.optimize is Optimize.NONE:
-            graph = self._graph(model, read)
-            return graph, SavedFile(graph=graph, model=model, view=lambda model: self._view(model, read))
+            graph = self._graph(before, loaded)
+            return graph, graph, before
         saved = self.basic()
-        read = tensor_reader(saved)
-        ships = SavedFile(
-            graph=self._graph(saved.proto, read), model=saved.proto, view=lambda model: self._view(model, read)
-        )
-        shown = undone_for_provider(saved.proto, model)
-        return (ships.graph if shown is None else unique_dq(self._view(shown, read))), ships
+        ships = self._graph(saved.proto, saved)
+        shown = undone_for_provider(saved.proto, before)
+        return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
 
     def basic(self) -> LoadedModel:
         """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
@@ -154,25 +152,23 @@ class Views:
             self.saved = save_basic(self.subject.loaded, self.folder)
         return self.saved
 
-    def _view(self, model: "ModelProto", read: "Reader") -> Graph:
-        from pipeline.partition.onnx_view import view
+    def later(self, model: "ModelProto") -> Graph:
+        """The graph of the model that ships, after functions in it were inlined."""
+        ships = self.saved if self.optimize is Optimize.BASIC else self.subject.loaded
+        assert ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
+        return self._view(model, ships)
 
+    def _view(self, model: "ModelProto", weights: LoadedModel) -> Graph:
         outside = self.subject.loaded.outside if self.subject.loaded else None
-        return view(
-            model, read=read, saved=lambda: body_types(model, self.folder, self.warnings.append), outside=outside
-        )
+        read = tensor_reader(weights)
+        saved = partial(body_types, model, self.folder, self.warnings.append)
+        return view(model, read=read, saved=saved, outside=outside)
 
-    def _graph(self, model: "ModelProto", read: "Reader") -> Graph:
+    def _graph(self, model: "ModelProto", weights: LoadedModel) -> Graph:
         """The graph of a model of which several providers are asked."""
         if id(model) not in self.graphs:
-            self.graphs[id(model)] = model, unique_dq(self._view(model, read))
+            self.graphs[id(model)] = model, unique_dq(self._view(model, weights))
         return self.graphs[id(model)][1]
-
-    def _ort_view(self) -> Graph:
-        """An ORT format file is shown as it is; nothing in it is inlined any more."""
-        from pipeline.partition.ort_view import view_of_file
-
-        return unique_dq(view_of_file(self.subject.path))
 
 
 def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
@@ -181,13 +177,65 @@ def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Map
 
 
 def judge_views(views: Views, settings: Settings) -> ModelAnswer:
-    """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read."""
-    shown, shipped = views.of(settings)
+    """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read.
+
+    What the provider is shown is asked about; what becomes of it on load is asked of the file that ships.
+    """
+    import onnxruntime
+
+    shown, ships, model = views.of(settings)
     loaded = views.subject.loaded
     if loaded:
         check_computed(loaded, shown, views.subject.source.name)
     provider_claim = claim(shown, settings)
-    return _answer(views, settings, shown, provider_claim, predict_load(shipped, shown, provider_claim, settings))
+    first = ships, (provider_claim if shown is ships else claim(ships, settings))
+    in_bodies = ((owner, claim(body, settings)) for owner, body in bodies(shown))
+    return ModelAnswer(
+        path=views.subject.source.name,
+        ep=settings.provider,
+        ort_release=str(Release(*settings.ort_release)),
+        rules_release=str(rules_of(settings.ort_release)),
+        nodes=len(shown.nodes),
+        claimed=len(provider_claim.claimed),
+        partitions=provider_claim.names(),
+        subgraphs=tuple(
+            BodyClaim(owner=owner.first_output, partitions=inside.names())
+            for owner, inside in in_bodies
+            if inside.groups
+        ),
+        decisions=tuple(_decisions(shown, provider_claim)),
+        cuts=cuts(shown, settings, provider_claim),
+        operators=operator_gains(shown, settings, provider_claim),
+        load=predict_load(rounds(model, first, views.later, settings), settings),
+        dynamic=dynamic_names(loaded.proto) if loaded else (),
+        shapes_from=onnxruntime.__version__,
+        warnings=(
+            *dict.fromkeys(views.warnings),
+            *processor_warnings(shown, settings, optimized_there=loaded is not None),
+            *settings.warnings,
+        ),
+    )
+
+
+def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:
+    """One decision for each node of the main graph, in the order of their indices."""
+    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
+    for index, node in graph.nodes.items():
+        group = group_of.get(index)
+        refused = provider_claim.refusals.get(index) if group is None else None
+        yield Decision(
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            since_version=node.since_version,
+            inputs=node.inputs,
+            outputs=node.outputs,
+            claimed=group is not None,
+            partition=group,
+            code=refused.code if refused else None,
+            reason=refused.text if refused else None,
+            remedy=(refused.remedy or None) if refused else None,
+        )
 
 
 def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
@@ -229,64 +277,6 @@ def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
     return error.reason, error.remedy or None
 
 
-def _answer(views: Views, settings: Settings, graph: Graph, provider_claim: Claim, load: LoadForecast) -> ModelAnswer:
-    import onnxruntime
-
-    loaded = views.subject.loaded
-    return ModelAnswer(
-        path=views.subject.source.name,
-        ep=settings.provider,
-        ort_release=str(Release(*settings.ort_release)),
-        rules_release=str(rules_of(settings.ort_release)),
-        nodes=len(graph.nodes),
-        claimed=len(provider_claim.claimed),
-        partitions=provider_claim.names(),
-        subgraphs=tuple(_body_claims(graph, settings)),
-        decisions=tuple(_decisions(graph, provider_claim)),
-        cuts=cuts(graph, settings, provider_claim),
-        operators=operator_gains(graph, settings, provider_claim),
-        load=load,
-        dynamic=dynamic_names(loaded.proto) if loaded else (),
-        shapes_from=onnxruntime.__version__,
-        warnings=(
-            *dict.fromkeys(views.warnings),
-            *processor_warnings(graph, settings, optimized_there=loaded is not None),
-            *settings.warnings,
-        ),
-    )
-
-
-def _body_claims(graph: Graph, settings: Settings) -> Iterable[BodyClaim]:
-    for owner, body in bodies(graph):
-        body_claim = claim(body, settings)
-        if body_claim.groups:
-            yield BodyClaim(owner=owner.first_output, partitions=body_claim.names())
-
-
-def _decisions(graph: Graph, provider_claim: Claim) -> Iterable[Decision]:
-    """One decision for each node of the main graph, in the order of their indices."""
-    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
-    for index, node in graph.nodes.items():
-        yield _decision(node, group_of.get(index), provider_claim.refusals.get(index))
-
-
-def _decision(node: Node, group: int | None, refusal: Refusal | None) -> Decision:
-    refused = refusal if group is None else None
-    return Decision(
-        name=node.name,
-        op_type=node.op_type,
-        domain=node.domain,
-        since_version=node.since_version,
-        inputs=node.inputs,
-        outputs=node.outputs,
-        claimed=group is not None,
-        partition=group,
-        code=refused.code if refused else None,
-        reason=refused.text if refused else None,
-        remedy=(refused.remedy or None) if refused else None,
-    )
-
-
 def judge_paths(
     paths: Sequence[str | Path],
     settings: Settings | Sequence[Settings],
@@ -320,3 +310,102 @@ def judge_paths(
         while expected in waiting:
             yield waiting.pop(expected)
             expected = next(outstanding, None)
+
+
+MOST = 64
+"""Candidates tried for a model, those with most claimed neighbours first: the time stays linear in the nodes."""
+
+TRIVIAL = ("trivial", "constant")
+"""Codes of nodes that the provider could take, but not as a partition of their own."""
+
+
+def cuts(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[Cut, ...]:
+    """Refused nodes whose claim would join partitions or take in more nodes, the best first.
+
+    What computes on the CPU (XNNPACK) does not group, so nothing cuts there.
+    """
+    if settings.rules.on_cpu or not provider_claim.groups:
+        return ()
+    waves = _Waves(graph, settings, provider_claim)
+    rows = []
+    for position in waves.candidates():
+        partitions, claimed = waves.grouped(frozenset({position}))
+        if partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
+            continue
+        node = waves.units[position].target
+        refusal = provider_claim.refusals.get(node.index, Refusal("", ""))
+        rows.append(
+            Cut(
+                output=node.first_output,
+                op_type=node.op_type,
+                reason=refusal.text,
+                remedy=refusal.remedy,
+                partitions=partitions,
+                claimed=claimed,
+            )
+        )
+    return tuple(sorted(rows, key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
+
+
+def operator_gains(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[OperatorGain, ...]:
+    """What supporting all refused nodes of one operator would give, for every operator that has some.
+
+    What computes on the CPU (XNNPACK) does not group: its partitions are none.
+    """
+    waves = _Waves(graph, settings, provider_claim)
+    refused: dict[str, list[int]] = {}
+    for position, unit in enumerate(waves.units):
+        if unit.target.index in provider_claim.refusals and not waves.supported[position]:
+            refused.setdefault(unit.target.op_type, []).append(position)
+    rows = []
+    for op_type, units in refused.items():
+        partitions, claimed = 0, len(provider_claim.claimed) + sum(len(waves.units[i].nodes) for i in units)
+        if not settings.rules.on_cpu:
+            partitions, claimed = waves.grouped(frozenset(units))
+        rows.append(OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed))
+    return tuple(rows)
+
+
+class _Waves:
+    """The grouping in its closed form (ep_rules B.3), for asking again and again with another node supported."""
+
+    def __init__(self, graph: Graph, settings: Settings, provider_claim: Claim) -> None:
+        self.units = node_units(graph, settings) if settings.rules.qdq_units else plain_units(graph)
+        self.trivial = {index for index, refusal in provider_claim.refusals.items() if refusal.code in TRIVIAL}
+        place = {unit.target.index: position for position, unit in enumerate(self.units)}
+        owner = unit_of_node(self.units)
+        self.producers: list[list[int]] = [[] for _ in self.units]
+        for position, unit in enumerate(self.units):
+            for edge in unit_edges(graph, unit):
+                self.producers[place[owner[edge.consumer].target.index]].append(position)
+        claimed = provider_claim.claimed
+        self.supported = [u.target.index in claimed or u.target.index in self.trivial for u in self.units]
+
+    def candidates(self) -> list[int]:
+        """Refused units that a claimed one feeds, those with most claimed neighbours first."""
+        near = [0] * len(self.units)
+        fed = [False] * len(self.units)
+        for position, producers in enumerate(self.producers):
+            for producer in producers:
+                near[position] += self.supported[producer]
+                near[producer] += self.supported[position]
+                fed[position] = fed[position] or self.supported[producer]
+        refused = [i for i in range(len(self.units)) if fed[i] and not self.supported[i]]
+        return sorted(refused, key=lambda i: -near[i])[:MOST]
+
+    def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
+        """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""
+        wave = [0] * len(self.units)
+        sizes: dict[int, int] = {}
+        real: set[int] = set()
+        for position, unit in enumerate(self.units):
+            producers = self.producers[position]
+            highest = max((wave[p] for p in producers), default=0)
+            if self.supported[position] or position in forced:
+                sizes[highest] = sizes.get(highest, 0) + len(unit.nodes)
+                if unit.target.index not in self.trivial:
+                    real.add(highest)
+            elif any(wave[p] == highest and (self.supported[p] or p in forced) for p in producers):
+                highest += 1
+            wave[position] = highest
+        return len(real), sum(sizes[number] for number in real)

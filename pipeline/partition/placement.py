@@ -1,16 +1,22 @@
-"""Where the nodes of a graph run, as plain data for reports, and the same graph with one box for many nodes.
+"""Where the nodes of a graph run: as plain data for reports, with one box for many nodes, and drawn as SVG.
 
-A partition is one box, and so is each run of connected nodes that no partition has. A run that joins what a partition
-separates would make a circle with it: it is split there.
+With boxes, a partition is one, and so is each run of connected nodes that no partition has. A run that joins what a
+partition separates would make a circle with it: it is split there.
+
+The layers of a drawing are Sugiyama's method: layers by longest path, dummy points for edges over several layers, order
+by barycenters, and x by isotonic regression, which keeps order and distances and comes as near to the neighbours' mean
+as they allow. Boxes that nothing leads to stand right above their first consumer (facts drawing D.1).
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from xml.sax.saxutils import escape
 
 from device_runner.result import Struct
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.partition.answer import ModelAnswer
+from pipeline.partition.answer import Decision, ModelAnswer, percent_of
 
 CPU_KIND, KERNEL_KIND = -1, -2
 """Kinds of nodes without a partition: refused ones, and those that a provider on the CPU has kernels for."""
@@ -235,3 +241,273 @@ def _way_around(consumers: Mapping[int, set[int]], a: int, b: int) -> bool:
             seen.add(unit)
             waiting.extend(consumers[unit])
     return False
+
+
+SWEEPS = 12
+MOST_POINTS = 40_000
+"""Above this many dummy points long edges go straight: the drawing would be unreadable anyway."""
+
+DUMMY_WIDTH = 14.0
+GAP = 18.0
+
+Key = tuple[int, int, int]
+"""A box is (node, -1, -1); a point of an edge is (producer, consumer, layer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLayout:
+    """Centres of boxes by node, the way of each edge over its points, and the number of layers; x in pixels."""
+
+    places: Mapping[int, tuple[float, int]]
+    ways: Mapping[tuple[int, int], tuple[tuple[float, int], ...]]
+    layers: int
+
+
+def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> GraphLayout:
+    """Place boxes of given widths; `edges` are (producer, consumer), which must make no circle."""
+    layer = _layers(widths, edges)
+    rows, up, down = _rows(widths, edges, layer)
+    for sweep in range(SWEEPS):
+        _sort_rows(rows, up if sweep % 2 == 0 else down, reverse=sweep % 2 == 1)
+    x = _positions(rows, up, down, widths)
+    places = {node: (x[node, -1, -1], layer[node]) for node in widths}
+    ways = {
+        (a, b): (
+            places[a],
+            *((x[a, b, between], between) for between in range(layer[a] + 1, layer[b]) if (a, b, between) in x),
+            places[b],
+        )
+        for a, b in edges
+    }
+    return GraphLayout(places, ways, len(rows))
+
+
+def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
+    consumers: dict[int, list[int]] = {node: [] for node in nodes}
+    waiting = dict.fromkeys(nodes, 0)
+    for a, b in edges:
+        consumers[a].append(b)
+        waiting[b] += 1
+    layer = dict.fromkeys(nodes, 0)
+    ready = [node for node, count in waiting.items() if not count]
+    while ready:
+        node = ready.pop()
+        for consumer in consumers[node]:
+            layer[consumer] = max(layer[consumer], layer[node] + 1)
+            waiting[consumer] -= 1
+            if not waiting[consumer]:
+                ready.append(consumer)
+    fed = {b for _, b in edges}
+    late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
+    return layer | late
+
+
+def _rows(
+    nodes: Mapping[int, float], edges: Sequence[tuple[int, int]], layer: Mapping[int, int]
+) -> tuple[list[list[Key]], dict[Key, list[Key]], dict[Key, list[Key]]]:
+    """Boxes and points by layer, and their neighbours above and below."""
+    rows: list[list[Key]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
+    for node in nodes:
+        rows[layer[node]].append((node, -1, -1))
+    with_points = sum(layer[b] - layer[a] - 1 for a, b in edges) <= MOST_POINTS
+    up: dict[Key, list[Key]] = {}
+    down: dict[Key, list[Key]] = {}
+    for a, b in edges:
+        points = [(a, b, between) for between in range(layer[a] + 1, layer[b])] if with_points else []
+        for point in points:
+            rows[point[2]].append(point)
+        way: list[Key] = [(a, -1, -1), *points, (b, -1, -1)]
+        for above, below in pairwise(way):
+            down.setdefault(above, []).append(below)
+            up.setdefault(below, []).append(above)
+    return rows, up, down
+
+
+def _sort_rows(rows: list[list[Key]], neighbours: Mapping[Key, Sequence[Key]], *, reverse: bool) -> None:
+    place = {key: float(i) for row in rows for i, key in enumerate(row)}
+    for row in reversed(rows) if reverse else rows:
+        mean = {}
+        for key in row:
+            near = neighbours.get(key)
+            mean[key] = sum(place[k] for k in near) / len(near) if near else place[key]
+        row.sort(key=lambda key: mean[key])
+        place.update((key, float(i)) for i, key in enumerate(row))
+
+
+def _positions(
+    rows: Sequence[Sequence[Key]],
+    up: Mapping[Key, Sequence[Key]],
+    down: Mapping[Key, Sequence[Key]],
+    widths: Mapping[int, float],
+) -> dict[Key, float]:
+    x: dict[Key, float] = {}
+    for row in rows:
+        offsets = _offsets(row, widths)
+        x.update({key: offset - offsets[-1] / 2 for key, offset in zip(row, offsets, strict=True)})
+    for sweep in range(SWEEPS):
+        for row in rows if sweep % 2 == 0 else reversed(rows):
+            wanted = []
+            for key in row:
+                near = [*up.get(key, ()), *down.get(key, ())]
+                wanted.append(sum(x[k] for k in near) / len(near) if near else x[key])
+            offsets = _offsets(row, widths)
+            fitted = isotonic([w - offset for w, offset in zip(wanted, offsets, strict=True)])
+            x.update({key: f + offset for key, f, offset in zip(row, fitted, offsets, strict=True)})
+    return x
+
+
+def _offsets(row: Sequence[Key], widths: Mapping[int, float]) -> list[float]:
+    """The least x of each key when the first one's is 0."""
+    offsets, before = [0.0], None
+    for key in row:
+        width = widths[key[0]] if key[2] < 0 else DUMMY_WIDTH
+        if before is not None:
+            offsets.append(offsets[-1] + (before + width) / 2 + GAP)
+        before = width
+    return offsets
+
+
+def isotonic(values: Sequence[float]) -> list[float]:
+    """The non-decreasing numbers nearest to the given ones by squares (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        total, count = value, 1
+        while pools and pools[-1][0] / pools[-1][1] > total / count:
+            before, size = pools.pop()
+            total, count = total + before, count + size
+        pools.append((total, count))
+    return [total / count for total, count in pools for _ in range(count)]
+
+
+def extent(layout: GraphLayout, widths: Mapping[int, float]) -> tuple[float, float]:
+    """The smallest and the largest x of boxes and lines; 0 and 0 for an empty graph."""
+    boxes = [(x - widths[node] / 2, x + widths[node] / 2) for node, (x, _) in layout.places.items()]
+    points = [(x, x) for way in layout.ways.values() for x, _ in way]
+    both = [*boxes, *points] or [(0.0, 0.0)]
+    return min(left for left, _ in both), max(right for _, right in both)
+
+
+def curves(layout: GraphLayout, shift: float, top: float, layer_height: float, box_height: float) -> Iterator[str]:
+    """Each edge as the `d` of an SVG path, from foot to head of boxes; the first layer begins at `top`, in pixels."""
+    for way in layout.ways.values():
+        start_x, start = way[0][0] + shift, top + way[0][1] * layer_height + box_height
+        path = [f"M{start_x:.0f} {start:.0f}"]
+        for position, (x, layer) in enumerate(way[1:], 1):
+            end_x, end = x + shift, top + layer * layer_height
+            middle = (start + end) / 2
+            path.append(f"C{start_x:.0f} {middle:.0f} {end_x:.0f} {middle:.0f} {end_x:.0f} {end:.0f}")
+            if position < len(way) - 1:
+                path.append(f"V{end + box_height:.0f}")
+            start_x, start = end_x, end + box_height
+        yield "".join(path)
+
+
+COLOURS = (
+    "#2563a8", "#bb5217", "#2f7d4f", "#7b4fa3", "#a8324a", "#0e7c86", "#8a6d1b", "#5b5fc7", "#a3458f", "#4d6b2f",
+)  # fmt: skip
+"""Fills of partitions in turn: dark enough for white text (contrast 4.5 and more), which differ in brightness too."""
+
+BOX_HEIGHT, LAYER_HEIGHT, MARGIN, HEAD = 40, 74, 40, 96
+CHARACTER, SMALL = 7.6, 5.6
+"""Widths of a character of the two font sizes, in pixels."""
+
+MOST_CHARACTERS = 44
+STYLE = """
+text { font-family: 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif; }
+.title { font-size: 18px; font-weight: bold; fill: #1b1f24; }
+.facts { font-size: 13px; fill: #4a525c; }
+.op { font-size: 12.5px; font-weight: bold; text-anchor: middle; }
+.name, .why { font-size: 9.5px; text-anchor: middle; }
+.claimed .op { fill: #ffffff; } .claimed .name { fill: #ffffff; fill-opacity: .85; }
+.refused rect { fill: #fff7f5; stroke: #c0392b; stroke-width: 1.4; stroke-dasharray: 5 3; }
+.refused .op { fill: #8e2a1e; } .refused .why { fill: #b03a2e; }
+.edge { fill: none; stroke: #98a2ad; stroke-width: 1.3; }
+"""
+
+
+def draw(answer: ModelAnswer) -> str:
+    """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
+    boxes = dict(enumerate(answer.decisions))
+    widths = {key: _width(decision) for key, decision in boxes.items()}
+    layout = lay_out(widths, _edges(answer.decisions))
+    left, right = extent(layout, widths)
+    width = max(right - left, 560.0) + 2 * MARGIN
+    height = HEAD + layout.layers * LAYER_HEIGHT + MARGIN
+    shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
+    lines = (f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
+    parts = [*_header(answer), *lines, *_nodes(answer, layout, shift)]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _edges(decisions: Sequence[Decision]) -> list[tuple[int, int]]:
+    producer = {name: key for key, decision in enumerate(decisions) for name in decision.outputs if name}
+    edges: dict[tuple[int, int], None] = {}
+    for key, decision in enumerate(decisions):
+        for name in decision.inputs:
+            if name in producer:
+                edges[producer[name], key] = None
+    return list(edges)
+
+
+def _clean(text: str) -> str:
+    """Text that XML can hold: control characters, which names may have, become escapes."""
+    return escape("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text))
+
+
+def _short(text: str) -> str:
+    return (
+        text
+        if len(text) <= MOST_CHARACTERS
+        else f"{text[: MOST_CHARACTERS // 2]}…{text[-(MOST_CHARACTERS // 2) + 1 :]}"
+    )
+
+
+def _second_line(decision: Decision) -> str:
+    if decision.claimed:
+        return _short(next((name for name in decision.outputs if name), ""))
+    reason = decision.reason or ""
+    return reason if len(reason) <= MOST_CHARACTERS + 12 else f"{reason[: MOST_CHARACTERS + 11]}…"
+
+
+def _width(decision: Decision) -> float:
+    return max(CHARACTER * len(decision.op_type), SMALL * len(_second_line(decision)), 40.0) + 20.0
+
+
+def _header(answer: ModelAnswer) -> Iterator[str]:
+    share = percent_of(answer.claimed, answer.nodes)
+    name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
+    yield f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>'
+    facts = (
+        f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
+        f"in {len(answer.partitions)} partition{'' if len(answer.partitions) == 1 else 's'}"
+    )
+    yield f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>'
+    for place, group in enumerate(answer.partitions[: len(COLOURS)]):
+        x = MARGIN + place * 52
+        yield f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>'
+        yield f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>'
+
+
+def _nodes(answer: ModelAnswer, layout: GraphLayout, shift: float) -> Iterator[str]:
+    for key, decision in enumerate(answer.decisions):
+        x, layer = layout.places[key]
+        yield _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
+
+
+def _node(decision: Decision, x: float, y: float) -> str:
+    width = _width(decision)
+    fill = f' fill="{COLOURS[(decision.partition or 0) % len(COLOURS)]}"' if decision.claimed else ""
+    left, top = x - width / 2, y - BOX_HEIGHT / 2
+    box = f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="7"{fill}/>'
+    texts = [decision.op_type, *decision.outputs, decision.reason or "", decision.remedy or ""]
+    title = _clean(" · ".join(text for text in texts if text))
+    second = "name" if decision.claimed else "why"
+    return (
+        f'<g class="{"claimed" if decision.claimed else "refused"}"><title>{title}</title>{box}'
+        f'<text class="op" x="{x:.1f}" y="{y - 3:.1f}">{_clean(decision.op_type)}</text>'
+        f'<text class="{second}" x="{x:.1f}" y="{y + 11:.1f}">{_clean(_second_line(decision))}</text></g>'
+    )

@@ -1,128 +1,15 @@
-"""How a provider's rules are written and evaluated, the checks that rows share, and claims as their result.
+"""How a provider's rules are written, and the checks that rows share.
 
 A check is a function from a `Case` (one node unit in its graph, with the settings) to a `Refusal` or None; the first
 refusal is the reason. Checks that many rows need are made by factories: `constant(1, "weight")`, `rank(0, 4, 4)`.
 """
 
-import importlib
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Constant, Graph, Node, Shape, Value
-from pipeline.partition.units import Unit, UnitValue
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What a provider claims of one graph: groups of nodes in their order, and why it refuses the others, by index.
-
-    A fatal refusal says that asking the provider ends the session: then nothing else here matters.
-    """
-
-    groups: tuple[tuple[Node, ...], ...] = ()
-    refusals: Mapping[int, Refusal] = field(default_factory=dict)
-    fatal: Refusal | None = None
-
-    @property
-    def claimed(self) -> frozenset[int]:
-        """Indices of all claimed nodes."""
-        return frozenset(node.index for group in self.groups for node in group)
-
-    def names(self) -> tuple[tuple[str, ...], ...]:
-        """The groups by first outputs, as answers list them."""
-        return tuple(tuple(node.first_output for node in group) for group in self.groups)
-
-
-def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
-    """What the provider claims of one graph, not of its bodies; `only` are the nodes that are still free."""
-    module = importlib.import_module(settings.rules.rules)
-    provider_claim: Claim = module.claim(graph, settings) if only is None else module.claim(graph, settings, only)
-    return provider_claim
-
-
-def bodies(graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """Every body with the node that owns it, inner ones before outer ones, as ONNX Runtime asks (ep_rules A.2)."""
-    for node in graph.nodes.values():
-        for body in node.bodies:
-            yield from bodies(body)
-            yield node, body
-
-
-def refuse_all(graph: Graph, refusal: Refusal) -> Claim:
-    """A claim of nothing, for one reason."""
-    return Claim(refusals=dict.fromkeys(graph.nodes, refusal))
-
-
-def without(claim: Claim, vetoed: Sequence[tuple[Node, ...]], reason: Refusal) -> Claim:
-    """The claim without some of its groups, whose nodes are refused for one reason."""
-    gone = {node.index for group in vetoed for node in group}
-    kept = tuple(group for group in claim.groups if group[0].index not in gone)
-    return Claim(groups=kept, refusals={**claim.refusals, **dict.fromkeys(gone, reason)}, fatal=claim.fatal)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One node unit that is judged. Positions are positions among the unit's inputs and outputs (ep_rules C.3)."""
-
-    graph: Graph
-    unit: Unit
-    settings: Settings
-
-    @property
-    def node(self) -> Node:
-        """The target node of the unit."""
-        return self.unit.target
-
-    @property
-    def ver(self) -> int:
-        """since_version of the target's schema."""
-        return self.unit.target.since_version
-
-    @property
-    def listed(self) -> int:
-        """How many inputs are listed, left-out ones between them included."""
-        return len(self.unit.inputs)
-
-    def exists(self, position: int) -> bool:
-        """Whether the input at a position is listed and has a name."""
-        return position < len(self.unit.inputs) and self.unit.inputs[position].name != ""
-
-    def input(self, position: int) -> str:
-        """The name of an input; empty when it is left out or not listed."""
-        return self.unit.inputs[position].name if position < len(self.unit.inputs) else ""
-
-    def value(self, position: int) -> Value:
-        """Type and shape of an input."""
-        return self.graph.value(self.input(position))
-
-    def shape(self, position: int) -> Shape | None:
-        """The shape of an input, None when its rank is unknown."""
-        return self.value(position).shape
-
-    def rank(self, position: int) -> int:
-        """The rank of an input, -1 when unknown."""
-        shape = self.shape(position)
-        return -1 if shape is None else len(shape)
-
-    def dtype(self, position: int) -> str | None:
-        """The element type of an input by its short name."""
-        return self.value(position).dtype
-
-    def constant(self, position: int) -> Constant | None:
-        """The constant behind an input, None when it is computed, overridable, left out or not listed."""
-        name = self.input(position)
-        return self.graph.constant(name) if name else None
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute of the target node (schema defaults are there already)."""
-        return self.unit.target.attributes.get(name, default)
-
-    def values(self) -> Iterable[UnitValue]:
-        """The unit's inputs that exist."""
-        return (value for value in self.unit.inputs if value.name)
-
+from pipeline.partition.graph import Shape
+from pipeline.partition.units import Case
 
 Check = Callable[[Case], Refusal | None]
 """Refuses a case or lets it pass."""
@@ -167,11 +54,7 @@ def rule_of(table: Table, op_type: str, settings: Settings) -> Rule | None:
 
 def first_refusal(case: Case, checks: Iterable[Check]) -> Refusal | None:
     """Evaluate checks in order and give the first refusal."""
-    for check in checks:
-        refusal = check(case)
-        if refusal is not None:
-            return refusal
-    return None
+    return next((refusal for check in checks if (refusal := check(case)) is not None), None)
 
 
 def version_refusal(case: Case, provider: str, since: int, highest: int) -> Refusal | None:
@@ -195,9 +78,6 @@ def external_refusal(case: Case, names: Iterable[str]) -> Refusal | None:
         if initializer is not None and initializer.external:
             return Refusal("external", f"initializer '{name}' lies in a file of its own", "save the model as one file")
     return None
-
-
-Words = Callable[[Case], str]
 
 
 def show_shape(shape: Shape | None) -> str:
@@ -239,9 +119,7 @@ def when(condition: Callable[[Case], bool], *checks: Check) -> Check:
     """Make the checks only where a condition holds."""
 
     def check(case: Case) -> Refusal | None:
-        if not condition(case):
-            return None
-        return next((refusal for check in checks if (refusal := check(case)) is not None), None)
+        return first_refusal(case, checks) if condition(case) else None
 
     return check
 
@@ -259,11 +137,6 @@ def given(position: int) -> Callable[[Case], bool]:
 def since(version: int) -> Callable[[Case], bool]:
     """Condition: the op's schema is of this version or a later one."""
     return lambda case: case.ver >= version
-
-
-def release(*minimum: int) -> Callable[[Case], bool]:
-    """Condition: ONNX Runtime is of this release or a later one."""
-    return lambda case: case.settings.ort_release >= minimum
 
 
 def rank(position: int, low: int, high: int) -> Check:

@@ -1,185 +1,20 @@
 """QDQ node units (ep_rules C): which DequantizeLinear, target and QuantizeLinear nodes count as one operation.
 
-NNAPI and XNNPACK judge units; for CoreML every node is a unit of its own (`plain_units`).
+NNAPI and XNNPACK judge units; for CoreML every node is a unit of its own (`plain_units`). The selectors decide which
+nodes are one (C.2 and the supplement by release, part 2), one function for each kind of operator.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.core.abis import ARM64, X86_64
+from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.core.providers import NNAPI, XNNPACK
-from pipeline.partition import selector_checks as check
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Edge, FreshNames, Graph, Node
-from pipeline.partition.selector_checks import Selector, SelectorGroup
+from pipeline.partition.graph import Constant, FreshNames, Graph, Node, Shape, Value
 
-DOMAINS = ("", "com.ms.internal.nhwc", "com.microsoft")
-
-Release = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SelectorRow:
-    """A selector with the schema versions it is registered for (None: all) and the first release that has it."""
-
-    selector: Selector
-    versions: Callable[[Release], tuple[int, ...] | None] = lambda _: None
-    release: Release = (0, 0)
-
-
-def _max_pool_versions(release: Release) -> tuple[int, ...]:
-    return (12, 22) if release >= (1, 28) else (12,)
-
-
-def _rows(names: str, selector: Selector, release: Release = (0, 0)) -> dict[str, SelectorRow]:
-    return {name: SelectorRow(selector, release=release) for name in names.split()}
-
-
-TABLE: Mapping[str, SelectorRow] = {
-    **_rows("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile", check.drop_qdq),
-    "MaxPool": SelectorRow(check.drop_qdq, _max_pool_versions),
-    "Resize": SelectorRow(check.resize),
-    **_rows("ArgMax ArgMin", check.drop_dq),
-    **_rows(
-        "AveragePool GlobalAveragePool GlobalMaxPool LeakyRelu ReduceMean ReduceMin ReduceMax ReduceProd ReduceSum "
-        "Relu Gelu Elu HardSigmoid HardSwish Sigmoid Slice LogSoftmax Softmax Sqrt Atan Asin Sin Cos Sign Tanh Exp "
-        "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization",
-        check.unary,
-    ),
-    "Clip": SelectorRow(check.clip),
-    **_rows("Add Div Mul Pow Sub PRelu GridSample", check.binary),
-    **_rows("Concat Max Min", check.variadic),
-    "Split": SelectorRow(check.split),
-    **_rows("Conv ConvTranspose", check.conv),
-    "MatMul": SelectorRow(check.matmul),
-    "Gemm": SelectorRow(check.gemm),
-    **_rows("InstanceNormalization LayerNormalization", check.normalization),
-    "BatchNormalization": SelectorRow(check.batch_normalization),
-    **_rows("Equal Greater GreaterOrEqual Less LessOrEqual", check.compare),
-    "Where": SelectorRow(check.where),
-    "Pad": SelectorRow(check.pad),
-    "TopK": SelectorRow(check.top_k),
-    **_rows("Einsum Reciprocal", check.optional_q, (1, 23)),
-    **_rows("CumSum", check.unary, (1, 23)),
-    **_rows("ScatterElements RMSNormalization", check.variadic, (1, 24)),
-}
-
-
-def select(graph: Graph, node: Node, settings: Settings) -> SelectorGroup | None:
-    """The QDQ group around a node, None when it has none."""
-    group = _candidate(graph, node, settings)
-    if group is None or not TABLE[node.op_type].selector(group):
-        return None
-    return group
-
-
-def crashes(graph: Graph, node: Node, settings: Settings) -> Refusal | None:
-    """A Pad without DequantizeLinear before a QuantizeLinear: releases up to 1.27 read out of range (C.2)."""
-    if node.op_type != "Pad" or settings.ort_release >= (1, 28):
-        return None
-    group = _candidate(graph, node, settings)
-    if group is None or group.dqs or not check.complete(group, 0):
-        return None
-    return Refusal(
-        "crash",
-        f"Pad '{node.name or node.first_output}' feeds a QuantizeLinear but has no DequantizeLinear before it: ONNX "
-        "Runtime up to 1.27 reads out of range here and the process ends",
-        "quantize the input of the Pad too, or take away the QuantizeLinear behind it",
-        fatal=True,
-    )
-
-
-def _candidate(graph: Graph, node: Node, settings: Settings) -> SelectorGroup | None:
-    """The nodes around a target before its selector decides; None when the op or a Relu behind it allows no group."""
-    row = TABLE.get(node.op_type)
-    if row is None or node.domain not in DOMAINS or row.release > settings.ort_release:
-        return None
-    versions = row.versions(settings.ort_release)
-    if versions is not None and node.since_version not in versions:
-        return None
-    sources = sorted(graph.in_edges[node.index], key=lambda edge: edge.input_slot)
-    dqs = tuple(graph.nodes[s.producer] for s in sources if graph.nodes[s.producer].op_type == "DequantizeLinear")
-    clip = _activation(graph, node)
-    last = clip or node
-    consumers = sorted(graph.out_edges[last.index], key=lambda edge: edge.source_slot)
-    qs = tuple(
-        graph.nodes[edge.consumer] for edge in consumers if graph.nodes[edge.consumer].op_type == "QuantizeLinear"
-    )
-    if clip is not None and (len(qs) != 1 or not check.redundant(graph, clip, qs[0], settings.abi)):
-        return None
-    return SelectorGroup(graph=graph, target=node, dqs=dqs, clip=clip, qs=qs, release=settings.ort_release)
-
-
-def _activation(graph: Graph, node: Node) -> Node | None:
-    """The Relu or Clip behind a node when it is its only consumer and has one consumer itself."""
-    edges = graph.out_edges[node.index]
-    if len(edges) != 1:
-        return None
-    consumer = graph.nodes[edges[0].consumer]
-    if (
-        consumer.op_type not in ("Relu", "Clip")
-        or len(graph.out_edges[consumer.index]) != 1
-        or graph.gives_output(consumer)
-    ):
-        return None
-    return consumer
-
-
-def unique_dq(graph: Graph) -> Graph:
-    """The graph after the pass, in bodies too; the same object when there is nothing to copy."""
-    bodies = {
-        index: tuple(unique_dq(body) for body in node.bodies) for index, node in graph.nodes.items() if node.bodies
-    }
-    if any(
-        new is not old
-        for index, parts in bodies.items()
-        for new, old in zip(parts, graph.nodes[index].bodies, strict=True)
-    ):
-        nodes = {i: replace(n, bodies=bodies[i]) if i in bodies else n for i, n in graph.nodes.items()}
-        graph = graph.with_nodes(nodes, graph.values)
-    shared = [
-        index for index in graph.order if graph.nodes[index].op_type == "DequantizeLinear" and _copies(graph, index)
-    ]
-    return _Copier(graph).run(shared) if shared else graph
-
-
-def _copies(graph: Graph, index: int) -> list[Edge]:
-    """Edges whose consumer gets a copy: all but the first, or all when a graph output or a body needs the original."""
-    edges = graph.out_edges[index]
-    explicit = [edge for edge in edges if edge.input_slot < len(graph.nodes[edge.consumer].inputs)]
-    keep_original = graph.gives_output(graph.nodes[index]) or len(explicit) < len(edges)
-    return explicit if keep_original else explicit[1:]
-
-
-class _Copier:
-    """Names and nodes of one graph while copies are added."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.nodes = dict(graph.nodes)
-        self.values = dict(graph.values)
-        self.node_names = {node.name for node in graph.nodes.values()}
-        self.fresh = FreshNames()
-
-    def run(self, shared: list[int]) -> Graph:
-        for index in shared:
-            for edge in _copies(self.graph, index):
-                self._copy(self.graph.nodes[index], edge)
-        return self.graph.with_nodes(self.nodes, self.values)
-
-    def _copy(self, original: Node, edge: Edge) -> None:
-        old = original.outputs[0]
-        new = self.fresh.take(f"{old}/duplicated", self.values)
-        self.values[new] = self.graph.value(old)
-        name = self.fresh.take(f"{original.name}/duplicated", self.node_names)
-        self.node_names.add(name)
-        index = max(self.nodes) + 1
-        self.nodes[index] = replace(original, index=index, name=name, outputs=(new,))
-        consumer = self.nodes[edge.consumer]
-        inputs = tuple(new if slot == edge.input_slot else given for slot, given in enumerate(consumer.inputs))
-        self.nodes[edge.consumer] = replace(consumer, inputs=inputs)
-
+if TYPE_CHECKING:
+    import numpy as np
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 
@@ -217,51 +52,72 @@ class Unit:
         return (*self.dqs, self.target, *((self.clip,) if self.clip else ()), *self.qs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
-    """All units of a graph in topological order of their targets. `crash` is set when selecting them kills ORT."""
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One node unit that is judged. Positions are positions among the unit's inputs and outputs (ep_rules C.3)."""
 
-    units: tuple[Unit, ...]
-    crash: Refusal | None = None
+    graph: Graph
+    unit: Unit
+    settings: Settings
 
-    def by_node(self) -> dict[int, Unit]:
-        """The unit of each node: the first one that lists it."""
-        owners: dict[int, Unit] = {}
-        for unit in sorted(self.units, key=lambda unit: not unit.group):
-            for node in unit.nodes:
-                owners.setdefault(node.index, unit)
-        return owners
+    @property
+    def node(self) -> Node:
+        """The target node of the unit."""
+        return self.unit.target
+
+    @property
+    def label(self) -> str:
+        """The target in words: its operator, and its name or first output."""
+        return f"{self.node.op_type} '{self.node.name or self.node.first_output}'"
+
+    @property
+    def ver(self) -> int:
+        """since_version of the target's schema."""
+        return self.unit.target.since_version
+
+    @property
+    def listed(self) -> int:
+        """How many inputs are listed, left-out ones between them included."""
+        return len(self.unit.inputs)
+
+    def exists(self, position: int) -> bool:
+        """Whether the input at a position is listed and has a name."""
+        return position < len(self.unit.inputs) and self.unit.inputs[position].name != ""
+
+    def input(self, position: int) -> str:
+        """The name of an input; empty when it is left out or not listed."""
+        return self.unit.inputs[position].name if position < len(self.unit.inputs) else ""
+
+    def value(self, position: int) -> Value:
+        """Type and shape of an input."""
+        return self.graph.value(self.input(position))
+
+    def shape(self, position: int) -> Shape | None:
+        """The shape of an input, None when its rank is unknown."""
+        return self.value(position).shape
+
+    def rank(self, position: int) -> int:
+        """The rank of an input, -1 when unknown."""
+        shape = self.shape(position)
+        return -1 if shape is None else len(shape)
+
+    def dtype(self, position: int) -> str | None:
+        """The element type of an input by its short name."""
+        return self.value(position).dtype
+
+    def constant(self, position: int) -> Constant | None:
+        """The constant behind an input, None when it is computed, overridable, left out or not listed."""
+        name = self.input(position)
+        return self.graph.constant(name) if name else None
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the target node (schema defaults are there already)."""
+        return self.unit.target.attributes.get(name, default)
 
 
-def plain_units(graph: Graph) -> Units:
-    """Every node as a unit with all its inputs and outputs as they are."""
-    return Units(units=tuple(plain_unit(graph.nodes[index]) for index in graph.order))
-
-
-def node_units(graph: Graph, settings: Settings) -> Units:
-    """QDQ groups and single nodes, each node in one unit (C.2, C.3)."""
-    groups: dict[int, Unit] = {}
-    taken: set[int] = set()
-    crash = None
-    for index in graph.order:
-        node = graph.nodes[index]
-        crash = crash or crashes(graph, node, settings)
-        group = select(graph, node, settings)
-        if group is not None:
-            groups[index] = _from_group(group)
-            taken.update(member.index for member in groups[index].nodes)
-    units = (
-        groups.get(index) or _single(graph.nodes[index])
-        for index in graph.order
-        if index in groups or index not in taken
-    )
-    return Units(units=tuple(units), crash=crash)
-
-
-def quant_of(node: Node) -> Quant:
-    """The parameters that a QuantizeLinear or DequantizeLinear node lists; only a third input counts as zero point."""
-    zero_point = node.inputs[2] if len(node.inputs) == 3 else None
-    return Quant(node.inputs[1] if len(node.inputs) > 1 else "", zero_point, node.attributes.get("axis"))
+def plain_units(graph: Graph) -> tuple[Unit, ...]:
+    """Every node as a unit with all its inputs and outputs as they are, in topological order."""
+    return tuple(plain_unit(graph.nodes[index]) for index in graph.order)
 
 
 def plain_unit(node: Node) -> Unit:
@@ -269,69 +125,515 @@ def plain_unit(node: Node) -> Unit:
     return Unit(target=node, inputs=_values(node.inputs), outputs=_values(node.outputs))
 
 
-def _values(names: tuple[str, ...]) -> tuple[UnitValue, ...]:
-    return tuple(UnitValue(name) for name in names)
+def _values(names: Iterable[str]) -> tuple[UnitValue, ...]:
+    return tuple(map(UnitValue, names))
 
 
-def _from_group(group: SelectorGroup) -> Unit:
-    feeding = {dq.outputs[0]: dq for dq in group.dqs}
-    inputs = tuple(
-        UnitValue(feeding[name].inputs[0], quant_of(feeding[name])) if name in feeding else UnitValue(name)
-        for name in group.target.inputs
+def node_units(graph: Graph, settings: Settings) -> tuple[Unit, ...]:
+    """QDQ groups and single nodes in topological order of their targets, each node in one unit (C.2, C.3)."""
+    groups = {index: unit for index in graph.order if (unit := select(graph, graph.nodes[index], settings)) is not None}
+    taken = {member.index for unit in groups.values() for member in unit.nodes}
+    return tuple(
+        groups.get(index) or _single(graph.nodes[index])
+        for index in graph.order
+        if index in groups or index not in taken
     )
-    outputs = tuple(UnitValue(q.outputs[0], quant_of(q)) for q in group.qs) or _values(group.target.outputs)
-    return Unit(
-        target=group.target, inputs=inputs, outputs=outputs, dqs=group.dqs, clip=group.clip, qs=group.qs, group=True
-    )
 
 
-class _Positions(NamedTuple):
-    """Where a QLinear op lists its quantized inputs and output: (value, scale, zero point) positions."""
+def unit_of_node(units: Iterable[Unit]) -> dict[int, Unit]:
+    """The unit of each node by its index: the first one that lists it, groups before single nodes."""
+    owners: dict[int, Unit] = {}
+    for unit in sorted(units, key=lambda unit: not unit.group):
+        for node in unit.nodes:
+            owners.setdefault(node.index, unit)
+    return owners
 
-    inputs: tuple[tuple[int, int, int], ...]
-    output: tuple[int, int]
+
+def _quant_of(node: Node) -> Quant:
+    """The parameters that a QuantizeLinear or DequantizeLinear node lists; only a third input counts as zero point."""
+    zero_point = node.inputs[2] if len(node.inputs) == 3 else None
+    return Quant(node.inputs[1] if len(node.inputs) > 1 else "", zero_point, node.attributes.get("axis"))
 
 
-_ONE_INPUT = _Positions(((0, 1, 2),), (3, 4))
-_TWO_INPUTS = _Positions(((0, 1, 2), (3, 4, 5)), (6, 7))
-QLINEAR: Mapping[str, _Positions] = {
+_ONE_INPUT = (((0, 1, 2),), (3, 4))
+_TWO_INPUTS = (((0, 1, 2), (3, 4, 5)), (6, 7))
+QLINEAR: Mapping[str, tuple[tuple[tuple[int, int, int], ...], tuple[int, int]]] = {
     **dict.fromkeys(
         ("QLinearSigmoid", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearReduceMean"),
         _ONE_INPUT,
     ),
     **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), _TWO_INPUTS),
 }
-"""Single nodes whose inputs carry quantization parameters (C.3)."""
+"""Single nodes whose inputs carry quantization parameters (C.3): positions of (value, scale, zero point) of each
+quantized input, and of the output's (scale, zero point)."""
 
 
 def _single(node: Node) -> Unit:
     if node.op_type == DEQUANTIZE:
-        inputs = tuple(UnitValue(name, quant_of(node)) for name in node.inputs[:1])
+        inputs = tuple(UnitValue(name, _quant_of(node)) for name in node.inputs[:1])
         return Unit(target=node, inputs=inputs, outputs=_values(node.outputs))
     if node.op_type == QUANTIZE:
-        outputs = tuple(UnitValue(name, quant_of(node)) for name in node.outputs)
+        outputs = tuple(UnitValue(name, _quant_of(node)) for name in node.outputs)
         return Unit(target=node, inputs=_values(node.inputs[:1]), outputs=outputs)
-    positions = QLINEAR.get(node.op_type)
-    if positions is None:
+    if node.op_type not in QLINEAR:
         return plain_unit(node)
-    inputs = tuple(_qlinear_inputs(node, positions))
-    quant = _listed_quant(node, *positions.output)
-    return Unit(target=node, inputs=inputs, outputs=tuple(UnitValue(name, quant) for name in node.outputs))
+
+    def listed(position: int) -> str | None:
+        return node.inputs[position] if position < len(node.inputs) else None
+
+    positions, (output_scale, output_zero) = QLINEAR[node.op_type]
+    values = [UnitValue(listed(v) or "", Quant(listed(s) or "", listed(z), None)) for v, s, z in positions]
+    if node.op_type == "QLinearConv" and len(node.inputs) == 9:  # the bias
+        values.append(UnitValue(node.inputs[8]))
+    quant = Quant(listed(output_scale) or "", listed(output_zero), None)
+    return Unit(target=node, inputs=tuple(values), outputs=tuple(UnitValue(name, quant) for name in node.outputs))
 
 
-def _qlinear_inputs(node: Node, positions: _Positions) -> Iterator[UnitValue]:
-    for value, scale, zero_point in positions.inputs:
-        yield UnitValue(_listed(node, value) or "", _listed_quant(node, scale, zero_point))
-    if node.op_type == "QLinearConv" and len(node.inputs) == 9:
-        yield UnitValue(node.inputs[8])
+DOMAINS = ("", "com.ms.internal.nhwc", "com.microsoft")
+
+Selector = Callable[[Case], bool]
+"""Whether a candidate, a target with what stands around it, is a group."""
 
 
-def _listed(node: Node, position: int) -> str | None:
-    return node.inputs[position] if position < len(node.inputs) else None
+def select(graph: Graph, node: Node, settings: Settings) -> Unit | None:
+    """The QDQ group around a node, None when it has none."""
+    unit = _candidate(graph, node, settings)
+    # No selector takes a group without a DequantizeLinear.
+    if unit is None or not unit.dqs or not SELECTORS[node.op_type][0](Case(graph, unit, settings)):
+        return None
+    return unit
 
 
-def _listed_quant(node: Node, scale: int, zero_point: int) -> Quant:
-    return Quant(_listed(node, scale) or "", _listed(node, zero_point), None)
+def selection_crash(graph: Graph, settings: Settings) -> Refusal | None:
+    """A Pad without DequantizeLinear before a QuantizeLinear: releases up to 1.27 read out of range (C.2)."""
+    if settings.ort_release >= (1, 28):
+        return None
+    for node in (graph.nodes[index] for index in graph.order):
+        unit = _candidate(graph, node, settings) if node.op_type == "Pad" else None
+        if unit is None or unit.dqs or not _complete(Case(graph, unit, settings), 0):
+            continue
+        return Refusal(
+            "crash",
+            f"Pad '{node.name or node.first_output}' feeds a QuantizeLinear but has no DequantizeLinear before it: "
+            "ONNX Runtime up to 1.27 reads out of range here and the process ends",
+            "quantize the input of the Pad too, or take away the QuantizeLinear behind it",
+            fatal=True,
+        )
+    return None
+
+
+def _candidate(graph: Graph, node: Node, settings: Settings) -> Unit | None:
+    """The nodes around a target before its selector decides; None when the op or a Relu behind it allows no group."""
+    _, since = SELECTORS.get(node.op_type, (None, None))
+    if since is None or since > settings.ort_release or node.domain not in DOMAINS:
+        return None
+    if node.op_type == "MaxPool" and node.since_version not in ((12, 22) if settings.ort_release >= (1, 28) else (12,)):
+        return None
+    sources = sorted(graph.in_edges[node.index], key=lambda edge: edge.input_slot)
+    dqs = tuple(graph.nodes[edge.producer] for edge in sources if graph.nodes[edge.producer].op_type == DEQUANTIZE)
+    clip = _activation(graph, node)
+    readers = sorted(graph.out_edges[(clip or node).index], key=lambda edge: edge.source_slot)
+    qs = tuple(graph.nodes[edge.consumer] for edge in readers if graph.nodes[edge.consumer].op_type == QUANTIZE)
+    if clip is not None and (len(qs) != 1 or not redundant(graph, clip, qs[0], settings.abi)):
+        return None
+    feeding = {dq.outputs[0]: dq for dq in dqs}
+    inputs = tuple(
+        UnitValue(feeding[name].inputs[0], _quant_of(feeding[name])) if name in feeding else UnitValue(name)
+        for name in node.inputs
+    )
+    outputs = tuple(UnitValue(q.outputs[0], _quant_of(q)) for q in qs) or _values(node.outputs)
+    return Unit(target=node, inputs=inputs, outputs=outputs, dqs=dqs, clip=clip, qs=qs, group=True)
+
+
+def _activation(graph: Graph, node: Node) -> Node | None:
+    """The Relu or Clip behind a node when it is its only consumer and has one consumer itself."""
+    edges = graph.out_edges[node.index]
+    if len(edges) != 1:
+        return None
+    consumer = graph.nodes[edges[0].consumer]
+    alone = len(graph.out_edges[consumer.index]) == 1 and not graph.gives_output(consumer)
+    return consumer if consumer.op_type in ("Relu", "Clip") and alone else None
+
+
+def _dtype_in(case: Case, position: int) -> str | None:
+    """The quantized type in front of a DequantizeLinear of the group."""
+    return case.graph.value(case.unit.dqs[position].inputs[0]).dtype
+
+
+def _dtype_out(case: Case, position: int = 0) -> str | None:
+    return case.graph.value(case.unit.qs[position].outputs[0]).dtype
+
+
+def _can_create(case: Case) -> bool:
+    """Whether the nodes can be taken together without anyone else needing a value between them."""
+    graph, target = case.graph, case.node
+    for dq in case.unit.dqs:
+        edges = graph.out_edges[dq.index]
+        if graph.gives_output(dq) or len(edges) != 1 or edges[0].consumer != target.index:
+            return False
+    if case.unit.clip is not None:
+        return not graph.gives_output(target) and not graph.gives_output(case.unit.clip)
+    for slot, name in enumerate(target.outputs if case.unit.qs else ()):
+        edges = graph.out_edges[target.index]
+        kinds = {graph.nodes[edge.consumer].op_type == QUANTIZE for edge in edges if edge.source_slot == slot}
+        if len(kinds) == 2 or (True in kinds and name in graph.output_set):
+            return False
+    return True
+
+
+def _complete(case: Case, count: int | None = None, *, no_q: bool = False) -> bool:
+    """CheckQDQ: `count` DequantizeLinear nodes (None: one for each input), a QuantizeLinear for each output."""
+    expected = sum(1 for name in case.node.inputs if name) if count is None else count
+    if len(case.unit.dqs) != expected or not _can_create(case):
+        return False
+    if not case.unit.qs:
+        return no_q
+    outputs = sum(1 for name in case.node.outputs if name)
+    edges = len(case.graph.out_edges[case.node.index])
+    return outputs == len(case.unit.qs) == edges and not case.graph.gives_output(case.node)
+
+
+def _drop_qdq(case: Case) -> bool:
+    """Ops that only move data: the same type and parameters on both sides."""
+    return (
+        case.unit.clip is None
+        and _complete(case, 1)
+        and _dtype_in(case, 0) == _dtype_out(case)
+        and equal_pair(case.graph, case.unit.dqs[0], case.unit.qs[0])
+    )
+
+
+def _resize(case: Case) -> bool:
+    """As `drop_qdq`; from release 1.27 on only for modes that invent no values."""
+    attributes = case.node.attributes
+    moves = attributes.get("mode", "nearest") == "nearest" and (
+        attributes.get("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
+    )
+    return _drop_qdq(case) and (case.settings.ort_release < (1, 27) or moves)
+
+
+def _drop_dq(case: Case) -> bool:
+    """ArgMax and ArgMin: constant scalar parameters in front, nothing behind."""
+    if case.unit.clip is not None or len(case.unit.dqs) != 1 or not _can_create(case):
+        return False
+    inputs = case.unit.dqs[0].inputs
+    return len(inputs) == 3 and all(_scalar(case.graph, name) is not None for name in inputs[1:])
+
+
+def _unary(case: Case) -> bool:
+    """One quantized input, the same type behind."""
+    return _complete(case, 1) and _dtype_in(case, 0) == _dtype_out(case)
+
+
+def _clip(case: Case) -> bool:
+    """As `unary`; from release 1.24 on the bounds may be quantized too."""
+    if case.settings.ort_release < (1, 24):
+        return _unary(case)
+    return (
+        1 <= len(case.unit.dqs) <= 3 and _complete(case, len(case.unit.dqs)) and _dtype_in(case, 0) == _dtype_out(case)
+    )
+
+
+def _binary(case: Case) -> bool:
+    """Two quantized inputs and an output, all of one type."""
+    return _complete(case) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1) == _dtype_out(case)
+
+
+def _variadic(case: Case) -> bool:
+    """All inputs and outputs of one type."""
+    if not _complete(case) or not case.unit.dqs:
+        return False
+    kinds = {_dtype_in(case, i) for i in range(len(case.unit.dqs))} | {
+        _dtype_out(case, i) for i in range(len(case.unit.qs))
+    }
+    return len(kinds) == 1
+
+
+def _split(case: Case) -> bool:
+    """One quantized input; every output of its type, whatever the parameters."""
+    if case.unit.clip is not None or not _complete(case, 1):
+        return False
+    return all(_dtype_out(case, i) == _dtype_in(case, 0) for i in range(len(case.unit.qs)))
+
+
+def _conv(case: Case) -> bool:
+    """Activation, weight and, when there is one, bias quantized; a float bias prevents the group."""
+    if not _complete(case) or len(case.unit.dqs) < 2 or _dtype_in(case, 0) != _dtype_out(case) or _mixed_weight(case):
+        return False
+    if len(case.unit.dqs) < 3:
+        return True
+    return _dtype_in(case, 2) == "i32" and (case.settings.ort_release < (1, 27) or _bias_scale_fits(case))
+
+
+def _matmul(case: Case) -> bool:
+    """Both operands and the output quantized."""
+    if len(case.unit.dqs) != 2 or not case.unit.qs or _mixed_weight(case):
+        return False
+    return _complete(case) and _dtype_in(case, 0) == _dtype_out(case)
+
+
+def _gemm(case: Case) -> bool:
+    """As `matmul`, with or without bias; may lack the QuantizeLinear behind it."""
+    if not _complete(case, no_q=True) or len(case.unit.dqs) < 2 or _mixed_weight(case):
+        return False
+    if case.unit.qs and _dtype_in(case, 0) != _dtype_out(case):
+        return False
+    attributes = case.node.attributes
+    if len(case.unit.dqs) > 2 and (attributes.get("beta", 1.0) != 1.0 or _dtype_in(case, 2) != "i32"):
+        return False
+    return case.settings.ort_release < (1, 28) or _gemm_parameters_fit(case)
+
+
+def _normalization(case: Case) -> bool:
+    """All inputs quantized, a bias in i32."""
+    if not _complete(case) or not case.unit.dqs or _dtype_in(case, 0) != _dtype_out(case):
+        return False
+    return len(case.unit.dqs) < 3 or _dtype_in(case, 2) == "i32"
+
+
+def _batch_normalization(case: Case) -> bool:
+    """Input, scale and B quantized (from release 1.24 on mean and variance too)."""
+    most = 5 if case.settings.ort_release >= (1, 24) else 3
+    if not 3 <= len(case.unit.dqs) <= most or not _complete(case, len(case.unit.dqs)):
+        return False
+    return _dtype_in(case, 0) == _dtype_out(case) and not _mixed_weight(case)
+
+
+def _compare(case: Case) -> bool:
+    """Both inputs quantized with one type; the output is bool."""
+    return _complete(case, no_q=True) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1)
+
+
+def _where(case: Case) -> bool:
+    """The two data inputs quantized."""
+    return _complete(case, 2) and _dtype_in(case, 0) == _dtype_in(case, 1) == _dtype_out(case)
+
+
+def _pad(case: Case) -> bool:
+    """Data, and perhaps the padding value, quantized."""
+    if not 1 <= len(case.unit.dqs) <= 2 or not _complete(case, len(case.unit.dqs)):
+        return False
+    kinds = {_dtype_in(case, i) for i in range(len(case.unit.dqs))} | {_dtype_out(case)}
+    return len(kinds) == 1
+
+
+def _top_k(case: Case) -> bool:
+    """Values move, indices are not quantized."""
+    if case.unit.clip is not None or len(case.unit.dqs) != 1 or len(case.unit.qs) != 1 or not _can_create(case):
+        return False
+    return _dtype_in(case, 0) == _dtype_out(case) and equal_pair(case.graph, case.unit.dqs[0], case.unit.qs[0])
+
+
+def _optional_q(case: Case) -> bool:
+    """All inputs quantized; when there is a QuantizeLinear, of the first input's type."""
+    if not _complete(case, no_q=True) or not case.unit.dqs:
+        return False
+    return not case.unit.qs or _dtype_in(case, 0) == _dtype_out(case)
+
+
+_UNARY_OPS = (
+    "AveragePool GlobalAveragePool GlobalMaxPool LeakyRelu ReduceMean ReduceMin ReduceMax ReduceProd ReduceSum "
+    "Relu Gelu Elu HardSigmoid HardSwish Sigmoid Slice LogSoftmax Softmax Sqrt Atan Asin Sin Cos Sign Tanh Exp "
+    "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization"
+)
+_ALWAYS = (0, 0)
+SELECTORS: Mapping[str, tuple[Selector, tuple[int, int]]] = {
+    name: (selector, since)
+    for names, selector, since in (
+        ("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile MaxPool", _drop_qdq, _ALWAYS),
+        ("Resize", _resize, _ALWAYS),
+        ("ArgMax ArgMin", _drop_dq, _ALWAYS),
+        (_UNARY_OPS, _unary, _ALWAYS),
+        ("Clip", _clip, _ALWAYS),
+        ("Add Div Mul Pow Sub PRelu GridSample", _binary, _ALWAYS),
+        ("Concat Max Min", _variadic, _ALWAYS),
+        ("Split", _split, _ALWAYS),
+        ("Conv ConvTranspose", _conv, _ALWAYS),
+        ("MatMul", _matmul, _ALWAYS),
+        ("Gemm", _gemm, _ALWAYS),
+        ("InstanceNormalization LayerNormalization", _normalization, _ALWAYS),
+        ("BatchNormalization", _batch_normalization, _ALWAYS),
+        ("Equal Greater GreaterOrEqual Less LessOrEqual", _compare, _ALWAYS),
+        ("Where", _where, _ALWAYS),
+        ("Pad", _pad, _ALWAYS),
+        ("TopK", _top_k, _ALWAYS),
+        ("Einsum Reciprocal", _optional_q, (1, 23)),
+        ("CumSum", _unary, (1, 23)),
+        ("ScatterElements RMSNormalization", _variadic, (1, 24)),
+    )
+    for name in names.split()
+}
+"""The selector of each operator, and the first release that has it."""
+
+
+def _mixed_weight(case: Case) -> bool:
+    return _dtype_in(case, 0) == "i8" and _dtype_in(case, 1) != "i8"
+
+
+def _scalar(graph: Graph, name: str) -> Constant | None:
+    initializer = graph.constant(name)
+    return initializer if initializer is not None and initializer.dims in ((), (1,)) else None
+
+
+def equal_pair(graph: Graph, dq: Node, q: Node) -> bool:
+    """Whether a DequantizeLinear and a QuantizeLinear have equal, constant, scalar parameters (C.2, "pair equal")."""
+    for node in (dq, q):
+        versions = (1,) if node.domain == "com.microsoft" else (10, 13, 19, 21, 23, 24, 25) if node.domain == "" else ()
+        if node.since_version not in versions or len(node.inputs) != 3:
+            return False
+    for a, b in zip(dq.inputs[1:], q.inputs[1:], strict=True):
+        first, second = _scalar(graph, a), _scalar(graph, b)
+        if first is None or second is None or first.dtype != second.dtype or first.numbers() != second.numbers():
+            return False
+    return True
+
+
+LIMITS = {"i8": (-128, 127), "u8": (0, 255), "i16": (-32768, 32767), "u16": (0, 65535)}
+
+
+def redundant(graph: Graph, clip: Node, q: Node, abi: str) -> bool:
+    """Whether quantizing cuts at least as much as the Relu or Clip before it, as an ABI computes it (C.2, 4)."""
+    scale = graph.constant(q.inputs[1]) if len(q.inputs) > 1 else None
+    if scale is None or scale.dtype != "f32" or scale.dims != ():
+        return False
+    if len(q.inputs) < 3 or not q.inputs[2]:
+        kind, offset = {2: "u8", 3: "i8", 4: "u16", 5: "i16"}.get(q.attributes.get("output_dtype") or 2, ""), 0
+    else:
+        zero_point = graph.constant(q.inputs[2])
+        if zero_point is None or zero_point.dims != ():
+            return False
+        kind, offset = zero_point.dtype, int(zero_point.numbers()[0]) if zero_point.dtype in LIMITS else 0
+    if kind not in LIMITS:
+        return False
+    low, high = LIMITS[kind]
+    if clip.op_type == "Relu":
+        return offset == low
+    bounds = clip_bounds(graph, clip)
+    if bounds is None:
+        return False
+    lower, upper = (_quantize(bound, scale, offset, abi) for bound in bounds)
+    return lower <= low and upper >= high
+
+
+def _quantize(bound: float, scale: Constant, offset: int, abi: str) -> int:
+    """r(bound / scale) + zero point: in f32, then in i32."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        quotient = float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0])))
+    return wrapped_sum(as_int32(quotient, abi), offset)
+
+
+FLOAT_MAX = 3.4028234663852886e38
+
+
+def clip_bounds(graph: Graph, clip: Node) -> tuple[float, float] | None:
+    """Minimum and maximum of a Clip, the limits of f32 where it has none; None when one is not constant."""
+    if clip.since_version < 11:
+        low, high = clip.attributes.get("min"), clip.attributes.get("max")
+        return -FLOAT_MAX if low is None else low, FLOAT_MAX if high is None else high
+    bounds = [-FLOAT_MAX, FLOAT_MAX]
+    for position, name in enumerate(clip.inputs[1:3]):
+        if name:
+            initializer = graph.constant(name)
+            if initializer is None or initializer.count < 1:
+                return None
+            bounds[position] = float(initializer.numbers()[0])
+    return bounds[0], bounds[1]
+
+
+def _floats(case: Case, name: str) -> "np.ndarray[Any, Any] | None":
+    """A constant f32 scale as a flat array."""
+    import numpy as np
+
+    initializer = case.graph.constant(name)
+    if initializer is None or initializer.dtype != "f32":
+        return None
+    array = initializer.read().reshape(-1)
+    return array if array.size and bool(np.isfinite(array).all()) else None
+
+
+def _bias_scale_fits(case: Case) -> bool:
+    """From release 1.27 on the bias must have scale x_scale * w_scale and no zero point (supplement, part 2)."""
+    import numpy as np
+
+    x, w, b = (_floats(case, dq.inputs[1]) for dq in case.unit.dqs[:3])
+    if x is None or w is None or b is None or x.size != 1 or not _no_zero_point(case, case.unit.dqs[2]):
+        return False
+    if w.size != b.size and 1 not in (w.size, b.size):
+        return False
+    product = (x[0] * w).astype(np.float32)
+    return bool((np.abs(b - product) <= np.float32(1e-6) + np.float32(0.01) * np.abs(product)).all())
+
+
+def _no_zero_point(case: Case, dq: Node) -> bool:
+    name = dq.inputs[2] if len(dq.inputs) > 2 else ""
+    if not name:
+        return True
+    initializer = case.graph.constant(name)
+    return (
+        initializer is not None
+        and initializer.dtype == "i32"
+        and initializer.count > 0
+        and not any(initializer.numbers())
+    )
+
+
+def _gemm_parameters_fit(case: Case) -> bool:
+    """From release 1.28 on shapes of scales and zero points of a Gemm count (supplement, part 2)."""
+    a, b = case.unit.dqs[:2]
+    graph, attributes = case.graph, case.node.attributes
+    shapes = [_parameter_shapes(graph, node, required=True) for node in (a, b)]
+    if shapes[0] is None or shapes[1] is None or not all(shape in ((), (1,)) for shape in shapes[0]):
+        return False
+    weight = graph.value(b.outputs[0]).shape
+    columns = weight[0 if attributes.get("transB", 0) else 1] if weight is not None and len(weight) == 2 else None
+    if len(set(shapes[1])) != 1 or shapes[1][0] not in ((), (1,), (columns,)):
+        return False
+    if case.unit.qs:
+        behind = _parameter_shapes(graph, case.unit.qs[0], required=False)
+        if behind is None or not all(shape in ((), (1,)) for shape in behind):
+            return False
+    return len(case.unit.dqs) < 3 or (attributes.get("alpha", 1.0) == 1.0 and attributes.get("beta", 1.0) == 1.0)
+
+
+def _parameter_shapes(graph: Graph, node: Node, *, required: bool) -> "list[tuple[int | None, ...]] | None":
+    names = [name for name in node.inputs[1:3] if name]
+    shapes = [graph.value(name).shape for name in names]
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(shapes) or (required and len(names) != 2):
+        return None
+    return known
+
+
+def unique_dq(graph: Graph) -> Graph:
+    """The graph with a DequantizeLinear for each of its readers, in bodies too; the same object without any to copy.
+
+    The first reader keeps the original, unless an output of the graph or a body needs it (C.1).
+    """
+    bodies = {i: tuple(map(unique_dq, node.bodies)) for i, node in graph.nodes.items() if node.bodies}
+    if any(
+        new is not old for i, parts in bodies.items() for new, old in zip(parts, graph.nodes[i].bodies, strict=True)
+    ):
+        nodes = {i: replace(node, bodies=bodies[i]) if i in bodies else node for i, node in graph.nodes.items()}
+        graph = graph.with_nodes(nodes, graph.values)
+    nodes, values = dict(graph.nodes), dict(graph.values)
+    names, fresh = {node.name for node in nodes.values()}, FreshNames()
+    for original in [graph.nodes[index] for index in graph.order if graph.nodes[index].op_type == DEQUANTIZE]:
+        edges = graph.out_edges[original.index]
+        explicit = [edge for edge in edges if edge.input_slot < len(graph.nodes[edge.consumer].inputs)]
+        keep_original = graph.gives_output(original) or len(explicit) < len(edges)
+        for edge in explicit if keep_original else explicit[1:]:
+            output = fresh.take(f"{original.outputs[0]}/duplicated", values)
+            values[output] = graph.value(original.outputs[0])
+            name = fresh.take(f"{original.name}/duplicated", names)
+            names.add(name)
+            index = max(nodes) + 1
+            nodes[index] = replace(original, index=index, name=name, outputs=(output,))
+            reader = nodes[edge.consumer]
+            inputs = tuple(output if slot == edge.input_slot else read for slot, read in enumerate(reader.inputs))
+            nodes[edge.consumer] = replace(reader, inputs=inputs)
+    return graph.with_nodes(nodes, values) if len(nodes) > len(graph.nodes) else graph
 
 
 MAX_POOL_NHWC = 12
@@ -349,7 +651,14 @@ def processor_warnings(graph: Graph, settings: Settings, *, optimized_there: boo
             f"{clips}; these claims are for {settings.abi}. Give --abi, or bound it by what the quantized type can "
             "hold, which is the same function"
         )
-    if settings.abi == ARM64 and optimized_there and (pools := list(_half_pools(graph))):
+    pools = [
+        node
+        for node in (graph.nodes.values() if settings.abi == ARM64 and optimized_there else ())
+        if (node.domain, node.op_type) == ("", "MaxPool")
+        and node.since_version < MAX_POOL_NHWC
+        and graph.value(node.inputs[0]).dtype == "f16"
+    ]
+    if pools:
         yield (
             f"{_named(pools)} in half precision before opset {MAX_POOL_NHWC}: on cores with half precision the CPU has "
             "no kernel for what level all makes of it, and there is no session (Failed to find kernel for "
@@ -364,35 +673,24 @@ BY_UNITS = (NNAPI, XNNPACK)
 
 def clips_by_processor(graph: Graph) -> str:
     """Which Relu and Clip nodes belong to a quantized group on ARM or on x86 only, in words; "" for none."""
-    clips = list(_other_clips(graph))
+    clips = []
+    for node in graph.nodes.values():
+        clip = _activation(graph, node)
+        behind = graph.nodes[graph.out_edges[clip.index][0].consumer] if clip else None
+        if clip is None or behind is None or behind.op_type != QUANTIZE:
+            continue
+        on_arm, on_x86 = (redundant(graph, clip, behind, abi) for abi in (ARM64, X86_64))
+        if on_arm != on_x86:
+            clips.append((clip, on_arm))
     if not clips:
         return ""
-    member, apart = ("ARM", "x86") if check.redundant(graph, *clips[0], ARM64) else ("x86", "ARM")
+    member, apart = ("ARM", "x86") if clips[0][1] else ("x86", "ARM")
     return (
-        f"{_named(clip for clip, _ in clips)} in front of QuantizeLinear: an open or a huge bound makes it part of "
+        f"{_named([clip for clip, _ in clips])} in front of QuantizeLinear: an open or a huge bound makes it part of "
         f"the quantized group on {member} and not on {apart}"
     )
 
 
-def _other_clips(graph: Graph) -> Iterator[tuple[Node, Node]]:
-    """Every Relu or Clip behind a node, with its only QuantizeLinear, that is redundant on one kind of processor."""
-    for node in graph.nodes.values():
-        clip = _activation(graph, node)
-        behind = graph.nodes[graph.out_edges[clip.index][0].consumer] if clip else None
-        if clip is None or behind is None or behind.op_type != "QuantizeLinear":
-            continue
-        if check.redundant(graph, clip, behind, ARM64) != check.redundant(graph, clip, behind, X86_64):
-            yield clip, behind
-
-
-def _half_pools(graph: Graph) -> Iterator[Node]:
-    for node in graph.nodes.values():
-        old = (node.domain, node.op_type) == ("", "MaxPool") and node.since_version < MAX_POOL_NHWC
-        if old and graph.value(node.inputs[0]).dtype == "f16":
-            yield node
-
-
-def _named(nodes: Iterable[Node]) -> str:
-    named = list(nodes)
-    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in named[:MOST_NAMED])
-    return names + (f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else "")
+def _named(nodes: Sequence[Node]) -> str:
+    names = ", ".join(f"{node.op_type} '{node.name or node.first_output}'" for node in nodes[:MOST_NAMED])
+    return names + (f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else "")

@@ -23,7 +23,7 @@ from pipeline.model.onnx_model import (
 )
 from pipeline.model.types import CODES, SHORT_NAMES
 from pipeline.partition.graph import Value
-from pipeline.partition.ort_view import infer
+from pipeline.partition.view import infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:

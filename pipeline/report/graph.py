@@ -11,7 +11,6 @@ from pathlib import PurePath
 
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import ModelAnswer, percent_of
-from pipeline.partition.draw import curves, extent, lay_out
 from pipeline.partition.placement import (
     CPU_KIND,
     KERNEL_KIND,
@@ -20,6 +19,9 @@ from pipeline.partition.placement import (
     PlacedNode,
     Placement,
     collapse,
+    curves,
+    extent,
+    lay_out,
     placement_of,
     same_reason,
 )

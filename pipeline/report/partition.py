@@ -26,7 +26,7 @@ from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize, SizedAnswer, percent_of
 from pipeline.partition.placement import same_reason
-from pipeline.partition.reference.compare import ClaimDiff, LibraryReference, NodeDiff, Side
+from pipeline.partition.reference import ClaimDiff, LibraryReference, NodeDiff, Side
 from pipeline.report.parts import Line, Listing, Part
 from pipeline.report.show import show
 from pipeline.report.wording import visible

@@ -20,7 +20,7 @@ from pipeline.check.library_proof import FindingKind, LibraryProof
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
 from pipeline.features.prove import ProofOrder, prove_bundle
-from pipeline.partition.reference.ask import ClaimQuery, reference_aware
+from pipeline.partition.reference import ClaimQuery, reference_aware
 from pipeline.report.proof import summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch

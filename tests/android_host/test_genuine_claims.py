@@ -19,8 +19,14 @@ from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import operator_histogram
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import judge_paths
-from pipeline.partition.reference.ask import SAVE_ORT, ClaimQuery, claims_of_named, reference_aware, reference_claims
-from pipeline.partition.reference.compare import same_claims
+from pipeline.partition.reference import (
+    SAVE_ORT,
+    ClaimQuery,
+    claims_of_named,
+    reference_aware,
+    reference_claims,
+    same_claims,
+)
 from tests.android_host.conftest import OLDEST, ROOT, fetch
 from tests.arm64_agreement import members, unpacked
 

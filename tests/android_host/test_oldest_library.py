@@ -13,8 +13,7 @@ import pytest
 from pipeline.core.releases import OLDEST_RULES
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import judge_paths
-from pipeline.partition.reference.ask import LibraryClaims, asked_of, claims_of_many
-from pipeline.partition.reference.compare import differing
+from pipeline.partition.reference import LibraryClaims, asked_of, claims_of_many, differing
 from tests.android_host.conftest import OLDEST, fetch
 
 pytestmark = pytest.mark.android_host

@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.check import labelled
 from pipeline.check.compare import read_tensor
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.check.result import Reference
@@ -69,7 +68,7 @@ def test_without_labels_there_is_no_set_and_no_note(tmp_path: Path) -> None:
 
 
 def test_a_set_ends_where_it_would_fill_a_phone_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelled, "LABELLED_BYTES", 10 * 28 * 28 * 4)
+    monkeypatch.setattr("pipeline.check.reference.LABELLED_BYTES", 10 * 28 * 28 * 4)
     made = reference(tmp_path, ModelConfig(path=str(MODEL), labels=str(DIGITS)))
     assert made.labelled is not None
     assert made.labelled.samples == 10

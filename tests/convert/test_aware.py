@@ -25,9 +25,9 @@ from pipeline.model.onnx_model import load_model, loadable, prepare_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, make_settings
-from pipeline.partition.nnapi.load import build_refusal
-from pipeline.partition.ort_view import view_of_file
-from pipeline.partition.rules import claim
+from pipeline.partition.nnapi_load import build_refusal
+from pipeline.partition.provider import claim
+from pipeline.partition.view import view_of_file
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
 NNAPI = Settings(provider="nnapi")

@@ -40,7 +40,7 @@ BUILD_PROVIDERS["tpu"] = BuildProvider(flag="--use_tpu", platforms=frozenset({"a
 
 RULES = """
 from pipeline.partition.answer import LoadForecast, Refusal
-from pipeline.partition.rules import Claim
+from pipeline.partition.provider import Claim
 
 TABLE = {"Relu": None}
 
@@ -53,8 +53,8 @@ def claim(graph, settings, only=None):
     )
 
 def forecast(rounds, settings):
-    (first, *_) = rounds
-    return LoadForecast(partitions=len(first.claim.groups))
+    (_, first), *_ = rounds
+    return LoadForecast(partitions=len(first.groups))
 
 def build_refusal(graph, groups, settings):
     return None

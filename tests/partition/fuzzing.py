@@ -19,8 +19,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings, make_settings
 from pipeline.partition.input import name_nodes
 from pipeline.partition.judge import PartitionRequest, judge, judge_views, open_views
-from pipeline.partition.reference.ask import asked_of, claims_of_named
-from pipeline.partition.reference.compare import same_claims
+from pipeline.partition.reference import asked_of, claims_of_named, same_claims
 from tests.random_graphs import odd_quantization
 
 RELEASES = ("1.19", "1.23", "1.26", "1.32")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.grouping import downstream, group_by_waves
+from pipeline.partition.provider import downstream, group_by_waves
 from pipeline.partition.units import plain_units
 
 
@@ -42,7 +42,7 @@ def closed_form(graph: Graph, supported: frozenset[int]) -> list[set[int]]:
 def test_waves_are_the_closed_form(case: tuple[Graph, frozenset[int]]) -> None:
     graph, supported = case
     groups = group_by_waves(graph, plain_units(graph), lambda unit, _: unit.target.index in supported)
-    assert [{unit.target.index for unit in group} for group in groups] == closed_form(graph, supported)
+    assert [{node.index for node in group} for group in groups] == closed_form(graph, supported)
 
 
 @given(graphs())
@@ -61,4 +61,4 @@ def test_downstream_is_reachability(case: tuple[Graph, frozenset[int]]) -> None:
     for index in graph.order:
         if any(edge.producer in reached for edge in graph.in_edges[index]):
             reached.add(index)
-    assert downstream(graph, units, [u for u in units.units if u.target.index in starts]) == reached
+    assert downstream(graph, units, [u for u in units if u.target.index in starts]) == reached

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.partition.draw import draw, isotonic, lay_out
+from pipeline.partition.placement import draw, isotonic, lay_out
 from tests.partition_samples import NNAPI, answer, chain
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from pipeline.partition.answer import Decision, ModelAnswer, Settings
-from pipeline.partition.reference.ask import LibraryClaims
-from pipeline.partition.reference.compare import as_answer, diff_claims, differing, same_claims
+from pipeline.partition.reference import LibraryClaims, as_answer, diff_claims, differing, same_claims
 
 NNAPI = Settings(provider="nnapi", ort_release=(1, 29))
 NAMES = ("a", "b", "c", "d")

@@ -115,7 +115,7 @@ def examine(request: ExamineRequest) -> Examination:
     source = SourceModel(path=request.path)
     with scratch_folder(source) as folder:
         views = open_views(source, Optimize.NONE, folder, {})
-        graph, _ = views.of(Settings(provider=XNNPACK))
+        graph, *_ = views.of(Settings(provider=XNNPACK))
         loaded = views.subject.loaded
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)

@@ -14,8 +14,8 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Severity
 from pipeline.core.providers import NNAPI
 from pipeline.core.releases import NEWEST_KNOWN, line_of
-from pipeline.partition.ort_view import view_of_file
 from pipeline.partition.units import BY_UNITS, clips_by_processor
+from pipeline.partition.view import view_of_file
 
 EXPLAINS: dict[str, frozenset[FindingKind]] = {
     **dict.fromkeys(("int8-sums", "replayed-int8-sums", "int8-rows"), frozenset({FindingKind.OUTPUTS_DIFFER})),

@@ -94,7 +94,7 @@ def _facts(model: Model, dialect: str, provider: str | None, context: PassContex
     from pipeline.partition.answer import make_settings
     from pipeline.partition.input import tensor_reader
     from pipeline.partition.judge import PartitionRequest, judge
-    from pipeline.partition.onnx_view import view
+    from pipeline.partition.view import view
 
     settings = make_settings(provider or dialect)
     claimed: frozenset[str] = frozenset()

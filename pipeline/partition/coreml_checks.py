@@ -1,8 +1,9 @@
-"""What CoreML's op builders ask of arithmetic, activations, normalization, reduction and pooling (ep_rules E.4)."""
+"""What CoreML's op builders ask: data types (ep_rules E.2), arithmetic, normalization, convolution, pooling (E.4)."""
 
-from pipeline.partition.answer import Refusal
-from pipeline.partition.coreml.types import mlprogram, neural_network
-from pipeline.partition.graph import Constant
+from collections.abc import Callable, Collection
+
+from pipeline.partition.answer import Refusal, Settings
+from pipeline.partition.graph import Constant, Shape
 from pipeline.partition.rules import (
     Case,
     Check,
@@ -17,6 +18,158 @@ from pipeline.partition.rules import (
     show_shape,
     when,
 )
+
+NN = "NeuralNetwork"
+MLP = "MLProgram"
+BOTH = (NN, MLP)
+
+MLPROGRAM_VERSION = 5
+"""The Core ML version (iOS 15) that brought MLProgram."""
+
+
+def model_format(settings: Settings) -> str:
+    """The format that ONNX Runtime writes: up to release 1.21 NeuralNetwork where Core ML is too old for MLProgram."""
+    return MLP if settings.mlprogram and settings.coreml_version >= MLPROGRAM_VERSION else NN
+
+
+def mlprogram(case: Case) -> bool:
+    """Condition: the model format is MLProgram."""
+    return model_format(case.settings) == MLP
+
+
+def neural_network(case: Case) -> bool:
+    """Condition: the model format is NeuralNetwork."""
+    return model_format(case.settings) == NN
+
+
+def f16_by_version(case: Case) -> frozenset[str]:
+    """The f16 of rows that ask for Core ML 6 themselves, whatever the library was built by."""
+    return frozenset({"f16"}) if mlprogram(case) and case.settings.coreml_version >= 6 else frozenset()
+
+
+def wide_types(case: Case) -> frozenset[str]:
+    """What MLProgram supports in addition to f32 unless a row has its own: it depends on release and builder (E.2)."""
+    settings = case.settings
+    if not mlprogram(case):
+        return frozenset()
+    if settings.ort_release < (1, 22):
+        return frozenset({"f16"} if settings.ort_release >= (1, 20) else ())
+    built = settings.ort_release >= (1, 24) and settings.coreml6_types
+    return frozenset({"f16", "i64"}) if built else frozenset()
+
+
+def _words(case: Case, position: int, allowed: Collection[str]) -> Refusal:
+    element = case.dtype(position) or "unknown"
+    taken = " or ".join(sorted(allowed))
+    return Refusal(
+        "type",
+        f"input {show(case, position)} is {element}; CoreML ({model_format(case.settings)}) supports {taken} here",
+        _remedy(case, element, allowed),
+    )
+
+
+def _remedy(case: Case, element: str, allowed: Collection[str]) -> str:
+    if element == "f16" and neural_network(case):
+        return "convert the model to f32 (Core ML computes in f16 itself), or try format MLProgram"
+    if element == "f16":
+        return "convert the model to f32 (Core ML computes in f16 itself), or ship release 1.24 or later"
+    if element in ("u8", "i8", "u16", "i16"):
+        return "leave this node out of quantization: CoreML gets no quantized operators"
+    return f"compute this part in {' or '.join(sorted(allowed))}; where it is a matter of shapes, fix the dimensions"
+
+
+def taken(position: int, types: Callable[[Case], Collection[str]]) -> Check:
+    """The element type of an input is one of those that `types` gives for the case."""
+
+    def check(case: Case) -> Refusal | None:
+        allowed = types(case)
+        return None if case.dtype(position) in allowed else _words(case, position, allowed)
+
+    return check
+
+
+F32 = frozenset({"f32"})
+plain = taken(0, lambda case: F32 | wide_types(case))
+"""The check of rows that name no types of their own: T0 of ep_rules E.2."""
+
+
+def same_types(case: Case) -> Refusal | None:
+    """Both operands of Pow have one type."""
+    if case.dtype(0) == case.dtype(1):
+        return None
+    return Refusal(
+        "type",
+        f"the operands are of types {case.dtype(0)} and {case.dtype(1)}; CoreML needs one type for both",
+        "make the exponent a value of the base's type",
+    )
+
+
+def float_or_wide(case: Case) -> Refusal | None:
+    """The plain types, but floating-point ones only (HardSigmoid, FusedConv)."""
+    return plain(case) or taken(0, lambda _: ("f32", "f16"))(case)
+
+
+def normalization_types(case: Case) -> Refusal | None:
+    """f32 or f16, whatever the library; scale and bias of the same type."""
+    refusal = taken(0, lambda _: ("f32", "f16"))(case)
+    for position in range(1, 3):
+        if refusal is None and case.exists(position) and case.dtype(position) != case.dtype(0):
+            return Refusal(
+                "type",
+                f"{show(case, position)} is of type {case.dtype(position)}, the input of type {case.dtype(0)}",
+                "give scale and bias in the type of the input",
+            )
+    return refusal
+
+
+def cast_types(case: Case) -> Refusal | None:
+    """MLProgram casts between the types that Core ML has; NeuralNetwork only the result of ArgMax."""
+    if neural_network(case):
+        return taken(0, lambda _: ("i64",))(case)
+    allowed = ("f16", "f32", "i32", "i64", *(("bool",) if case.settings.ort_release >= (1, 27) else ()))
+    refusal = taken(0, lambda _: allowed)(case)
+    element = case.graph.value(case.node.first_output).dtype
+    if refusal is None and element not in allowed:
+        return Refusal(
+            "type",
+            f"it casts to {element or 'an unknown type'}, Core ML has {', '.join(allowed)}",
+            "cast to one of them",
+        )
+    return refusal
+
+
+def shape_types(case: Case) -> Refusal | None:
+    """The types of Shape's input."""
+    wide = {"i64"} if case.settings.ort_release >= (1, 23) else set()
+    return taken(0, lambda c: {"f32", "f16", "i32"} | wide if mlprogram(c) else F32)(case)
+
+
+def gather_types(case: Case) -> Refusal | None:
+    """f32 and i64; f16 for MLProgram since release 1.24."""
+    recent = case.settings.ort_release >= (1, 24)
+    return taken(0, lambda c: {"f32", "i64"} | (f16_by_version(c) if recent else frozenset()))(case)
+
+
+slice_types = taken(0, lambda case: {"f32", "i64"} | f16_by_version(case))
+tile_types = taken(0, lambda case: {"f32", "i32", "i64", "bool"} | f16_by_version(case))
+gather_nd_types = taken(0, lambda _: ("f32", "f16", "i32", "i64", "bool"))
+
+
+def where_types(case: Case) -> Refusal | None:
+    """A bool condition and two floating-point operands of one type."""
+    refusal = taken(0, lambda _: ("bool",))(case) or taken(1, lambda _: ("f32", "f16"))(case)
+    return refusal or taken(2, lambda c: (c.dtype(1) or "f32",))(case)
+
+
+def both_bool(case: Case) -> Refusal | None:
+    """Both operands of And are bool."""
+    return taken(0, lambda _: ("bool",))(case) or taken(1, lambda _: ("bool",))(case)
+
+
+def pad_types(case: Case) -> Refusal | None:
+    """Under MLProgram f16 too, whatever the library (release 1.26)."""
+    return taken(0, lambda _: ("f32", "f16"))(case) if mlprogram(case) else plain(case)
+
 
 CAST_TO_I32 = 6
 
@@ -288,3 +441,126 @@ def shape(case: Case) -> Refusal | None:
     if first != last:
         return None
     return Refusal("attr", f"start {start} to end {end} gives nothing", "leave the node out")
+
+
+MAX_RANK = 5
+LARGEST = 16384
+"""Longest dimension that Core ML's convolutions take on the GPU."""
+
+ACTIVATION_PARAMETERS = {"Relu": 0, "Sigmoid": 0, "Tanh": 0, "LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}
+"""Activations that FusedConv may carry, with the number of their parameters."""
+
+
+def conv(case: Case) -> Refusal | None:
+    """1-D and 2-D convolutions; constant weights for NeuralNetwork."""
+    return first_refusal(
+        case,
+        (
+            when(neural_network, constant(1, "the weight")),
+            _sizes,
+            rank(1, 3, 4),
+            when(listed(2), constant(2, "the bias")),
+            _same_lower,
+            _kernel,
+        ),
+    )
+
+
+def conv_transpose(case: Case) -> Refusal | None:
+    """A constant weight, symmetric padding, nothing said about the output's shape."""
+    return first_refusal(
+        case,
+        (
+            constant(1, "the weight"),
+            when(listed(2), constant(2, "the bias")),
+            _sizes,
+            _transposed_padding,
+            _kernel,
+            _output_shape,
+        ),
+    )
+
+
+def fused_conv(case: Case) -> Refusal | None:
+    """A Conv with one of the activations that MLProgram can add, and no Sum."""
+    if case.listed > 3:
+        return Refusal("inputs", "it adds a fourth input (Sum)", "convert at level basic, which keeps Conv and Add")
+    activation = case.attribute("activation", "")
+    parameters = case.attribute("activation_params") or ()
+    if ACTIVATION_PARAMETERS.get(activation) != len(parameters):
+        return Refusal(
+            "activation",
+            f"activation {activation or '(none)'} with {len(parameters)} parameters is not taken",
+            "convert at level basic, which keeps Conv and activation apart",
+        )
+    return conv(case)
+
+
+def _sizes(case: Case) -> Refusal | None:
+    """Since release 1.23 (before, the limit was one of all inputs): ConvTranspose's output is not looked at."""
+    if case.settings.ort_release < (1, 23):
+        return None
+    values = {"the weight": case.value(1), "the input": case.value(0)}
+    if case.node.op_type != "ConvTranspose":
+        values["the output"] = case.graph.value(case.node.first_output)
+    for what, value in values.items():
+        if value.shape is None:
+            return Refusal("shape", f"the shape of {what} is not known", "fix the model's dynamic dimensions")
+        if too_long(value.shape):
+            return Refusal(
+                "dimension",
+                f"{what} {show_shape(value.shape)} has a dimension above {LARGEST}",
+                "work on shorter pieces",
+            )
+    return None
+
+
+def too_long(shape: Shape) -> bool:
+    """Whether a dimension is above what Core ML supports."""
+    return any(dim is not None and dim > LARGEST for dim in shape)
+
+
+def _same_lower(case: Case) -> Refusal | None:
+    if mlprogram(case) and case.settings.coreml_version < 6 and case.attribute("auto_pad") == "SAME_LOWER":
+        return Refusal("version", "auto_pad SAME_LOWER needs Core ML 6 (iOS 16)", "give the pads as numbers")
+    return None
+
+
+def _kernel(case: Case) -> Refusal | None:
+    """kernel_shape, when given, repeats the weight's (a dynamic dimension counts as 0)."""
+    kernel = case.attribute("kernel_shape")
+    sizes = tuple(dim or 0 for dim in (case.shape(1) or ())[2:])
+    if kernel is None or tuple(kernel) == sizes:
+        return None
+    return Refusal(
+        "kernel",
+        f"kernel_shape {list(kernel)} is not that of the weight, {list(sizes)}",
+        "leave kernel_shape out, or make the weight a constant",
+    )
+
+
+def _transposed_padding(case: Case) -> Refusal | None:
+    mode, pads = case.attribute("auto_pad", "NOTSET"), case.attribute("pads")
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        return Refusal("attr", f"auto_pad {mode} is not taken", "give the pads as numbers")
+    if mode != "NOTSET":
+        return None
+    if pads is None:
+        return Refusal(
+            "crash",
+            f"ConvTranspose '{case.node.name or case.node.first_output}' has no attribute pads: ONNX Runtime's CoreML "
+            "part reads it all the same and the process ends",
+            "write pads (zeros) into the node",
+            fatal=True,
+        )
+    if len(set(pads)) > 1:
+        return Refusal("attr", f"pads {list(pads)} are not all equal", "pad equally, and cut with Slice behind it")
+    return None
+
+
+def _output_shape(case: Case) -> Refusal | None:
+    if case.attribute("output_shape") is not None:
+        return Refusal("attr", "output_shape is not taken", "give pads in its place")
+    if any(case.attribute("output_padding") or ()):
+        return Refusal("attr", "output_padding is not taken", "pad with Pad behind the node")
+    return None

@@ -1,17 +1,14 @@
-"""NNAPI (ep_rules D): the table of its operators, the order of its checks, its claims."""
+"""NNAPI (ep_rules D): the table of its operators, the order of its checks, its rules for graphs and groups."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable, Sequence
 
+from pipeline.partition import nnapi_checks as check
 from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release, layout_window
-from pipeline.partition.graph import Graph
-from pipeline.partition.grouping import Wave, downstream, group_by_waves, outside_inputs
-from pipeline.partition.nnapi import checks as check
-from pipeline.partition.nnapi import quant
-from pipeline.partition.nnapi.quant import resize
+from pipeline.partition.graph import Graph, Node, outside_inputs
+from pipeline.partition.provider import Claim, RuleSet, claim_by_rules
 from pipeline.partition.rules import (
     Case,
     Check,
-    Claim,
     Rule,
     Table,
     attribute,
@@ -20,20 +17,18 @@ from pipeline.partition.rules import (
     first_refusal,
     outputs,
     rank,
-    refuse_all,
     rule_of,
     show,
     show_shape,
     version_refusal,
-    without,
 )
-from pipeline.partition.units import Quant, Unit, Units, node_units
+from pipeline.partition.units import node_units, selection_crash
 
 F32: tuple[Check, ...] = (dtype(0, ("f32",)),)
 F32_U8: tuple[Check, ...] = (dtype(0, ("f32", "u8")),)
 BOTH_F32: tuple[Check, ...] = (*F32, dtype(1, ("f32",)))
-ONE: tuple[Check, ...] = (quant.first_input, quant.quantized_output)
-TWO: tuple[Check, ...] = (quant.two_operands,)
+ONE: tuple[Check, ...] = (check.first_input, check.quantized_output)
+TWO: tuple[Check, ...] = (check.two_operands,)
 RANK_1_4 = rank(0, 1, 4)
 RANKS = (check.ranks_up_to_4,)
 
@@ -50,13 +45,13 @@ def _by_layout(case: Case) -> int:
 
 def _concat_parameters(case: Case) -> Refusal | None:
     """Before level 29 a quantized Concat keeps one scale."""
-    return quant.same_parameters(case) if case.settings.api_level < 29 else None
+    return check.same_parameters(case) if case.settings.api_level < 29 else None
 
 
 def _pool_parameters(case: Case) -> Refusal | None:
     """A quantized AveragePool keeps its scale."""
     quantized = case.unit.group or case.node.op_type == "QLinearAveragePool"
-    return quant.same_parameters(case) if quantized else None
+    return check.same_parameters(case) if quantized else None
 
 
 def _resize_level(case: Case) -> int:
@@ -71,7 +66,7 @@ TABLE: Table = {
     **_rules("Abs Exp Log Neg Sin Sqrt", Rule(level=29, since=6, types=F32)),
     **_rules("Floor Tanh", Rule(level=27, since=6, types=F32)),
     "Sigmoid": Rule(level=27, since=6, types=F32, checks=(RANK_1_4,)),
-    "QLinearSigmoid": Rule(level=27, types=ONE, checks=(quant.sigmoid_output,)),
+    "QLinearSigmoid": Rule(level=27, types=ONE, checks=(check.sigmoid_output,)),
     **_rules("Add Mul", Rule(level=27, since=7, types=F32, quantized=TWO, checks=RANKS)),
     **_rules("QLinearAdd QLinearMul", Rule(level=27, types=TWO, checks=RANKS)),
     **_rules("Sub Div", Rule(level=28, since=7, types=F32, checks=RANKS)),
@@ -94,7 +89,7 @@ TABLE: Table = {
     "Concat": Rule(
         level=27,
         types=F32_U8,
-        quantized=(quant.quantized_inputs, quant.quantized_output, _concat_parameters),
+        quantized=(check.quantized_inputs, check.quantized_output, _concat_parameters),
         checks=(RANK_1_4,),
     ),
     "DepthToSpace": Rule(level=27, types=F32, checks=(check.depth_to_space,)),
@@ -104,15 +99,15 @@ TABLE: Table = {
     "Pad": Rule(level=29, since=11, types=F32, checks=(RANK_1_4, check.no_zero_dimension, check.pad)),
     "ReduceMean": Rule(level=28, types=F32, checks=(RANK_1_4, check.reduce_mean)),
     "Reshape": Rule(level=27, since=5, types=F32, quantized=ONE, checks=(check.reshape,)),
-    "Resize": Rule(level=_resize_level, since=11, types=F32_U8, quantized=ONE, checks=(resize,)),
+    "Resize": Rule(level=_resize_level, since=11, types=F32_U8, quantized=ONE, checks=(check.resize,)),
     "Slice": Rule(level=28, since=10, types=F32, checks=(check.slice_,)),
-    "Softmax": Rule(level=28, types=F32, quantized=(*ONE, quant.sigmoid_output), checks=(check.softmax,)),
+    "Softmax": Rule(level=28, types=F32, quantized=(*ONE, check.sigmoid_output), checks=(check.softmax,)),
     "Split": Rule(level=29, since=13, types=F32, checks=(check.split,)),
     "Squeeze": Rule(level=28, types=F32, checks=(RANK_1_4, check.axes)),
     "Unsqueeze": Rule(level=27, types=F32, checks=(RANK_1_4, check.axes)),
     "Transpose": Rule(level=28, types=F32_U8, quantized=ONE, checks=(RANK_1_4,)),
-    "DequantizeLinear": Rule(level=27, types=(quant.first_input,)),
-    "QuantizeLinear": Rule(level=29, types=(quant.quantized_output,)),
+    "DequantizeLinear": Rule(level=27, types=(check.first_input,)),
+    "QuantizeLinear": Rule(level=29, types=(check.quantized_output,)),
     "Gemm": Rule(level=27, since=7, types=F32, quantized=TWO, checks=(check.gemm,)),
     "MatMul": Rule(level=27, types=F32, quantized=TWO, checks=(check.gemm,)),
     "QLinearMatMul": Rule(level=27, types=TWO, checks=(check.gemm,)),
@@ -140,10 +135,14 @@ def refusal(case: Case) -> Refusal | None:
             "leave this operator out of quantization",
         )
     types = (rule.quantized or ()) if case.unit.group else rule.types
-    names = [name for io in case.unit.inputs if io.name for name in (io.name, *_parameters(io.quant))]
+    names = []
+    for value in case.unit.inputs:
+        if value.name:
+            names.append(value.name)
+            names += [name for name in (value.quant[:2] if value.quant else ()) if name is not None]
     highest = rule.until or by_release(MAX_VERSION, case.settings.ort_release)
     return (
-        _shapes(case, names)
+        _dynamic(case, names)
         or first_refusal(case, types)
         or external_refusal(case, names)
         or version_refusal(case, "NNAPI", rule.since, highest)
@@ -151,7 +150,7 @@ def refusal(case: Case) -> Refusal | None:
     )
 
 
-def _shapes(case: Case, names: Iterable[str]) -> Refusal | None:
+def _dynamic(case: Case, names: Iterable[str]) -> Refusal | None:
     for name in names:
         value = case.graph.value(name)
         if not value.static:
@@ -163,27 +162,8 @@ def _shapes(case: Case, names: Iterable[str]) -> Refusal | None:
     return None
 
 
-def _parameters(quant: Quant | None) -> tuple[str, ...]:
-    if quant is None:
-        return ()
-    return (quant.scale,) if quant.zero_point is None else (quant.scale, quant.zero_point)
-
-
-def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
-    """What NNAPI claims of one graph: nothing in bodies (D.1), outside the opset window (A.3), below level 27.
-
-    `only` are the nodes that no provider has yet, when it is asked again after functions were inlined (A.2).
-    """
-    nothing = _global_refusal(graph, settings)
-    if nothing is not None:
-        return refuse_all(graph, nothing)
-    units = node_units(graph, settings)
-    if units.crash is not None:
-        return Claim(fatal=units.crash)
-    return _Judge(graph, settings, units, only).claim()
-
-
-def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
+def _whole(graph: Graph, settings: Settings) -> Refusal | None:
+    """NNAPI claims nothing in bodies (D.1), below level 27, and outside the opset window (A.3)."""
     if graph.outer is not None:
         return Refusal("subgraph", "NNAPI supports nothing inside If, Loop and Scan", "move the work out of the body")
     if settings.api_level < 27:
@@ -191,70 +171,15 @@ def _global_refusal(graph: Graph, settings: Settings) -> Refusal | None:
     outside = None if settings.nchw else layout_window(graph.opset, settings.ort_release)
     if outside is not None:
         return Refusal("opset", outside, "convert the model to an opset inside, or set USE_NCHW")
-    return None
+    return selection_crash(graph, settings)
 
 
-class _Judge:
-    """The verdicts on one graph's units; each is computed once, when the unit first comes up (D.2)."""
-
-    def __init__(self, graph: Graph, settings: Settings, units: Units, only: Container[int] | None) -> None:
-        self.graph = graph
-        self.settings = settings
-        self.units = units
-        self.only = only
-        self.verdicts: dict[int, Refusal | None] = {}
-        stops = [unit for unit in units.units if unit.target.op_type in settings.stop_ops]
-        self.stopped = downstream(graph, units, stops) if stops else set()
-
-    def claim(self) -> Claim:
-        """Groups, after the vetoes, and the refusals of all other nodes."""
-        groups = group_by_waves(self.graph, self.units, self._accept)
-        refusals = {
-            node.index: verdict
-            for unit in self.units.units
-            if (verdict := self.verdicts.get(unit.target.index)) is not None
-            for node in unit.nodes
-        }
-        fatal = next((verdict for verdict in self.verdicts.values() if verdict and verdict.fatal), None)
-        provider_claim = Claim(
-            groups=tuple(tuple(n for u in g for n in u.nodes) for g in groups), refusals=refusals, fatal=fatal
-        )
-        lonely = [g for g in provider_claim.groups if len(g) == 1 and g[0].op_type in LONELY]
-        constant_only = [
-            tuple(n for u in g for n in u.nodes)
-            for g in groups
-            if all(self.graph.constant(name) is not None for name in outside_inputs(g)) and len(g) > 0
-        ]
-        if fatal is not None:
-            return Claim(refusals=refusals, fatal=fatal)
-        provider_claim = without(provider_claim, lonely, LONELY_REFUSAL)
-        return without(provider_claim, constant_only, CONSTANT_REFUSAL)
-
-    def _accept(self, unit: Unit, wave: Wave) -> bool:
-        index = unit.target.index
-        if index not in self.verdicts:
-            self.verdicts[index] = self._verdict(unit, wave)
-        return self.verdicts[index] is None
-
-    def _verdict(self, unit: Unit, wave: Wave) -> Refusal | None:
-        if self.only is not None and unit.target.index not in self.only:
-            return Refusal("other_ep", "the CPU has it already, from before a function next to it was inlined")
-        if unit.target.index in self.stopped:
-            return Refusal(
-                "stop_op",
-                f"it is, or comes behind, one of the stop operators {', '.join(self.settings.stop_ops)}",
-                "set ep.nnapi.partitioning_stop_ops otherwise (--stop-ops)",
-            )
-        case = Case(self.graph, unit, self.settings)
-        return refusal(case) or _internal_u8(case, wave)
-
-
-def _internal_u8(case: Case, wave: Wave) -> Refusal | None:
+def _internal_u8(case: Case, group_outputs: Collection[str]) -> Refusal | None:
     if case.unit.group or case.node.op_type not in INTERNAL_U8 or case.dtype(0) != "u8":
         return None
     positions = range(case.listed) if case.node.op_type == "Concat" else range(1)
     for position in positions:
-        if case.input(position) not in wave.outputs:
+        if case.input(position) not in group_outputs:
             return Refusal(
                 "internal_u8",
                 f"u8 input {show(case, position)} comes from outside the partition, where NNAPI knows no scale for it",
@@ -269,3 +194,33 @@ LONELY_REFUSAL = Refusal(
 CONSTANT_REFUSAL = Refusal(
     "constant", "its whole partition computes with constants only", "fold constants (optimization level basic)"
 )
+
+
+def _veto(graph: Graph, _: Settings, group: Sequence[Node]) -> Refusal | None:
+    if all(graph.constant(name) is not None for name in outside_inputs(group)):
+        return CONSTANT_REFUSAL
+    return LONELY_REFUSAL if len(group) == 1 and group[0].op_type in LONELY else None
+
+
+def _stopped(settings: Settings) -> Refusal:
+    return Refusal(
+        "stop_op",
+        f"it is, or comes behind, one of the stop operators {', '.join(settings.stop_ops)}",
+        "set ep.nnapi.partitioning_stop_ops otherwise (--stop-ops)",
+    )
+
+
+RULES = RuleSet(
+    whole=_whole,
+    units=node_units,
+    taken=Refusal("other_ep", "the CPU has it already, from before a function next to it was inlined"),
+    stopped=_stopped,
+    operator=refusal,
+    in_group=_internal_u8,
+    veto=_veto,
+)
+
+
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What NNAPI claims of one graph; `only` are the nodes that no provider has yet."""
+    return claim_by_rules(RULES, graph, settings, only)

@@ -6,15 +6,23 @@ The order is that of ONNX Runtime's model builder: initializers, inputs, operati
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from pipeline.partition import units
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
-from pipeline.partition.graph import Constant, Graph, Node
-from pipeline.partition.grouping import LayoutRound
-from pipeline.partition.nnapi.claims import TABLE
-from pipeline.partition.nnapi.quant import parameters, permuted
-from pipeline.partition.rules import Case, Claim
-from pipeline.partition.selector_checks import equal_pair
-from pipeline.partition.units import Unit, UnitValue, node_units
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.nnapi_checks import parameters, permuted
+from pipeline.partition.nnapi_claims import TABLE
+from pipeline.partition.provider import Claim
+from pipeline.partition.rules import Rule
+from pipeline.partition.units import (
+    DEQUANTIZE,
+    QUANTIZE,
+    SELECTORS,
+    Case,
+    Unit,
+    UnitValue,
+    equal_pair,
+    node_units,
+    unit_of_node,
+)
 
 QUANTIZED_SINGLE = frozenset({
     "DequantizeLinear", "QuantizeLinear", "QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
@@ -36,20 +44,12 @@ KINDS = {"f32", "i32", "u8"}
 POOLS = ("AveragePool", "MaxPool", "QLinearAveragePool")
 
 
-def build_error(graph: Graph, units: Sequence[Unit], settings: Settings) -> Refusal | None:
-    """Why the model of a partition cannot be built, None when nothing speaks against it."""
-    builder = _Builder(graph, units, settings)
-    steps = (builder.half_scales, builder.constants, builder.inputs, builder.operations, builder.outputs)
-    return next((refusal for step in steps if (refusal := step()) is not None), None)
-
-
-def is_quantized(unit: Unit) -> bool:
-    """Whether the builder sees the unit as a quantized operation."""
+def _is_quantized(unit: Unit) -> bool:
     return unit.group or unit.target.op_type in QUANTIZED_SINGLE
 
 
 class _Builder:
-    """One partition while its model is built."""
+    """One partition while its model is built: each method is a step, which gives why it fails."""
 
     def __init__(self, graph: Graph, units: Sequence[Unit], settings: Settings) -> None:
         self.graph = graph
@@ -57,14 +57,15 @@ class _Builder:
         self.settings = settings
         self.skipped = {name for unit in units for name in _skipped(graph, unit)}
         self.quantized = {io.name: io for unit in reversed(units) for io in _quantized_inputs(unit)}
-        written = {name for unit in units for node in unit.nodes for name in node.outputs}
-        read = dict.fromkeys(name for unit in units for node in unit.nodes for name in node.inputs if name)
+        self.nodes = [node for unit in units for node in unit.nodes]
+        written = {name for node in self.nodes for name in node.outputs}
+        read = dict.fromkeys(name for node in self.nodes for name in node.inputs if name)
         self.outside = [name for name in read if name not in written]
 
     def half_scales(self) -> Refusal | None:
         """Scales are read as f32 whatever they are; another type throws."""
         for unit in self.units:
-            for io in (*unit.inputs, *unit.outputs) if is_quantized(unit) else ():
+            for io in (*unit.inputs, *unit.outputs) if _is_quantized(unit) else ():
                 initializer = self.graph.constant(io.quant.scale) if io.quant else None
                 if initializer is not None and initializer.dtype != "f32":
                     return _failure(
@@ -87,23 +88,21 @@ class _Builder:
     def _types(self, names: Iterable[str], what: str) -> Refusal | None:
         for name in names:
             kind = self.graph.value(name).dtype
+            reader = next(node for node in self.nodes if name in node.inputs)
             if kind not in KINDS:
                 return _failure(
-                    self._reader(name),
+                    reader,
                     f"the partition's {what} '{name}' is {kind}; NNAPI supports f32, i32 and quantized u8",
                     "leave this node to the CPU (--safe), or express it without that input",
                 )
             if kind == "u8" and name not in self.quantized:
                 return _failure(
-                    self._reader(name),
+                    reader,
                     f"the partition's {what} '{name}' is u8 and no operation in the partition "
                     "has it as the input that gives its scale",
                     "leave this node to the CPU (--safe), or do not quantize it",
                 )
         return None
-
-    def _reader(self, name: str) -> Node:
-        return next(node for unit in self.units for node in unit.nodes if name in node.inputs)
 
     def operations(self) -> Refusal | None:
         """Each operation in turn: shapes that NNAPI has, scales that fit."""
@@ -151,28 +150,24 @@ def _failure(node: Node, text: str, remedy: str, code: str = "build") -> Refusal
 
 def _quantized_inputs(unit: Unit) -> list[UnitValue]:
     """Inputs by which the builder learns scales: the first one, and the second of binary operations."""
-    if not is_quantized(unit) or unit.target.op_type == "QuantizeLinear":
+    if not _is_quantized(unit) or unit.target.op_type == "QuantizeLinear":
         return []
     return list(unit.inputs[: 2 if unit.target.op_type in QUANTIZED_BINARY else 1])
 
 
 def _skipped(graph: Graph, unit: Unit) -> Iterable[str]:
     """Names of initializers that the unit's builder does not hand over as they are."""
-    if is_quantized(unit):
+    if _is_quantized(unit):
         for io in (*unit.inputs, *unit.outputs):
             yield from (name for name in (io.quant.scale, io.quant.zero_point) if name) if io.quant else ()
     node, names = unit.target, [io.name for io in unit.inputs]
     positions = TAKEN_APART.get(node.op_type, ())
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get("transB", 0)):
-        positions = () if _is_batch(graph, unit) else (1,)
-    if is_quantized(unit) and node.op_type in ("Conv", "QLinearConv", "Gemm"):
+        batch = len(graph.value(unit.inputs[0].name).shape or ()) > 2
+        positions = () if batch else (1,)
+    if _is_quantized(unit) and node.op_type in ("Conv", "QLinearConv", "Gemm"):
         positions = (*positions, 2)
     yield from (names[position] for position in positions if position < len(names) and names[position])
-
-
-def _is_batch(graph: Graph, unit: Unit) -> bool:
-    shape = graph.value(unit.inputs[0].name).shape
-    return shape is not None and len(shape) > 2
 
 
 def _shape_problem(graph: Graph, node: Node) -> Refusal | None:
@@ -195,35 +190,37 @@ LEVEL_29 = 29
 
 def _missing_operation(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
     """What is claimed below the API level whose operations, or types of theirs, the builder asks NNAPI for."""
-    needs = "" if settings.api_level >= LEVEL_29 else _needs_level_29(graph, unit, settings)
-    if not needs:
+    if settings.api_level >= LEVEL_29:
+        return None
+    node, shapes = unit.target, [graph.value(io.name).shape or () for io in unit.inputs]
+    if node.op_type == "LeakyRelu":
+        needs = "LESS and SELECT"
+    elif node.op_type == "LRN" and settings.nchw:
+        needs = "normalization across channels that come first (USE_NCHW)"
+    elif node.op_type == "Resize" and graph.value(unit.inputs[0].name).dtype == "u8":
+        needs = "resizing of 8 bits"
+    elif node.op_type in ("Conv", "QLinearConv") and node.attributes.get("group", 1) != 1 and shapes[1][1:2] != (1,):
+        needs = "convolution in groups that is not depthwise"
+    else:
         return None
     return _failure(
-        unit.target,
+        node,
         f"NNAPI has {needs} from API level {LEVEL_29} on, asked for is {settings.api_level}",
         f"target API level {LEVEL_29} or later, or leave this node to the CPU (--safe)",
         code="level",
     )
 
 
-def _needs_level_29(graph: Graph, unit: Unit, settings: Settings) -> str:
-    node, shapes = unit.target, [graph.value(io.name).shape or () for io in unit.inputs]
-    if node.op_type == "LeakyRelu":
-        return "LESS and SELECT"
-    if node.op_type == "LRN" and settings.nchw:
-        return "normalization across channels that come first (USE_NCHW)"
-    if node.op_type == "Resize" and graph.value(unit.inputs[0].name).dtype == "u8":
-        return "resizing of 8 bits"
-    if node.op_type in ("Conv", "QLinearConv") and node.attributes.get("group", 1) != 1 and shapes[1][1:2] != (1,):
-        return "convolution in groups that is not depthwise"
-    return ""
-
-
 def _reshape_problem(graph: Graph, node: Node) -> Refusal | None:
     """NNAPI's Reshape reads a 0 as "copy", and counts elements."""
     before = [dim or 0 for dim in graph.value(node.inputs[0]).shape or ()]
-    shape = _new_shape(graph, node, before)
-    if shape is None:
+    after = graph.value(node.outputs[0]).shape
+    constant = graph.constant(node.inputs[1]) if node.op_type == "Reshape" else None
+    if constant is not None:
+        shape = [int(dim) for dim in constant.numbers()]
+    elif node.op_type != "Reshape" and after is not None and 0 in before:
+        shape = [dim or 0 for dim in after]
+    else:
         return None
     if any(dim == 0 and position >= len(before) for position, dim in enumerate(shape)):
         return _failure(node, f"NNAPI has no dimension of 0 in the shape {shape}", "leave empty tensors to the CPU")
@@ -231,14 +228,6 @@ def _reshape_problem(graph: Graph, node: Node) -> Refusal | None:
     if -1 not in copied and prod(copied) != prod(before):
         return _failure(node, f"{before} does not fit into the shape {shape}", "leave empty tensors to the CPU")
     return None
-
-
-def _new_shape(graph: Graph, node: Node, before: Sequence[int]) -> list[int] | None:
-    if node.op_type == "Reshape":
-        initializer: Constant | None = graph.constant(node.inputs[1])
-        return [int(dim) for dim in initializer.numbers()] if initializer else None
-    shape = graph.value(node.outputs[0]).shape
-    return [dim or 0 for dim in shape] if shape is not None and 0 in before else None
 
 
 def _window_problem(graph: Graph, node: Node) -> Refusal | None:
@@ -269,19 +258,15 @@ GROUPED = "without the Transposes around it, it becomes part of a quantized grou
 ADVICE = "set USE_NCHW, or leave the node to the CPU (--safe)"
 
 
-def layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> Refusal | None:
+def _layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> Refusal | None:
     """The first claim that the transformation undoes, None where none is predicted."""
     if not settings.nhwc or not provider_claim.groups:
         return None
-    units = node_units(graph, settings).units
     claimed = provider_claim.claimed
-    for unit in units:
-        if unit.target.index in claimed:
-            for look in (_permuted_resize, _empty_quantized, _new_pool_group, _new_group):
-                problem = look(graph, unit, settings)
-                if problem is not None:
-                    return problem
-    return None
+    looks = (_permuted_resize, _empty_quantized, _new_pool_group, _new_group)
+    units = (unit for unit in node_units(graph, settings) if unit.target.index in claimed)
+    problems = (look(graph, unit, settings) for unit in units for look in looks)
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _permuted_resize(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
@@ -312,7 +297,7 @@ def _new_pool_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | N
         dq = _only_producer(graph, dq) if _only_consumer(graph, dq) is node else None
     elif settings.ort_release >= (1, 28) or node.since_version <= 12:
         return None
-    if dq is None or q is None or (dq.op_type, q.op_type) != ("DequantizeLinear", "QuantizeLinear"):
+    if dq is None or q is None or (dq.op_type, q.op_type) != (DEQUANTIZE, QUANTIZE):
         return None
     return _undone(node, GROUPED) if equal_pair(graph, dq, q) else None
 
@@ -323,25 +308,19 @@ def _new_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
         return None
     dq, node = _only_producer(graph, unit.target), _only_consumer(graph, unit.target)
     q = _only_consumer(graph, node) if node else None
-    if dq is None or node is None or q is None or node.op_type not in PASSED or _takes_groups(node):
+    if dq is None or node is None or q is None or (dq.op_type, q.op_type) != (DEQUANTIZE, QUANTIZE):
         return None
-    if (dq.op_type, q.op_type) != ("DequantizeLinear", "QuantizeLinear") or node.op_type not in units.TABLE:
+    rule = TABLE.get(node.op_type)
+    takes_groups = isinstance(rule, Rule) and rule.quantized is not None
+    if node.op_type not in PASSED or node.op_type not in SELECTORS or takes_groups:
         return None
-    return _undone(dq, GROUPED, f"{ADVICE}, or ship ONNX Runtime 1.28 or later") if _same_type(graph, dq, q) else None
-
-
-def _same_type(graph: Graph, dq: Node, q: Node) -> bool:
-    return graph.value(dq.inputs[0]).dtype == graph.value(q.outputs[0]).dtype == "u8"
+    both_u8 = graph.value(dq.inputs[0]).dtype == graph.value(q.outputs[0]).dtype == "u8"
+    return _undone(dq, GROUPED, f"{ADVICE}, or ship ONNX Runtime 1.28 or later") if both_u8 else None
 
 
 def _only_producer(graph: Graph, node: Node) -> Node | None:
     edges = graph.in_edges[node.index]
     return graph.nodes[edges[0].producer] if len(edges) == 1 else None
-
-
-def _takes_groups(node: Node) -> bool:
-    rule = TABLE.get(node.op_type)
-    return rule is not None and not isinstance(rule, tuple) and rule.quantized is not None
 
 
 def _only_consumer(graph: Graph, node: Node) -> Node | None:
@@ -354,30 +333,28 @@ def _undone(node: Node, why: str, remedy: str = ADVICE) -> Refusal:
     return Refusal("layout", f"NNAPI claims {node.op_type} '{name}' and then refuses it: {why}", remedy)
 
 
-def forecast(rounds: Iterable[LayoutRound], settings: Settings) -> LoadForecast:
+def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
     """The compiled nodes of the last round (`rounds` has those of each), or the first thing that goes wrong.
 
     NNAPI claims nothing in bodies. Without USE_NCHW the layout is transformed between question and answer.
     """
     counts: list[int] = []
-    for asked in rounds:
-        problem = (
-            asked.claim.fatal
-            or layout_refusal(asked.graph, asked.claim, settings)
-            or build_refusal(asked.graph, asked.claim.groups, settings)
-        )
+    for graph, given in rounds:
+        problem = given.fatal or _layout_refusal(graph, given, settings) or build_refusal(graph, given.groups, settings)
         if problem is not None:
             return LoadForecast.failing(problem, estimate=settings.nhwc)
-        counts.append(len(asked.claim.groups))
+        counts.append(len(given.groups))
     return LoadForecast(partitions=counts[-1], rounds=tuple(counts), estimate=settings.nhwc)
 
 
 def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why the model of one of the partitions cannot be built, so that no session is made."""
-    owner = node_units(graph, settings).by_node()
+    owner = unit_of_node(node_units(graph, settings))
     for group in groups:
-        units = list({owner[node.index].target.index: owner[node.index] for node in group}.values())
-        problem = build_error(graph, units, settings)
-        if problem is not None:
-            return problem
+        units = {owner[node.index].target.index: owner[node.index] for node in group}
+        builder = _Builder(graph, list(units.values()), settings)
+        for step in (builder.half_scales, builder.constants, builder.inputs, builder.operations, builder.outputs):
+            problem = step()
+            if problem is not None:
+                return problem
     return None

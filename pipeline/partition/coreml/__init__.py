@@ -1,1 +1,0 @@
-"""CoreML (ep_rules E and G)."""

@@ -1,1 +1,0 @@
-"""NNAPI (ep_rules D)."""

@@ -1,0 +1,636 @@
+"""What a provider is shown of a model, in all rounds: functions inlined as ONNX Runtime does it, level basic before it.
+
+Model-local functions are inlined before a provider is asked; functions of ONNX's own schemas for which the CPU has no
+kernel are inlined after it was asked and did not claim them (ep_rules A.1, A.2), and it is asked again: claimed nodes
+are one fused node from then on (A.7).
+
+At level basic a session on the CPU alone also inserts Casts around f16 nodes and inlines functions that the CPU has no
+kernel for. With a provider that comes after the question, so both are undone here (H.4.2 and H.4.3).
+"""
+
+import importlib
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.errors import ModelError
+from pipeline.core.files import make_folder, share_file
+from pipeline.core.ort_session import HostSession, make_session, ort_errors
+from pipeline.core.variant import Level
+from pipeline.model.edit import all_nodes, copied, first_output, set_nodes, subgraphs
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.sources import SourceModel
+from pipeline.model.types import CODES
+from pipeline.partition.answer import LoadForecast, Settings
+from pipeline.partition.graph import FreshNames, Graph, Node, given_outside
+from pipeline.partition.provider import Claim, claim
+from pipeline.partition.view import infer, refused, schema
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+
+NEVER = frozenset({
+    "Bernoulli", "CastLike", "CenterCropPad", "GroupNormalization", "HardSwish", "Mish", "NegativeLogLikelihoodLoss",
+    "SequenceMap", "SoftmaxCrossEntropyLoss",
+})  # fmt: skip
+"""Functions of ONNX with no kernel for any type."""
+
+NOT_F16 = frozenset({
+    "Elu", "Gelu", "GreaterOrEqual", "HardSigmoid", "LeakyRelu", "LessOrEqual", "LogSoftmax", "PRelu", "ReduceL1",
+    "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "Relu", "Selu", "Softmax", "Softplus", "Softsign",
+    "ThresholdedRelu",
+})  # fmt: skip
+"""No kernel for f16: inlined where the function's body fits the opset, else computed in f32 between Casts."""
+
+MAX_NODES = 1_000_000
+"""Calls of calls can multiply: a model that grows beyond this is refused."""
+
+View = Callable[["ModelProto"], Graph]
+Round = tuple[Graph, Claim]
+"""What the provider was shown in one round, and what it claimed of it."""
+
+
+def before_partitioning(model: "ModelProto", view: View, settings: Settings) -> "ModelProto":
+    """What a model with functions has become when the provider is asked: calls it does not claim are inlined.
+
+    The same model when it has no functions.
+    """
+    if not model.functions:
+        return model
+    table = importlib.import_module(settings.rules.rules).TABLE
+    protected: Collection[str] = ()
+    if any(function.name in table for function in model.functions):
+        protected = _claimed_outputs(view(model), settings)
+    names = FreshNames()
+    model = _inline_local(model, protected, names)
+    graph = view(model)
+    return without_functions(model, graph, _claimed_outputs(graph, settings), names)
+
+
+def _claimed_outputs(graph: Graph, settings: Settings) -> frozenset[str]:
+    return frozenset(node.first_output for group in claim(graph, settings).groups for node in group)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshNames) -> "ModelProto":
+    """The model with calls of model-local functions replaced by their bodies, until none is left.
+
+    `protected` names calls, by their first output, that a provider claims as they stand.
+    """
+    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+
+    def key(node: "NodeProto") -> tuple[str, str, str]:
+        return _domain(node.domain), node.op_type, node.overload
+
+    # A function that calls itself, however far around, would never be inlined.
+    calls = {
+        name: {key(node) for outer in function.node for node in _with_bodies(outer)} & functions.keys()
+        for name, function in functions.items()
+    }
+    while leaves := {name for name, called in calls.items() if not called}:
+        calls = {name: called - leaves for name, called in calls.items() if name not in leaves}
+    if calls:
+        circular = ", ".join(sorted(name for _, name, _ in calls)[:3])
+        raise ModelError(
+            "functions of the model call themselves",
+            why=f"among them {circular}",
+            remedy="export the model without functions",
+        )
+    return _inline(
+        model, lambda node: None if next(iter(node.output), "") in protected else functions.get(key(node)), names
+    )
+
+
+def _with_bodies(node: "NodeProto") -> "Iterator[NodeProto]":
+    """The node and all nodes in bodies that it has."""
+    yield node
+    for body in _bodies_of(node):
+        yield from all_nodes(body)
+
+
+def _bodies_of(node: "NodeProto") -> "Iterator[GraphProto]":
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.type == 5 else attribute.graphs
+
+
+def is_inlined(graph: Graph, node: Node) -> bool:
+    """Whether the CPU cannot run a node of the default domain as it stands and uses its function's body."""
+    if node.domain != "":
+        return False
+    first = graph.value(next(iter(node.inputs), ""))
+    return node.op_type in NEVER or (node.op_type in NOT_F16 and first.dtype == "f16")
+
+
+def without_functions(
+    model: "ModelProto", graph: Graph, claimed: Collection[str], names: FreshNames | None = None
+) -> "ModelProto":
+    """The model with the schema functions inlined that are not claimed and that the CPU cannot run.
+
+    `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
+    """
+    imports = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    calls = {node.first_output for node in graph.nodes.values() if is_inlined(graph, node)} - set(claimed)
+
+    def body(node: "NodeProto") -> "FunctionProto | None":
+        called = next(iter(node.output), "") in calls and node.domain in ("", "ai.onnx")
+        has_function = called and (node.op_type in NEVER or node.op_type in NOT_F16)
+        return _schema_function(node, imports.get("", 1), graph) if has_function else None
+
+    if not calls:
+        return model
+    copy = copied(model)
+    add_copies(copy.graph, graph)
+    inlined = _inline(copy, body, names or FreshNames())
+    return model if inlined is copy else inlined
+
+
+def _schema_function(node: "NodeProto", opset: int, graph: Graph) -> "FunctionProto | None":
+    """The body of a node's function under the model's opset; None when its schema has none that fits it."""
+    import onnx
+    from onnx import defs
+
+    definition: Any = defs.get_schema(node.op_type, opset, "")  # its stub lacks half of the methods
+    if definition.has_function:
+        known = definition.function_opset_versions
+    elif definition.has_context_dependent_function:
+        known = definition.context_dependent_function_opset_versions
+    else:
+        return None
+    versions = [version for version in known if version <= opset]
+    if not versions:
+        return None
+    if definition.has_function:
+        data = definition.get_function_with_opset_version(versions[-1])
+    else:
+        types = [_type_message(graph, name) for name in node.input]
+        message = node.SerializeToString()
+        data = definition.get_context_dependent_function_with_opset_version(versions[-1], message, types)
+    if not data:
+        return None
+    function = onnx.FunctionProto()
+    function.ParseFromString(data)
+    function.attribute_proto.extend(a.default_value for a in definition.attributes.values() if a.default_value.name)
+    # No operator of a fixed body may have changed between the opset it was written for and the model's.
+    fits = definition.has_context_dependent_function or all(
+        schema(inner.op_type, "", versions[-1])[0] == schema(inner.op_type, "", opset)[0] for inner in function.node
+    )
+    return function if fits else None
+
+
+def _type_message(graph: Graph, name: str) -> bytes:
+    import onnx
+
+    value = graph.value(name)
+    kind = onnx.TypeProto()
+    kind.tensor_type.elem_type = CODES.get(value.dtype or "", 0)
+    if value.shape is not None:
+        kind.tensor_type.shape.SetInParent()
+        for dim in value.shape:
+            entry = kind.tensor_type.shape.dim.add()
+            if dim is not None:
+                entry.dim_value = dim
+    return bytes(kind.SerializeToString())
+
+
+def add_copies(graph: "GraphProto", view: Graph) -> None:
+    """Give each reader of a shared DequantizeLinear the copy that it has in the view (ep_rules C.1), in place.
+
+    What is inlined afterwards reads the copy of its call, which several of its nodes may then share.
+    """
+    messages = {first_output(node): node for node in graph.node}
+    for node in view.nodes.values():
+        message = messages.get(node.first_output)
+        if message is None:  # a copy, which its reader brings
+            continue
+        for slot, name in enumerate(node.inputs):
+            if message.input[slot] == name:
+                continue
+            source = view.nodes[view.producers[name][0]]
+            copy = graph.node.add()
+            copy.CopyFrom(messages[message.input[slot]])
+            copy.name, copy.input[:], copy.output[:] = source.name, source.inputs, source.outputs
+            message.input[slot] = name
+
+
+Body = Callable[["NodeProto"], "FunctionProto | None"]
+"""The function behind a node, None when the node stays."""
+
+
+def _inline(model: "ModelProto", body: Body, names: FreshNames) -> "ModelProto":
+    """A copy of the model in which every node with a body is replaced by it, again and again; in nested graphs too.
+
+    The same model when no node has a body. `names` is the main graph's counter, which goes on after this.
+    """
+    if all(body(node) is None for node in all_nodes(model.graph)):
+        return model
+    result = copied(model)
+    prefixes: set[str] = set()
+    while True:
+        growth = sum(
+            _inline_graph(result, graph, body, names if graph is result.graph else FreshNames(), prefixes)
+            for graph in subgraphs(result.graph)
+        )
+        if not growth:
+            return result
+        if sum(len(graph.node) for graph in subgraphs(result.graph)) > MAX_NODES:
+            raise ModelError("the model's functions expand without end", why=f"more than {MAX_NODES} nodes")
+
+
+def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: FreshNames, prefixes: set[str]) -> int:
+    """Inline the calls of one graph, once each; how many there were.
+
+    In the main graph new nodes go to the end, as in ONNX Runtime. ONNX's inference of types looks into bodies, where
+    it wants nodes in order and names that no graph around them has: `prefixes` are those given so far.
+    """
+    calls = {position: function for position, node in enumerate(graph.node) if (function := body(node)) is not None}
+    if not calls:
+        return 0
+    inside = graph is not model.graph
+    taken = {node.name for node in graph.node} | (prefixes if inside else set())
+    kept: list[NodeProto] = []
+    added: list[NodeProto] = []
+    for position, node in enumerate(graph.node):
+        if position not in calls:
+            kept.append(node)
+            continue
+        prefix = fresh.take(f"_inlfunc_{node.op_type}", taken)
+        taken.add(prefix)
+        prefixes.add(prefix)
+        (kept if inside else added).extend(_expand(node, calls[position], prefix))
+    set_nodes(graph, [*kept, *added])
+    known = {_domain(entry.domain) for entry in model.opset_import}
+    for entry in (entry for function in calls.values() for entry in function.opset_import):
+        if _domain(entry.domain) not in known:
+            known.add(_domain(entry.domain))
+            model.opset_import.append(entry)
+    return len(calls)
+
+
+def _expand(call: "NodeProto", function: "FunctionProto", prefix: str) -> "list[NodeProto]":
+    """The nodes of a function in place of a call: formal names become actual ones, inner names get the prefix."""
+    actual: dict[str, str] = {}
+    for position, formal in enumerate(function.input):
+        actual[formal] = call.input[position] if position < len(call.input) else ""
+    for position, formal in enumerate(function.output):
+        given = call.output[position] if position < len(call.output) else ""
+        actual[formal] = given or f"{prefix}_{formal}"
+    attributes: dict[str, AttributeProto] = {a.name: a for a in function.attribute_proto}
+    attributes |= {a.name: a for a in call.attribute}
+    return [_expand_node(node, prefix, actual, attributes) for node in function.node]
+
+
+def _expand_node(
+    source: "NodeProto", prefix: str, actual: dict[str, str], attributes: "Mapping[str, AttributeProto]"
+) -> "NodeProto":
+    import onnx
+
+    def renamed(name: str) -> str:
+        return actual.setdefault(name, f"{prefix}_{name}") if name else ""
+
+    node = onnx.NodeProto(
+        op_type=source.op_type,
+        domain=source.domain,
+        name=f"{prefix}_{source.name}" if source.name else "",
+        overload=source.overload,
+    )
+    node.input.extend(map(renamed, source.input))
+    node.output.extend(map(renamed, source.output))
+    for attribute in source.attribute:
+        # What refers to an attribute of the call gets its value, or is left out with it.
+        given = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if given is None:
+            continue
+        node.attribute.append(given)
+        node.attribute[-1].name = attribute.name
+        for body in [node.attribute[-1].g] if given.type == 5 else node.attribute[-1].graphs:
+            inner = dict(actual)  # values of a body's own keep to the body
+            for value in (*body.input, *body.output, *body.initializer):
+                inner[value.name] = value.name = f"{prefix}_{value.name}"
+            set_nodes(body, [_expand_node(part, prefix, inner, attributes) for part in body.node])
+    return node
+
+
+FUSED = "(fused)"
+MOST_ROUNDS = 64
+"""Bodies of functions call functions in turn; no schema of ONNX needs more rounds than a few."""
+
+
+def rounds(model: "ModelProto | None", first: Round, view: View, settings: Settings) -> Iterator[Round]:
+    """All rounds of a session, the first included.
+
+    `model` is what the first round's graph was made of, None for an ORT format file, in which nothing is inlined.
+    """
+    yield first
+    whole, groups = first[0], first[1].groups
+    for _ in range(MOST_ROUNDS if model is not None else 0):
+        claimed = frozenset(node.first_output for group in groups for node in group)
+        changed = without_functions(model, whole, claimed)
+        if changed is model:
+            return
+        whole, fresh = inlined_view(whole, view(changed))
+        fused = _fuse(whole, groups)
+        next_claim = claim(fused, settings, fresh)
+        yield fused, next_claim
+        model, groups = changed, (*groups, *next_claim.groups)
+
+
+def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
+    """The graph with the calls that `after` has no more replaced by their bodies, and the indices of the new nodes.
+
+    Nodes that stay keep their indices; the unique-DQ pass is not run again (A.2).
+    """
+    known = {(node.op_type, node.outputs) for node in graph.nodes.values()}
+    remaining = {(node.op_type, node.outputs) for node in after.nodes.values()}
+    nodes = {
+        i: node
+        for i, node in graph.nodes.items()
+        if (node.op_type, node.outputs) in remaining or node.op_type == "DequantizeLinear"
+    }
+    first = max(graph.nodes, default=-1) + 1
+    fresh: dict[int, Node] = {}
+    for node in after.nodes.values():
+        if (node.op_type, node.outputs) not in known:
+            fresh[first + len(fresh)] = replace(node, index=first + len(fresh))
+    merged = replace(
+        graph,
+        nodes=nodes | fresh,
+        values={**after.values, **graph.values},
+        initializers={**after.initializers, **graph.initializers},
+    )
+    return merged, frozenset(fresh)
+
+
+def _fuse(graph: Graph, groups: Iterable[tuple[Node, ...]]) -> Graph:
+    """The graph with each group as one node, which reads and gives what the group did."""
+    nodes = dict(graph.nodes)
+    for group in groups:
+        members = {node.index for node in group}
+        index = max(nodes) + 1
+        for member in members:
+            del nodes[member]
+        written = {name for node in group for name in node.outputs if name}
+        read = dict.fromkeys(name for node in group for name in (*node.inputs, *node.implicit_inputs) if name)
+        nodes[index] = Node(
+            index=index,
+            name="",
+            op_type=FUSED,
+            domain="",
+            since_version=1,
+            inputs=tuple(name for name in read if name not in written),
+            outputs=tuple(dict.fromkeys(given_outside(graph, group, members))),
+        )
+    return replace(graph, nodes=nodes)
+
+
+def predict_load(asked: Iterable[Round], settings: Settings) -> LoadForecast:
+    """How many compiled nodes the session will have, or why it cannot be made; `asked` are its rounds (`rounds`)."""
+    remaining = iter(asked)
+    first = next(remaining)
+    if first[1].fatal is not None:
+        return LoadForecast.failing(first[1].fatal)
+    forecast: Callable[..., LoadForecast] = importlib.import_module(settings.rules.load).forecast
+    return forecast(chain([first], remaining), settings)
+
+
+FLOATS = frozenset({1, 10, 16})
+"""ONNX's numbers of 32-bit, 16-bit and brain floats."""
+CAST_PREFIX = "InsertedPrecisionFreeCast_"
+INLINED = re.compile(r"_inlfunc_(?P<op>[A-Za-z0-9]+?)(?P<token>_token_\d+)?_")
+
+
+def save_basic(loaded: LoadedModel, work_folder: Path) -> LoadedModel:
+    """The model as the installed onnxruntime saves it at level basic for the CPU; ModelError when it cannot."""
+    target = work_folder / "basic.onnx"
+    try:
+        make_session(loaded.path, HostSession(level=Level.BASIC, save_to=target))
+    except ort_errors() as error:
+        raise refused(error, "no session can be made of the model at level basic") from error
+    if not target.is_file():
+        raise ModelError("ONNX Runtime did not save the model at level basic", where=loaded.source.name)
+    # The saved model names the files of its weights as the model did.
+    for file in {place.file for place in loaded.weights.values()} - {loaded.path.resolve()}:
+        beside = work_folder / file.relative_to(loaded.folder)
+        if not beside.exists():
+            make_folder(beside.parent)
+            share_file(file, beside)
+    return load_model(SourceModel(path=str(target)), work_folder)
+
+
+def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProto | None":
+    """What a provider would have been shown of a saved model; None when that is the saved model itself.
+
+    `source` is the model before.
+    """
+    # Names show inserted Casts and inlined functions; a Cast may have been a CastLike.
+    names = (name for node in saved.graph.node for name in (node.name, *node.input, *node.output))
+    if not any(name.startswith(CAST_PREFIX) or INLINED.match(name) for name in names) and not any(
+        node.op_type == "Cast" for node in saved.graph.node
+    ):
+        return None
+    shown = copied(saved)
+    _remove_inserted_casts(shown.graph)
+    _restore_casts(shown.graph, source.graph, _useless_casts(source))
+    _restore_functions(shown.graph, source.graph)
+    _restore_constants(shown.graph, source.graph)
+    # What was saved has the types around inserted Casts that these gave.
+    declared = {value.name: value for value in source.graph.value_info}
+    for value in shown.graph.value_info:
+        before = declared.get(value.name)
+        if before is not None and before.type.tensor_type.elem_type != value.type.tensor_type.elem_type:
+            value.CopyFrom(before)
+    return shown
+
+
+def _remove_inserted_casts(graph: "GraphProto") -> None:
+    """Take out inserted Casts, in place; those of bodies first, whose names are theirs alone."""
+    for node in graph.node:
+        for body in _bodies_of(node):
+            _remove_inserted_casts(body)
+    inserted = [node for node in graph.node if node.op_type == "Cast" and node.name.startswith(CAST_PREFIX)]
+    outputs = {name for node in graph.node for name in node.output}
+    known = outputs | {name for node in graph.node for name in node.input}
+    known |= {value.name for value in (*graph.input, *graph.output)}
+    if not inserted and not any(name.startswith(CAST_PREFIX) for name in known):
+        return
+    # Input and output of an inserted Cast are one value; of its names the one without prefix stays.
+    same: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while name in same:
+            name = same[name]
+        return name
+
+    for node in inserted:
+        a, b = root(node.input[0]), root(node.output[0])
+        if a != b:
+            a, b = (b, a) if a.startswith(CAST_PREFIX) and not b.startswith(CAST_PREFIX) else (a, b)
+            same[b] = a
+
+    def canonical(name: str) -> str:
+        name = root(name)
+        if not name.startswith(CAST_PREFIX):
+            return name
+        plain = name.removeprefix(CAST_PREFIX)
+        short = re.sub(r"_token_\d+$", "", plain)
+        other = short in known and not (name in outputs and short in outputs)
+        return short if plain not in known and other else plain
+
+    gone = {node.output[0] for node in inserted}
+    kept = [node for node in graph.node if not (node.output and node.output[0] in gone)]
+    _rename_values(kept, canonical)
+    set_nodes(graph, kept)
+
+
+def _rename_values(nodes: "Iterable[NodeProto]", canonical: Callable[[str], str]) -> None:
+    """Rename inputs and outputs of nodes in place, in bodies too."""
+    for node in nodes:
+        for slots in (node.input, node.output):
+            for slot, name in enumerate(slots):
+                if name:
+                    slots[slot] = canonical(name)
+        for body in _bodies_of(node):
+            _rename_values(body.node, canonical)
+            for value in body.output:
+                value.name = canonical(value.name)
+
+
+def _useless_casts(source: "ModelProto") -> set[str]:
+    """Outputs of Casts to the type that their input has: level basic removes these, for a provider as well."""
+    graph = source.graph
+    casts = [node for node in graph.node if node.op_type == "Cast" and node.output]
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    types |= {node.output[0]: node.attribute[0].i for node in casts}
+    if any(node.input[0] not in types for node in casts):
+        types |= {name: CODES.get(value.dtype or "", 0) for name, value in infer(source).items()}
+    return {node.output[0] for node in casts if types.get(node.input[0]) == node.attribute[0].i}
+
+
+def _only_casts(source: "GraphProto", useless: set[str]) -> "dict[str, NodeProto]":
+    """Casts between floats that alone read their input: what reads it once the Cast is gone has read the Cast.
+
+    Nodes that were fused have no counterpart in the model that would show it.
+    """
+    uses = Counter(name for graph in subgraphs(source) for node in graph.node for name in node.input)
+    uses.update(value.name for graph in subgraphs(source) for value in graph.output)
+    casts = (node for node in source.node if node.op_type == "Cast" and uses[node.input[0]] == 1)
+    casts = (node for node in casts if node.output[0] not in useless)
+    return {node.input[0]: node for node in casts if node.attribute[0].i in FLOATS}
+
+
+def _read_casts(graph: "GraphProto", only: "Mapping[str, NodeProto]") -> None:
+    """Put back Casts of `only`, in place: nodes of the main graph read the last of each chain."""
+    outputs = {name for node in graph.node for name in node.output}
+    for node in list(graph.node):
+        for slot, name in enumerate(node.input if node.op_type != "Cast" else ()):
+            while name in only:
+                cast = only[name]
+                if cast.output[0] not in outputs:
+                    graph.node.append(cast)
+                    outputs.add(cast.output[0])
+                node.input[slot] = name = cast.output[0]
+
+
+def _restore_casts(graph: "GraphProto", source: "GraphProto", useless: set[str]) -> None:
+    """Put back Casts of the model that were dropped as duplicates of inserted ones (H.4.2b)."""
+    casts = {node.output[0]: node for node in source.node if node.op_type == "Cast" and node.output}
+    casts = {name: node for name, node in casts.items() if name not in useless}
+    before = {(node.op_type, node.output[0]): node for node in source.node if node.output}
+
+    def read_before(node: "NodeProto") -> "Iterator[tuple[int, str, NodeProto]]":
+        """Slots of a node that read a Cast before, with the Cast."""
+        old = before.get((node.op_type, node.output[0])) if node.output else None
+        for slot, name in enumerate(old.input if old else ()):
+            if name in casts and slot < len(node.input):
+                yield slot, name, casts[name]
+
+    known = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
+    known |= {tensor.name for tensor in graph.initializer}
+    for node in list(graph.node):
+        for slot, name, cast in read_before(node):
+            if name not in known and node.input[slot] != name and cast.input[0] == node.input[slot]:
+                graph.node.append(cast)
+                known.add(name)
+    _read_casts(graph, _only_casts(source, useless))
+    restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
+    for node in graph.node:
+        for slot, name, cast in read_before(node):
+            if name in restored and cast.input[0] == node.input[slot]:
+                node.input[slot] = name
+
+
+def _restore_functions(graph: "GraphProto", source: "GraphProto") -> None:
+    """Put back calls of schema functions in place of their bodies, which are known by the names of inner values."""
+    calls = [node for node in source.node if node.op_type in NEVER or node.op_type in NOT_F16]
+    if not calls:
+        return
+    op_types = {node.op_type for node in calls}
+    bodies: dict[tuple[str, str], set[int]] = {}  # prefix and operator of each inlined call to places of its nodes
+    for position, node in enumerate(graph.node):
+        for name in (*node.input, *node.output):
+            match = INLINED.match(name)
+            if match is not None and match["op"] in op_types:
+                bodies.setdefault((match[0], match["op"]), set()).add(position)
+    removed: set[int] = set()
+    added: list[NodeProto] = []
+    for (_, op_type), body in bodies.items():
+        call = _call(graph, body, [call for call in calls if call.op_type == op_type])
+        if call is not None:
+            removed |= body
+            added.append(call)
+    set_nodes(graph, [*(node for position, node in enumerate(graph.node) if position not in removed), *added])
+    likes = {call.output[0]: call for call in calls if call.op_type == "CastLike"}
+    for node in graph.node:
+        like = likes.get(node.output[0]) if node.op_type == "Cast" else None
+        if like is not None and len(like.input) > 1:
+            node.CopyFrom(like)
+
+
+def _call(graph: "GraphProto", body: set[int], same: "Collection[NodeProto]") -> "NodeProto | None":
+    """The call that a body stands for, with the names that its inputs and outputs have now."""
+    inside = [graph.node[position] for position in sorted(body)]
+    written = [name for node in inside for name in node.output if name]
+    inner = set(written)
+    read = {name for position, node in enumerate(graph.node) if position not in body for name in node.input}
+    read |= {value.name for value in graph.output}
+    outputs = [name for name in written if name in read]
+    inputs = list(dict.fromkeys(name for node in inside for name in node.input if name and name not in inner))
+    original = next((call for call in same if set(call.output) & set(outputs)), None)
+    original = original or next((call for call in same if set(call.input) & set(inputs)), None)
+    if original is None:
+        return None
+    call = copied(original)
+    others = [name for name in inputs if name not in original.input and not INLINED.match(name)]
+    for slot, name in enumerate(call.input):
+        if name and name not in inputs and others:
+            call.input[slot] = others.pop(0)
+    if len(outputs) == len(call.output):
+        call.output[:] = outputs
+    return call
+
+
+def _restore_constants(graph: "GraphProto", source: "GraphProto") -> None:
+    """Put back what only calls read: it went with these, or was computed into other constants."""
+    constants = {tensor.name: tensor for tensor in source.initializer}
+    makers = {name: node for node in source.node for name in node.output if name}
+    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    known |= {name for node in graph.node for name in node.output}
+    waiting = [name for node in graph.node for name in node.input if name and name not in known]
+    while waiting:
+        name = waiting.pop()
+        maker = makers.get(name)
+        copied = constants.get(maker.input[0]) if maker and maker.op_type == "Identity" else constants.get(name)
+        if name not in known and copied is not None:
+            graph.initializer.append(copied)
+            graph.initializer[-1].name = name
+        elif name not in known and maker is not None:
+            graph.node.append(maker)
+            waiting += [read for read in maker.input if read]
+        known.add(name)

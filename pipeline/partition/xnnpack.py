@@ -1,0 +1,651 @@
+"""XNNPACK (ep_rules F): the table of its operators, their checks, and what becomes of its claims on load.
+
+There are no partitions to speak of: every claimed node is a claim of its own, a QDQ group included. A Relu or Clip
+behind a float Conv or pool joins it only in the second round, when a session is made: claims are those from before the
+layout transformation.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from pipeline.core.abis import ARM_ABIS
+from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
+from pipeline.partition.graph import Graph, Node, Shape, bodies
+from pipeline.partition.provider import Claim, RuleSet, claim_by_rules
+from pipeline.partition.rules import (
+    Case,
+    Check,
+    Rule,
+    Table,
+    attribute,
+    constant,
+    dtype,
+    first_refusal,
+    given,
+    listed,
+    rank,
+    rule_of,
+    show,
+    show_shape,
+    shrinks_evenly,
+    when,
+)
+from pipeline.partition.units import UnitValue, node_units, plain_unit, selection_crash
+
+FLOATS = ("f32", "f16")
+PADDINGS = ("NOTSET", "VALID", "SAME_UPPER")
+FIX = "fix the model's dynamic dimensions (the batch may stay open)"
+
+
+def known(*positions: int) -> Check:
+    """These dimensions of input 0 have values."""
+
+    def check(case: Case) -> Refusal | None:
+        shape = case.shape(0) or ()
+        if all(shape[position] is not None for position in positions if position < len(shape)):
+            return None
+        return Refusal(
+            "dynamic", f"channels, height or width of {show(case, 0)} {show_shape(shape)} are not known", FIX
+        )
+
+    return check
+
+
+def _auto_pad(case: Case) -> Refusal | None:
+    return attribute("auto_pad", PADDINGS, default="NOTSET")(case)
+
+
+CONV: tuple[Check, ...] = (
+    rank(0, 3, 4),
+    known(1, 2, 3),
+    constant(1, "the weight"),
+    when(given(2), constant(2, "the bias")),
+    when(lambda case: case.attribute("pads") is None, _auto_pad),
+)
+
+
+def _kernel(case: Case) -> Refusal | None:
+    kernel = case.attribute("kernel_shape")
+    if kernel is None or len(kernel) != 2:
+        return Refusal("attr", f"kernel_shape {kernel} is not two-dimensional", "pool over two dimensions")
+    if tuple(kernel) == (1, 1):
+        return Refusal("attr", "kernel_shape [1, 1] pools nothing", "leave the pooling out")
+    return None
+
+
+def _one_output(case: Case) -> Refusal | None:
+    if not any(case.node.outputs[1:]):
+        return None
+    return Refusal("outputs", "the second output (indices) is not taken", "drop the indices")
+
+
+MAX_POOL: tuple[Check, ...] = (
+    rank(0, 4, 4),
+    known(1, 2, 3),
+    _one_output,
+    attribute("ceil_mode", (0,), default=0),
+    _auto_pad,
+    _kernel,
+)
+
+
+def _padding_counts(case: Case) -> Refusal | None:
+    """Float kernels leave padding out of the mean, quantized ones count it."""
+    wanted = 1 if case.unit.group else 0
+    return attribute("count_include_pad", (wanted,), default=0)(case)
+
+
+def _undilated(case: Case) -> Refusal | None:
+    dilations = case.attribute("dilations")
+    if dilations is None or set(dilations) <= {1}:
+        return None
+    return Refusal("dilations", f"dilations {list(dilations)} are not taken", "pool without dilations")
+
+
+AVERAGE_POOL: tuple[Check, ...] = (
+    rank(0, 4, 4),
+    known(1, 2, 3),
+    attribute("ceil_mode", (0,), default=0),
+    _auto_pad,
+    _kernel,
+    _padding_counts,
+    _undilated,
+)
+
+
+def softmax(case: Case) -> Refusal | None:
+    """The last dimension since opset 13; before, whatever ONNX Runtime reads (`softmax_reads_outside`)."""
+    shape = case.shape(0)
+    if not shape:
+        return Refusal("rank", f"the rank of {show(case, 0)} is unknown, or 0", "give the value a shape")
+    if case.ver < 13:
+        return None
+    axis = case.attribute("axis", -1)
+    if axis not in (-1, len(shape) - 1):
+        return Refusal(
+            "axis", f"axis {axis} of {show_shape(shape)} is not the last", "transpose, so that it is the last"
+        )
+    return known(len(shape) - 1)(case)
+
+
+def softmax_reads_outside(case: Case) -> bool:
+    """Before opset 13 a negative axis other than -1 makes ONNX Runtime read memory before the shape.
+
+    What comes of it is open: mostly the process ends, sometimes it goes unnoticed and the node is claimed.
+    """
+    return case.ver < 13 and case.attribute("axis", -1) < -1
+
+
+def _on_node(case: Case) -> Case:
+    """The target alone: XNNPACK reads the inputs of Gemm and MatMul, not those of the group around them."""
+    return Case(case.graph, plain_unit(case.node), case.settings)
+
+
+def half_precision(case: Case) -> Refusal | None:
+    """XNNPACK is compiled with half precision for ARM and desktop x86 alone (android_library.md, numerics)."""
+    if case.dtype(0) != "f16" or not case.settings.android or case.settings.abi in ARM_ABIS:
+        return None
+    return Refusal(
+        "type",
+        f"input {show(case, 0)} is f16; Android's x86 libraries have XNNPACK without half precision, ARM's have it",
+        "compute in f32, or ask for the ABI of phones (--abi arm64-v8a)",
+    )
+
+
+def own_half_precision(case: Case) -> Refusal | None:
+    """The same of the node's own input, where a group around it is not looked at."""
+    return half_precision(_on_node(case))
+
+
+def gemm(case: Case) -> Refusal | None:
+    """Plain attributes, constant B and C, at most two dimensions."""
+    return first_refusal(
+        _on_node(case),
+        (
+            attribute("alpha", (1.0,), default=1.0),
+            attribute("beta", (1.0,), default=1.0),
+            _float_a,
+            constant(1, "B"),
+            _c_exists,
+            *(rank(position, 0, 2) for position in (0, 1)),
+            _bias,
+        ),
+    )
+
+
+def _float_a(case: Case) -> Refusal | None:
+    if case.dtype(0) in FLOATS:
+        return None
+    return Refusal("type", f"A {show(case, 0)} is {case.dtype(0)}, XNNPACK supports f32 and f16", "compute in f32")
+
+
+def _crash(case: Case, text: str) -> Refusal:
+    name = case.node.name or case.node.first_output
+    return Refusal(
+        "crash",
+        f"Gemm '{name}' {text}: ONNX Runtime up to 1.26 reads its shape all the same, and the process ends",
+        "give Gemm a bias C of shape [N] (zeros), or ship release 1.27 or later",
+        fatal=True,
+    )
+
+
+def _c_exists(case: Case) -> Refusal | None:
+    """Without C the process ends up to release 1.26."""
+    if case.settings.ort_release >= (1, 27):
+        return constant(2, "C")(case) if case.exists(2) else None
+    if case.listed < 3:
+        return _crash(case, "has no input C")
+    return constant(2, "C")(case)
+
+
+def _bias(case: Case) -> Refusal | None:
+    if not case.exists(2):
+        return None
+    shape, weight = case.shape(2), case.shape(1) or ()
+    if shape is None or len(shape) > 2:
+        return rank(2, 1, 2)(case)
+    if not shape:
+        scalar = Refusal("bias", "C is a single number", "give C as [N]")
+        return scalar if case.settings.ort_release >= (1, 27) else _crash(case, "has a C of rank 0")
+    if (shape[0] or 0) in [dim or 0 for dim in weight]:
+        return None
+    return Refusal(
+        "bias",
+        f"C {show_shape(shape)} does not begin with a dimension of B {show_shape(weight)}",
+        "give C as [N], without a leading 1",
+    )
+
+
+def matmul(case: Case) -> Refusal | None:
+    """A constant B of at most two dimensions."""
+    return first_refusal(_on_node(case), (_two_inputs, _float_a, _matmul_a, rank(1, 0, 2), _matmul_b, constant(1, "B")))
+
+
+def _two_inputs(case: Case) -> Refusal | None:
+    if case.listed == 2:
+        return None
+    return Refusal("inputs", f"it lists {case.listed} inputs, taken are 2", "leave out the others")
+
+
+def _matmul_a(case: Case) -> Refusal | None:
+    """Up to release 1.22 at most two dimensions, all known and none 0."""
+    shape = case.shape(0)
+    if not shape:
+        return Refusal("rank", f"the rank of A {show(case, 0)} is unknown, or 0", "give A a shape")
+    if case.settings.ort_release >= (1, 23) or (len(shape) <= 2 and all(shape)):
+        return None
+    return Refusal(
+        "rank",
+        f"A {show(case, 0)} {show_shape(shape)}: releases up to 1.22 take two known dimensions at most",
+        "ship release 1.23 or later, or reshape A to two dimensions",
+    )
+
+
+def _matmul_b(case: Case) -> Refusal | None:
+    shape = case.shape(1) or ()
+    if 0 not in shape:
+        return None
+    return Refusal("zero", f"B {show(case, 1)} {show_shape(shape)} is empty", "leave the node out")
+
+
+EQUIVALENT = "export Resize as linear half_pixel, asymmetric or align_corners"
+
+
+def resize(case: Case) -> Refusal | None:
+    """Linear resizing of height and width, in the order of ONNX Runtime's checks (one of them ends the process)."""
+    shape = case.shape(0) or ()
+    if len(shape) != 4 or not shape[1]:
+        return Refusal(
+            "rank",
+            f"input {show(case, 0)} {show_shape(case.shape(0))} is not of rank 4 with known channels",
+            "resize values of shape [N, C, H, W]",
+        )
+    return _target(case, shape) or _result(case) or first_refusal(case, ATTRIBUTES) or _coordinates(case)
+
+
+def _target(case: Case, shape: Shape) -> Refusal | None:
+    """Scales or sizes are constant; each that is constant is tested."""
+    scales = case.constant(1 if case.ver == 10 else 2)
+    sizes = case.constant(3) if case.ver > 10 else None
+    if scales is None and sizes is None:
+        return constant(1 if case.ver == 10 else 3 if case.exists(3) else 2, "scales or sizes")(case)
+    refusal = _scales(case, shape, scales.numbers()) if scales is not None else None
+    if refusal is None and sizes is not None:
+        return _sizes(case, shape, sizes.numbers())
+    return refusal
+
+
+def _short(case: Case, what: str, count: int) -> Refusal:
+    return Refusal(
+        "crash",
+        f"Resize '{case.node.name or case.node.first_output}' has {count} {what}: ONNX Runtime's XNNPACK part reads "
+        "more, and the process ends",
+        "leave an empty list out by an empty name, or give one entry for each of the four dimensions",
+        fatal=True,
+    )
+
+
+def _channels(text: str) -> Refusal:
+    return Refusal("nc", text, "resize height and width only")
+
+
+def _scales(case: Case, shape: Shape, scales: Sequence[float]) -> Refusal | None:
+    if len(scales) > 1 and scales[1] != 1:
+        return _channels(f"scales {list(scales)} change the channels")
+    if len(scales) < 4:
+        return _short(case, "scales", len(scales))
+    size = [dim or 0 for dim in shape[2:]]
+    shrinks = scales[2] < 1 or scales[3] < 1
+    if not shrinks or all(shrinks_evenly(dim, scale) for dim, scale in zip(size, scales[2:4], strict=True)):
+        return None
+    return Refusal(
+        "factor",
+        f"height and width {size} by {list(scales[2:4])}: both must shrink by whole divisors of the size",
+        "shrink by a divisor of the size",
+    )
+
+
+def _sizes(case: Case, shape: Shape, sizes: Sequence[int]) -> Refusal | None:
+    if len(sizes) < 2:
+        return _short(case, "sizes", len(sizes))
+    return (
+        None if sizes[1] == shape[1] else _channels(f"sizes {list(sizes)} of {show_shape(shape)} change the channels")
+    )
+
+
+def _result(case: Case) -> Refusal | None:
+    if case.graph.value(case.unit.outputs[0].name).shape is not None:
+        return None
+    return Refusal(
+        "crash",
+        f"the rank of the result of Resize '{case.node.name or case.node.first_output}' is not known: ONNX Runtime's "
+        "XNNPACK part reads its dimensions all the same, and the process ends",
+        "give the value's shape in the model (value_info), or constant sizes",
+        fatal=True,
+    )
+
+
+def _no_axes(case: Case) -> Refusal | None:
+    if not case.attribute("axes"):
+        return None
+    return Refusal("attr", "attribute axes is not taken", "give scales or sizes for all four dimensions")
+
+
+ATTRIBUTES: tuple[Check, ...] = (
+    attribute("mode", ("linear",), default="nearest", code="mode"),
+    attribute("antialias", (0,), default=0),
+    _no_axes,
+    attribute("keep_aspect_ratio_policy", ("stretch",), default="stretch"),
+    attribute("extrapolation_value", (0.0,), default=0.0),
+)
+
+
+def _coordinates(case: Case) -> Refusal | None:
+    mode = case.attribute("coordinate_transformation_mode", "half_pixel") if case.ver > 10 else "asymmetric"
+    shape = case.graph.value(case.unit.outputs[0].name).shape or ()
+    large = all((dim or 0) > 1 for dim in shape[2:4])
+    taken = ("asymmetric", "half_pixel", "align_corners", *(("pytorch_half_pixel",) if large else ()))
+    if mode not in taken:
+        return Refusal("coord", f"coordinate_transformation_mode {mode} is not taken here", EQUIVALENT)
+    return attribute("exclude_outside", (0,), default=0)(case)
+
+
+CONV_TYPES = {("u8", "u8", "u8"), ("s8", "s8", "s8"), ("s8", "s8pc", "s8")}
+"""Kinds of input, weight and output that Conv supports; s8pc has a scale for each output channel."""
+
+REMEDY = "quantize activations and weights alike: u8 with u8, or i8 with i8 (weights per channel if you like)"
+
+
+def kind(case: Case, value: UnitValue) -> str | None:
+    """u8, s8 or s8pc (one scale for each entry of dimension 0); None for what XNNPACK cannot use."""
+    tensor, quant = case.graph.value(value.name), value.quant
+    if quant is None or tensor.dtype is None or tensor.shape is None:
+        return None
+    scale = case.graph.constant(quant.scale)
+    zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
+    if scale is None or (zero is not None and zero.dtype != tensor.dtype):
+        return None
+    scales = scale.dims[0] if scale.dims else 1
+    zeros = 0 if zero is None else zero.dims[0] if zero.dims else 1
+    if tensor.dtype == "u8":
+        return "u8" if quant.zero_point is None or scales == zeros == 1 else None
+    if tensor.dtype != "i8" or zeros not in (0, scales):
+        return None
+    if scales == 1:
+        return "s8"
+    return "s8pc" if tensor.shape and tensor.shape[0] == scales else None
+
+
+def _refused(case: Case, what: str) -> Refusal:
+    return Refusal("quant", f"quantized {case.node.op_type}: {what}", REMEDY)
+
+
+def conv_types(case: Case) -> Refusal | None:
+    """The combinations of types that XNNPACK has kernels for; a constant i32 bias but for per-channel weights."""
+    if not case.unit.group:
+        return None
+    kinds = kind(case, case.unit.inputs[0]), kind(case, case.unit.inputs[1]), kind(case, case.unit.outputs[0])
+    if kinds not in CONV_TYPES:
+        words = ", ".join(name or "not usable" for name in kinds)
+        return _refused(case, f"input, weight and output are {words}")
+    if kinds[1] != "s8pc" and listed(2)(case) and (case.dtype(2) != "i32" or case.constant(2) is None):
+        return _refused(case, f"the bias {show(case, 2)} is no constant of type i32")
+    return None
+
+
+def _same(case: Case, taken: tuple[str, ...]) -> Refusal | None:
+    first, last = kind(case, case.unit.inputs[0]), kind(case, case.unit.outputs[0])
+    if first == last and first in taken:
+        return None
+    return _refused(case, f"input is {first or 'not usable'} and output {last or 'not usable'}")
+
+
+def max_pool_types(case: Case) -> Refusal | None:
+    """u8 or i8 on both sides."""
+    return _same(case, ("u8", "s8")) if case.unit.group else None
+
+
+def average_pool_types(case: Case) -> Refusal | None:
+    """u8 on both sides; no longer taken since release 1.24."""
+    if not case.unit.group:
+        return None
+    if case.settings.ort_release >= (1, 24):
+        return _refused(case, "not taken since release 1.24")
+    return _same(case, ("u8",))
+
+
+def softmax_types(case: Case) -> Refusal | None:
+    """u8 on both sides, and the one scale that XNNPACK's kernel has."""
+    if not case.unit.group:
+        return None
+    refusal = _same(case, ("u8",))
+    quant = case.unit.outputs[0].quant
+    if refusal is not None or quant is None:
+        return refusal
+    scale = case.graph.constant(quant.scale)
+    zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
+    if scale is not None and abs(scale.numbers()[0] - 1 / 256) > 1e-4:
+        return _refused(case, f"the output's scale is {scale.numbers()[0]:g}, not 1/256")
+    if zero is not None and zero.numbers()[0] != 0:
+        return _refused(case, f"the output's zero point is {zero.numbers()[0]}, not 0")
+    return None
+
+
+WITH_I8 = (half_precision, dtype(0, ("f32", "f16", "u8", "i8")))
+WITH_U8 = (half_precision, dtype(0, ("f32", "f16", "u8")))
+
+
+def _pool_type(case: Case) -> Refusal | None:
+    """MaxPool's type is that of the node's own input, in a QDQ group a float."""
+    element = case.graph.value(case.node.inputs[0]).dtype
+    if element in ("f32", "f16", "u8", "i8"):
+        return None
+    return Refusal("type", f"input '{case.node.inputs[0]}' is of type {element}", "pool in f32")
+
+
+TABLE: Table = {
+    "Conv": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
+    "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
+    "MaxPool": Rule(since=8, types=(own_half_precision, _pool_type), checks=(max_pool_types, *MAX_POOL)),
+    "AveragePool": Rule(since=7, types=WITH_U8, checks=(average_pool_types, *AVERAGE_POOL)),
+    "Softmax": Rule(types=WITH_U8, checks=(softmax_types, softmax)),
+    "Resize": Rule(since=10, types=WITH_I8, checks=(resize,)),
+    "Gemm": Rule(since=7, types=(own_half_precision,), checks=(gemm,)),
+    "MatMul": Rule(types=(own_half_precision,), checks=(matmul,)),
+}
+
+
+def refusal(case: Case) -> Refusal | None:
+    """The checks that every unit passes through, in the order of ep_rules F.2."""
+    node = case.node
+    rule = rule_of(TABLE, node.op_type, case.settings) if node.domain == "" else None
+    if rule is None:
+        return Refusal(
+            "op" if node.domain == "" else "domain",
+            f"{node.domain + '.' if node.domain else ''}{node.op_type} is not supported by the XNNPACK EP",
+            "nothing to do: the CPU runs it",
+        )
+    if case.ver < rule.since:
+        return Refusal(
+            "opset",
+            f"{node.op_type} of opset {case.ver}; XNNPACK supports it from {rule.since} on",
+            "convert the model to a later opset",
+        )
+    return first_refusal(case, (*rule.types, *rule.checks))
+
+
+def _whole(graph: Graph, settings: Settings) -> Refusal | None:
+    """Nothing is claimed outside the opset window (A.3)."""
+    outside = layout_window(graph.opset, settings.ort_release)
+    if outside is not None:
+        return Refusal("opset", outside, "convert the model to an opset inside")
+    return selection_crash(graph, settings)
+
+
+RULES = RuleSet(
+    whole=_whole, units=node_units, taken=Refusal("other_ep", "it is a provider's already"), operator=refusal
+)
+
+
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What XNNPACK claims of one graph, bodies included; `only` are the nodes that no provider has yet."""
+    return claim_by_rules(RULES, graph, settings, only)
+
+
+def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
+    """The kernels of all rounds, or why making the session will probably fail."""
+    counts: list[int] = []
+    for number, (graph, whole_claim) in enumerate(rounds):
+        shown = [(graph, whole_claim)]
+        if number == 0:
+            shown += [(body, claim(body, settings)) for _, body in bodies(graph)]
+        counts.append(0)
+        for part, part_claim in shown:
+            claimed = part_claim.claimed
+            units = [unit for unit in node_units(part, settings) if unit.target.index in claimed]
+            cases = (Case(part, unit, settings) for unit in units)
+            problems = (first_refusal(case, LOAD_CHECKS.get(case.node.op_type, ())) for case in cases)
+            problem = part_claim.fatal or next((refusal for refusal in problems if refusal is not None), None)
+            if problem is not None:
+                return LoadForecast.failing(problem, estimate=True)
+            counts[-1] += len(units)
+    return LoadForecast(partitions=sum(counts), rounds=tuple(counts), estimate=True)
+
+
+def _empty(case: Case) -> Refusal | None:
+    shape = case.shape(0) or ()
+    if 0 not in shape[1:]:
+        return None
+    return Refusal(
+        "zero", f"{case.label} reads {show(case, 0)} {show_shape(shape)}, which is empty", "leave the node out"
+    )
+
+
+def _dangling(case: Case) -> Refusal | None:
+    """Up to release 1.27 an activation is fused although others need the value before it."""
+    if case.unit.group or case.settings.ort_release >= (1, 28):
+        return None
+    graph = case.graph
+    edges = graph.out_edges[case.node.index]
+    shared = len(edges) > 1 or graph.gives_output(case.node)
+    fused = next((graph.nodes[e.consumer] for e in edges if _activates(graph, graph.nodes[e.consumer])), None)
+    if fused is None or not shared:
+        return None
+    return Refusal(
+        "fusion",
+        f"{fused.op_type} '{fused.name or fused.first_output}' is fused into {case.label}, whose output others need "
+        "too: ONNX Runtime up to 1.27 loses it and makes no session",
+        "ship release 1.28 or later, or give the others a copy by a second node",
+    )
+
+
+def _half_clip(case: Case) -> Refusal | None:
+    """Bounds of a fused Clip are read as f32 whatever their type is (arm64_host.md 5.2)."""
+    if case.unit.group or case.settings.abi not in ARM_ABIS or case.dtype(0) != "f16":
+        return None
+    graph = case.graph
+    behind = (graph.nodes[edge.consumer] for edge in graph.out_edges[case.node.index])
+    fused = next((node for node in behind if node.op_type == "Clip" and _activates(graph, node)), None)
+    if fused is None or not any(fused.inputs[1:3]):
+        return None
+    return Refusal(
+        "fusion",
+        f"Clip '{fused.name or fused.first_output}' in half precision is fused into {case.label}, which reads its "
+        "bounds as 32-bit floats: there is no session, or values are wrong",
+        "compute in f32, use Relu in place of the Clip, or leave XNNPACK out",
+    )
+
+
+def _activates(graph: Graph, node: Node) -> bool:
+    if node.op_type not in ("Relu", "Clip") or node.domain != "":
+        return False
+    return all(graph.constant(name) is not None for name in node.inputs[1:3])
+
+
+def _zero_points(case: Case) -> Refusal | None:
+    """The fused quantized operator's schema wants zero points."""
+    if not case.unit.group:
+        return None
+    values = (*case.unit.inputs[:2], case.unit.outputs[0])
+    lacking = next((io.name for io in values if io.quant is not None and not io.quant.zero_point), None)
+    if lacking is None:
+        return None
+    return Refusal(
+        "qzp", f"{case.label}: quantized value '{lacking}' has no zero point", "give every Q and DQ a zero point"
+    )
+
+
+def _same_lower(case: Case) -> Refusal | None:
+    if case.attribute("auto_pad", "NOTSET") != "SAME_LOWER":
+        return None
+    return Refusal("attr", f"{case.label} has auto_pad SAME_LOWER, for which there is no kernel", "give the pads only")
+
+
+def _softmax_scale(case: Case) -> Refusal | None:
+    quant = case.unit.outputs[0].quant if case.unit.group else None
+    scale = case.graph.constant(quant.scale) if quant else None
+    if scale is None or scale.numbers()[0] == 1 / 256:
+        return None
+    return Refusal(
+        "quant",
+        f"{case.label}: the output's scale {scale.numbers()[0]:g} is near 1/256, XNNPACK's kernel wants it exactly",
+        "set the scale to 0.00390625",
+    )
+
+
+def _softmax_axis(case: Case) -> Refusal | None:
+    if not softmax_reads_outside(case):
+        return None
+    return Refusal(
+        "crash",
+        f"{case.label} has axis {case.attribute('axis')}: before opset 13 ONNX Runtime's XNNPACK part reads outside "
+        "the shape, and the process may end",
+        "write the axis as a positive number",
+        fatal=True,
+    )
+
+
+def _resize_group(case: Case) -> Refusal | None:
+    if not case.unit.group:
+        return None
+    return Refusal(
+        "compile",
+        f"{case.label} between Q and DQ is claimed, but ONNX Runtime cannot build it",
+        "leave Resize out of quantization, or ship release 1.27 or later",
+    )
+
+
+def _resize_sizes(case: Case) -> Refusal | None:
+    shape = case.shape(0) or ()
+    if None in shape[2:]:
+        return Refusal(
+            "dynamic",
+            f"{case.label} reads {show(case, 0)} {show_shape(shape)}: without height and width the process ends",
+            "fix height and width",
+            fatal=True,
+        )
+    sizes = case.constant(3) if listed(3)(case) and case.ver > 10 else None
+    if sizes is None or sizes.numbers()[0] == shape[0]:
+        return None
+    return Refusal(
+        "nc",
+        f"{case.label}: sizes {sizes.numbers()} do not repeat the batch of {show_shape(shape)}",
+        "fix the batch, and resize height and width only",
+    )
+
+
+def _resize_10(case: Case) -> Refusal | None:
+    if case.ver != 10:
+        return None
+    return Refusal("opset", f"{case.label} of opset 10 has no form for channels last", "convert to opset 11 or later")
+
+
+LOAD_CHECKS: Mapping[str, tuple[Check, ...]] = {
+    "Conv": (_empty, _zero_points, _same_lower, _dangling, _half_clip),
+    "ConvTranspose": (_zero_points, _same_lower),
+    "MaxPool": (_empty, _dangling, _half_clip),
+    "AveragePool": (_empty, _dangling, _half_clip),
+    "Softmax": (_softmax_axis, _softmax_scale),
+    "Resize": (_resize_group, _resize_10, _resize_sizes),
+    "Gemm": (_empty,),
+}
+"""What is known to go wrong with claimed operators, by type."""

@@ -1,1 +1,0 @@
-"""XNNPACK (ep_rules F)."""
