@@ -361,7 +361,9 @@ def make_settings(
     """
     coreml = parse_coreml_options(coreml_options)
     defaults = Settings(provider=provider)
-    _check_format(defaults.rules, coreml.get("ModelFormat"))
+    asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
+    if asked is not None and expected is not None and asked != expected:
+        raise ConfigError(f"ModelFormat={asked} contradicts --ep {provider}", remedy="leave ModelFormat out")
     return Settings(
         provider=provider,
         ort_release=line_of(release) if release else installed_release(),
@@ -374,9 +376,3 @@ def make_settings(
         nnapi_flags=tuple(nnapi_flags),
         stop_ops=defaults.stop_ops if stop_ops is None else tuple(name for name in stop_ops.split(",") if name),
     )
-
-
-def _check_format(rules: ProviderRules, asked: str | None) -> None:
-    expected = rules.options.get("ModelFormat")
-    if asked is not None and expected is not None and asked != expected:
-        raise ConfigError(f"ModelFormat={asked} contradicts --ep {rules.name}", remedy="leave ModelFormat out")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Constant, Shape
 from pipeline.partition.rules import (
-    Case,
     Check,
     attribute,
     constant,
@@ -18,6 +17,7 @@ from pipeline.partition.rules import (
     show_shape,
     when,
 )
+from pipeline.partition.units import Case
 
 NN = "NeuralNetwork"
 MLP = "MLProgram"
@@ -432,7 +432,7 @@ def shape(case: Case) -> Refusal | None:
         if not -input_rank <= value < input_rank:
             return Refusal(
                 "crash",
-                f"Shape '{case.node.name or case.node.first_output}' has {name} = {value} for {show(case, 0)} of rank "
+                f"{case.label} has {name} = {value} for {show(case, 0)} of rank "
                 f"{input_rank}: ONNX Runtime's CoreML part throws for {name} outside -{input_rank} to {input_rank - 1}",
                 "leave out an `end` equal to the rank; take the Shape of a scalar out of the model",
                 fatal=True,
@@ -548,7 +548,7 @@ def _transposed_padding(case: Case) -> Refusal | None:
     if pads is None:
         return Refusal(
             "crash",
-            f"ConvTranspose '{case.node.name or case.node.first_output}' has no attribute pads: ONNX Runtime's CoreML "
+            f"{case.label} has no attribute pads: ONNX Runtime's CoreML "
             "part reads it all the same and the process ends",
             "write pads (zeros) into the node",
             fatal=True,

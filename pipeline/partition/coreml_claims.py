@@ -13,7 +13,6 @@ from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settin
 from pipeline.partition.graph import Graph, Node, bodies, given_outside
 from pipeline.partition.provider import Claim, RuleSet, claim_by_rules
 from pipeline.partition.rules import (
-    Case,
     Rule,
     Table,
     external_refusal,
@@ -24,7 +23,7 @@ from pipeline.partition.rules import (
     show_shape,
     version_refusal,
 )
-from pipeline.partition.units import plain_unit, plain_units
+from pipeline.partition.units import Case, plain_unit, plain_units
 
 PLAIN = (check.plain,)
 FLOAT = (check.float_or_wide,)

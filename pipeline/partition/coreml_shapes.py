@@ -7,7 +7,6 @@ from pipeline.partition.answer import Refusal
 from pipeline.partition.coreml_checks import MAX_RANK, mlprogram, neural_network
 from pipeline.partition.graph import Shape
 from pipeline.partition.rules import (
-    Case,
     Check,
     attribute,
     constant,
@@ -21,6 +20,7 @@ from pipeline.partition.rules import (
     since,
     when,
 )
+from pipeline.partition.units import Case
 
 INTEGERS = ("i32", "i64")
 FIX = "fix the model's dynamic dimensions"
@@ -201,7 +201,7 @@ def unsqueeze(case: Case) -> Refusal | None:
         if initializer.dims == ():
             return Refusal(
                 "crash",
-                f"Unsqueeze '{case.node.name or case.node.first_output}' has axes that are a single number: ONNX "
+                f"{case.label} has axes that are a single number: ONNX "
                 "Runtime's CoreML part reads them as a list and the process ends",
                 "give the axes as a list of one number",
                 fatal=True,
@@ -281,7 +281,7 @@ def _pads(case: Case) -> Refusal | None:
 def _no_axes(case: Case) -> Refusal:
     """Axes that are no initializer; listed under an empty name they end the session since release 1.26."""
     fatal = not case.exists(3) and case.settings.ort_release >= (1, 26)
-    text = f"Pad '{case.node.name or case.node.first_output}' lists axes {show(case, 3)}, which are no initializer"
+    text = f"{case.label} lists axes {show(case, 3)}, which are no initializer"
     return Refusal(
         "crash" if fatal else "const",
         text + (": ONNX Runtime's CoreML part throws, and no session is made" if fatal else " of this graph"),

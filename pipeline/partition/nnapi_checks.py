@@ -5,8 +5,8 @@ from math import prod
 
 from pipeline.partition.answer import Refusal
 from pipeline.partition.graph import Graph
-from pipeline.partition.rules import Case, constant, show, show_shape, shrinks_evenly
-from pipeline.partition.units import Quant, UnitValue, clip_bounds
+from pipeline.partition.rules import constant, listed, refuse, show, show_shape, shrinks_evenly, since, when
+from pipeline.partition.units import Case, Quant, UnitValue, clip_bounds
 
 
 def ranks_up_to_4(case: Case) -> Refusal | None:
@@ -21,11 +21,28 @@ def ranks_up_to_4(case: Case) -> Refusal | None:
     return None
 
 
-def no_zero_dimension(case: Case) -> Refusal | None:
-    """Input 0 is not empty."""
-    if 0 not in (case.shape(0) or ()):
-        return None
-    return Refusal("zero", f"input {show(case, 0)} {show_shape(case.shape(0))} is empty", "leave the node out")
+no_zero_dimension = refuse(
+    lambda case: 0 in (case.shape(0) or ()),
+    "zero",
+    lambda case: f"input {show(case, 0)} {show_shape(case.shape(0))} is empty",
+    "leave the node out",
+)
+two_inputs = refuse(
+    lambda case: len(case.node.inputs) != 2,
+    "inputs",
+    lambda case: f"it has {len(case.node.inputs)} inputs, NNAPI supports 2",
+    "chain nodes of two inputs",
+)
+gather = refuse(
+    lambda case: case.dtype(1) != "i32" and case.constant(1) is None,
+    "const",
+    lambda case: (
+        f"indices {show(case, 1)} are {case.dtype(1)} and not constant; NNAPI supports i32 or constant indices"
+    ),
+    "compute the indices in i32",
+)
+axes = when(since(13), when(listed(1), constant(1, "axes")))
+"""Axes of Squeeze and Unsqueeze, an input from opset 13 on, are constant when they are listed."""
 
 
 def clip(case: Case) -> Refusal | None:
@@ -40,13 +57,6 @@ def clip(case: Case) -> Refusal | None:
         f"Clip to [{bounds[0]:g}, {bounds[1]:g}]: NNAPI has [0, 6] and [-1, 1] only",
         "use ReLU6, or Min and Max with constant operands",
     )
-
-
-def two_inputs(case: Case) -> Refusal | None:
-    """Max and Min of two values."""
-    if len(case.node.inputs) == 2:
-        return None
-    return Refusal("inputs", f"it has {len(case.node.inputs)} inputs, NNAPI supports 2", "chain nodes of two inputs")
 
 
 def batch_normalization(case: Case) -> Refusal | None:
@@ -129,17 +139,6 @@ def flatten(case: Case) -> Refusal | None:
     if prod(shape[:axis]) or prod(shape[axis:]):
         return None
     return Refusal("zero", "both dimensions of the result are 0", "leave the node out")
-
-
-def gather(case: Case) -> Refusal | None:
-    """Indices in i32, or known beforehand."""
-    if case.dtype(1) == "i32" or case.constant(1) is not None:
-        return None
-    return Refusal(
-        "const",
-        f"indices {show(case, 1)} are {case.dtype(1)} and not constant; NNAPI supports i32 or constant indices",
-        "compute the indices in i32",
-    )
 
 
 def pad(case: Case) -> Refusal | None:
@@ -244,11 +243,6 @@ def _split_sizes(case: Case, size: int) -> Refusal | None:
     if sum(sizes) != size or len(set(sizes)) != 1:
         return Refusal("split", f"parts {sizes} of {size} are not equal", "make the parts equal, or use Slice")
     return None
-
-
-def axes(case: Case) -> Refusal | None:
-    """Axes of Squeeze and Unsqueeze, an input from opset 13 on, are constant when they are listed."""
-    return constant(1, "axes")(case) if case.ver > 12 and case.listed > 1 else None
 
 
 def gemm(case: Case) -> Refusal | None:

@@ -7,7 +7,6 @@ from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release
 from pipeline.partition.graph import Graph, Node, outside_inputs
 from pipeline.partition.provider import Claim, RuleSet, claim_by_rules
 from pipeline.partition.rules import (
-    Case,
     Check,
     Rule,
     Table,
@@ -22,7 +21,7 @@ from pipeline.partition.rules import (
     show_shape,
     version_refusal,
 )
-from pipeline.partition.units import node_units, selection_crash
+from pipeline.partition.units import Case, node_units, selection_crash
 
 F32: tuple[Check, ...] = (dtype(0, ("f32",)),)
 F32_U8: tuple[Check, ...] = (dtype(0, ("f32", "u8")),)

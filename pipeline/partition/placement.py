@@ -283,20 +283,13 @@ def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> Gr
 
 
 def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    consumers: dict[int, list[int]] = {node: [] for node in nodes}
-    waiting = dict.fromkeys(nodes, 0)
+    consumers: dict[int, set[int]] = {node: set() for node in nodes}
     for a, b in edges:
-        consumers[a].append(b)
-        waiting[b] += 1
+        consumers[a].add(b)
     layer = dict.fromkeys(nodes, 0)
-    ready = [node for node, count in waiting.items() if not count]
-    while ready:
-        node = ready.pop()
+    for node in _ordered(consumers):
         for consumer in consumers[node]:
             layer[consumer] = max(layer[consumer], layer[node] + 1)
-            waiting[consumer] -= 1
-            if not waiting[consumer]:
-                ready.append(consumer)
     fed = {b for _, b in edges}
     late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
     return layer | late
@@ -435,7 +428,11 @@ def draw(answer: ModelAnswer) -> str:
     height = HEAD + layout.layers * LAYER_HEIGHT + MARGIN
     shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
     lines = (f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
-    parts = [*_header(answer), *lines, *_nodes(answer, layout, shift)]
+    nodes = (
+        _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
+        for decision, (x, layer) in ((boxes[key], place) for key, place in layout.places.items())
+    )
+    parts = [*_header(answer), *lines, *nodes]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
@@ -458,17 +455,10 @@ def _clean(text: str) -> str:
     return escape("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text))
 
 
-def _short(text: str) -> str:
-    return (
-        text
-        if len(text) <= MOST_CHARACTERS
-        else f"{text[: MOST_CHARACTERS // 2]}…{text[-(MOST_CHARACTERS // 2) + 1 :]}"
-    )
-
-
 def _second_line(decision: Decision) -> str:
     if decision.claimed:
-        return _short(next((name for name in decision.outputs if name), ""))
+        name, half = next((name for name in decision.outputs if name), ""), MOST_CHARACTERS // 2
+        return name if len(name) <= MOST_CHARACTERS else f"{name[:half]}…{name[-half + 1 :]}"
     reason = decision.reason or ""
     return reason if len(reason) <= MOST_CHARACTERS + 12 else f"{reason[: MOST_CHARACTERS + 11]}…"
 
@@ -490,12 +480,6 @@ def _header(answer: ModelAnswer) -> Iterator[str]:
         x = MARGIN + place * 52
         yield f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>'
         yield f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>'
-
-
-def _nodes(answer: ModelAnswer, layout: GraphLayout, shift: float) -> Iterator[str]:
-    for key, decision in enumerate(answer.decisions):
-        x, layer = layout.places[key]
-        yield _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
 
 
 def _node(decision: Decision, x: float, y: float) -> str:

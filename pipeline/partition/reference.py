@@ -647,40 +647,11 @@ def compare_answers(
     that has no answer of ours is not shown: what is wrong with it is known already.
     """
     known = rules_known(facts)
-    pairs = list(_pairs(paths, answers, facts, settings, optimize, sizes, known=known, processes=processes))
-    reference = LibraryReference(
-        library=facts.path,
-        release=facts.release,
-        sha256=facts.sha256,
-        abi=facts.abi,
-        rules=known,
-        different=sum(difference.same is False for difference, _ in pairs),
-        models=tuple(difference for difference, _ in pairs),
-    )
-    return ReferencedDocument(models=tuple(answer for _, answer in pairs), reference=reference)
-
-
-def _pairs(
-    paths: Sequence[str | Path],
-    answers: Sequence[ModelAnswer],
-    facts: LibraryFacts,
-    settings: Settings,
-    optimize: Optimize,
-    sizes: Mapping[str, int],
-    *,
-    known: bool,
-    processes: int,
-) -> Iterator[tuple[ClaimDiff, ModelAnswer]]:
-    """Each model's comparison with the answer that holds: ours, or the library's where its release has no rules."""
     pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
     with scratch_folder() as name:
         requests = [
             ShowRequest(
-                source=source,
-                settings=settings,
-                optimize=optimize,
-                target=f"{name}/{number}.onnx",
-                sizes=dict(sizes),
+                source=source, settings=settings, optimize=optimize, target=f"{name}/{number}.onnx", sizes=dict(sizes)
             )
             for number, (source, answer) in enumerate(pairs)
             if not answer.error
@@ -688,12 +659,26 @@ def _pairs(
         tasks = [Task(label=request.source.name, request=request) for request in requests]
         shown = run_tasks(show, str, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
         claims = {path: claimed for chunk in _chunks(shown) for path, claimed in _claims(chunk, facts, settings)}
-    for _, answer in pairs:
+    models, differences = [], []
+    for answer in answers:
         if answer.error:
-            yield ClaimDiff(path=answer.path, asked=False), answer
+            differences.append(ClaimDiff(path=answer.path, asked=False))
+            models.append(answer)
         else:
             difference = diff_claims(answer, claims[answer.path], settings, known=known)
-            yield difference, (answer if known else as_answer(answer, difference, facts.release))
+            differences.append(difference)
+            # Without rules for its release the library's claims are the answer that holds.
+            models.append(answer if known else as_answer(answer, difference, facts.release))
+    reference = LibraryReference(
+        library=facts.path,
+        release=facts.release,
+        sha256=facts.sha256,
+        abi=facts.abi,
+        rules=known,
+        different=sum(difference.same is False for difference in differences),
+        models=tuple(differences),
+    )
+    return ReferencedDocument(models=tuple(models), reference=reference)
 
 
 Showing = TaskOutcome[ShowRequest, str]

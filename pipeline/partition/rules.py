@@ -124,6 +124,11 @@ def when(condition: Callable[[Case], bool], *checks: Check) -> Check:
     return check
 
 
+def refuse(condition: Callable[[Case], bool], code: str, text: Callable[[Case], str], remedy: str) -> Check:
+    """Refuse where a condition holds."""
+    return lambda case: Refusal(code, text(case), remedy) if condition(case) else None
+
+
 def listed(position: int) -> Callable[[Case], bool]:
     """Condition: the input is listed, even if left out by an empty name."""
     return lambda case: position < case.listed

@@ -328,8 +328,10 @@ def rounds(model: "ModelProto | None", first: Round, view: View, settings: Setti
     `model` is what the first round's graph was made of, None for an ORT format file, in which nothing is inlined.
     """
     yield first
+    if model is None:
+        return
     whole, groups = first[0], first[1].groups
-    for _ in range(MOST_ROUNDS if model is not None else 0):
+    for _ in range(MOST_ROUNDS):
         claimed = frozenset(node.first_output for group in groups for node in group)
         changed = without_functions(model, whole, claimed)
         if changed is model:

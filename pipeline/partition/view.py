@@ -80,7 +80,7 @@ def slim_copy(model: "ModelProto") -> "ModelProto":
 
 def is_large(tensor: Any) -> bool:
     """Whether an initializer is too long for any shape to depend on it, or lies in a file of its own."""
-    return prod(tensor.dims) > LARGE_BYTES // 8 or tensor.data_location == 1
+    return bool(prod(tensor.dims) > LARGE_BYTES // 8 or tensor.data_location == 1)
 
 
 def _load(data: bytes) -> dict[str, Value]:

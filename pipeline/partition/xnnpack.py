@@ -12,7 +12,6 @@ from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_wi
 from pipeline.partition.graph import Graph, Node, Shape, bodies
 from pipeline.partition.provider import Claim, RuleSet, claim_by_rules
 from pipeline.partition.rules import (
-    Case,
     Check,
     Rule,
     Table,
@@ -23,13 +22,14 @@ from pipeline.partition.rules import (
     given,
     listed,
     rank,
+    refuse,
     rule_of,
     show,
     show_shape,
     shrinks_evenly,
     when,
 )
-from pipeline.partition.units import UnitValue, node_units, plain_unit, selection_crash
+from pipeline.partition.units import Case, UnitValue, node_units, plain_unit, selection_crash
 
 FLOATS = ("f32", "f16")
 PADDINGS = ("NOTSET", "VALID", "SAME_UPPER")
@@ -72,33 +72,19 @@ def _kernel(case: Case) -> Refusal | None:
     return None
 
 
-def _one_output(case: Case) -> Refusal | None:
-    if not any(case.node.outputs[1:]):
-        return None
-    return Refusal("outputs", "the second output (indices) is not taken", "drop the indices")
-
-
 MAX_POOL: tuple[Check, ...] = (
     rank(0, 4, 4),
     known(1, 2, 3),
-    _one_output,
+    refuse(
+        lambda case: any(case.node.outputs[1:]),
+        "outputs",
+        lambda _: "the second output (indices) is not taken",
+        "drop the indices",
+    ),
     attribute("ceil_mode", (0,), default=0),
     _auto_pad,
     _kernel,
 )
-
-
-def _padding_counts(case: Case) -> Refusal | None:
-    """Float kernels leave padding out of the mean, quantized ones count it."""
-    wanted = 1 if case.unit.group else 0
-    return attribute("count_include_pad", (wanted,), default=0)(case)
-
-
-def _undilated(case: Case) -> Refusal | None:
-    dilations = case.attribute("dilations")
-    if dilations is None or set(dilations) <= {1}:
-        return None
-    return Refusal("dilations", f"dilations {list(dilations)} are not taken", "pool without dilations")
 
 
 AVERAGE_POOL: tuple[Check, ...] = (
@@ -107,8 +93,15 @@ AVERAGE_POOL: tuple[Check, ...] = (
     attribute("ceil_mode", (0,), default=0),
     _auto_pad,
     _kernel,
-    _padding_counts,
-    _undilated,
+    # Float kernels leave padding out of the mean, quantized ones count it.
+    when(lambda case: case.unit.group, attribute("count_include_pad", (1,), default=0)),
+    when(lambda case: not case.unit.group, attribute("count_include_pad", (0,), default=0)),
+    refuse(
+        lambda case: not set(case.attribute("dilations") or ()) <= {1},
+        "dilations",
+        lambda case: f"dilations {list(case.attribute('dilations'))} are not taken",
+        "pool without dilations",
+    ),
 )
 
 
@@ -163,7 +156,7 @@ def gemm(case: Case) -> Refusal | None:
         (
             attribute("alpha", (1.0,), default=1.0),
             attribute("beta", (1.0,), default=1.0),
-            _float_a,
+            FLOAT_A,
             constant(1, "B"),
             _c_exists,
             *(rank(position, 0, 2) for position in (0, 1)),
@@ -172,17 +165,18 @@ def gemm(case: Case) -> Refusal | None:
     )
 
 
-def _float_a(case: Case) -> Refusal | None:
-    if case.dtype(0) in FLOATS:
-        return None
-    return Refusal("type", f"A {show(case, 0)} is {case.dtype(0)}, XNNPACK supports f32 and f16", "compute in f32")
+FLOAT_A = refuse(
+    lambda case: case.dtype(0) not in FLOATS,
+    "type",
+    lambda case: f"A {show(case, 0)} is {case.dtype(0)}, XNNPACK supports f32 and f16",
+    "compute in f32",
+)
 
 
 def _crash(case: Case, text: str) -> Refusal:
-    name = case.node.name or case.node.first_output
     return Refusal(
         "crash",
-        f"Gemm '{name}' {text}: ONNX Runtime up to 1.26 reads its shape all the same, and the process ends",
+        f"{case.label} {text}: ONNX Runtime up to 1.26 reads its shape all the same, and the process ends",
         "give Gemm a bias C of shape [N] (zeros), or ship release 1.27 or later",
         fatal=True,
     )
@@ -217,13 +211,27 @@ def _bias(case: Case) -> Refusal | None:
 
 def matmul(case: Case) -> Refusal | None:
     """A constant B of at most two dimensions."""
-    return first_refusal(_on_node(case), (_two_inputs, _float_a, _matmul_a, rank(1, 0, 2), _matmul_b, constant(1, "B")))
-
-
-def _two_inputs(case: Case) -> Refusal | None:
-    if case.listed == 2:
-        return None
-    return Refusal("inputs", f"it lists {case.listed} inputs, taken are 2", "leave out the others")
+    return first_refusal(
+        _on_node(case),
+        (
+            refuse(
+                lambda case: case.listed != 2,
+                "inputs",
+                lambda case: f"it lists {case.listed} inputs, taken are 2",
+                "leave out the others",
+            ),
+            FLOAT_A,
+            _matmul_a,
+            rank(1, 0, 2),
+            refuse(
+                lambda case: 0 in (case.shape(1) or ()),
+                "zero",
+                lambda case: f"B {show(case, 1)} {show_shape(case.shape(1))} is empty",
+                "leave the node out",
+            ),
+            constant(1, "B"),
+        ),
+    )
 
 
 def _matmul_a(case: Case) -> Refusal | None:
@@ -238,13 +246,6 @@ def _matmul_a(case: Case) -> Refusal | None:
         f"A {show(case, 0)} {show_shape(shape)}: releases up to 1.22 take two known dimensions at most",
         "ship release 1.23 or later, or reshape A to two dimensions",
     )
-
-
-def _matmul_b(case: Case) -> Refusal | None:
-    shape = case.shape(1) or ()
-    if 0 not in shape:
-        return None
-    return Refusal("zero", f"B {show(case, 1)} {show_shape(shape)} is empty", "leave the node out")
 
 
 EQUIVALENT = "export Resize as linear half_pixel, asymmetric or align_corners"
@@ -277,8 +278,7 @@ def _target(case: Case, shape: Shape) -> Refusal | None:
 def _short(case: Case, what: str, count: int) -> Refusal:
     return Refusal(
         "crash",
-        f"Resize '{case.node.name or case.node.first_output}' has {count} {what}: ONNX Runtime's XNNPACK part reads "
-        "more, and the process ends",
+        f"{case.label} has {count} {what}: ONNX Runtime's XNNPACK part reads more, and the process ends",
         "leave an empty list out by an empty name, or give one entry for each of the four dimensions",
         fatal=True,
     )
@@ -317,23 +317,22 @@ def _result(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "crash",
-        f"the rank of the result of Resize '{case.node.name or case.node.first_output}' is not known: ONNX Runtime's "
+        f"the rank of the result of {case.label} is not known: ONNX Runtime's "
         "XNNPACK part reads its dimensions all the same, and the process ends",
         "give the value's shape in the model (value_info), or constant sizes",
         fatal=True,
     )
 
 
-def _no_axes(case: Case) -> Refusal | None:
-    if not case.attribute("axes"):
-        return None
-    return Refusal("attr", "attribute axes is not taken", "give scales or sizes for all four dimensions")
-
-
 ATTRIBUTES: tuple[Check, ...] = (
     attribute("mode", ("linear",), default="nearest", code="mode"),
     attribute("antialias", (0,), default=0),
-    _no_axes,
+    refuse(
+        lambda case: bool(case.attribute("axes")),
+        "attr",
+        lambda _: "attribute axes is not taken",
+        "give scales or sizes for all four dimensions",
+    ),
     attribute("keep_aspect_ratio_policy", ("stretch",), default="stretch"),
     attribute("extrapolation_value", (0.0,), default=0.0),
 )
@@ -604,16 +603,6 @@ def _softmax_axis(case: Case) -> Refusal | None:
     )
 
 
-def _resize_group(case: Case) -> Refusal | None:
-    if not case.unit.group:
-        return None
-    return Refusal(
-        "compile",
-        f"{case.label} between Q and DQ is claimed, but ONNX Runtime cannot build it",
-        "leave Resize out of quantization, or ship release 1.27 or later",
-    )
-
-
 def _resize_sizes(case: Case) -> Refusal | None:
     shape = case.shape(0) or ()
     if None in shape[2:]:
@@ -633,19 +622,27 @@ def _resize_sizes(case: Case) -> Refusal | None:
     )
 
 
-def _resize_10(case: Case) -> Refusal | None:
-    if case.ver != 10:
-        return None
-    return Refusal("opset", f"{case.label} of opset 10 has no form for channels last", "convert to opset 11 or later")
-
-
 LOAD_CHECKS: Mapping[str, tuple[Check, ...]] = {
     "Conv": (_empty, _zero_points, _same_lower, _dangling, _half_clip),
     "ConvTranspose": (_zero_points, _same_lower),
     "MaxPool": (_empty, _dangling, _half_clip),
     "AveragePool": (_empty, _dangling, _half_clip),
     "Softmax": (_softmax_axis, _softmax_scale),
-    "Resize": (_resize_group, _resize_10, _resize_sizes),
+    "Resize": (
+        refuse(
+            lambda case: case.unit.group,
+            "compile",
+            lambda case: f"{case.label} between Q and DQ is claimed, but ONNX Runtime cannot build it",
+            "leave Resize out of quantization, or ship release 1.27 or later",
+        ),
+        refuse(
+            lambda case: case.ver == 10,
+            "opset",
+            lambda case: f"{case.label} of opset 10 has no form for channels last",
+            "convert to opset 11 or later",
+        ),
+        _resize_sizes,
+    ),
     "Gemm": (_empty,),
 }
 """What is known to go wrong with claimed operators, by type."""
