@@ -23,3 +23,8 @@ class Place(Generic[T]):
         for offer in offers.get(self.name, ()):
             module, _, attribute = offer.partition(":")
             yield getattr(importlib.import_module(f"pipeline.features.{module}"), attribute)
+
+    def features(self) -> frozenset[str]:
+        """The names of the features that offer something for this place; nothing is imported."""
+        offers: dict[str, tuple[str, ...]] = importlib.import_module("pipeline.features").OFFERS
+        return frozenset(offer.partition(".")[0] for offer in offers.get(self.name, ()))

@@ -135,7 +135,7 @@ def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule)
     for row in fitting:
         fastest[row.device] = min(fastest.get(row.device, row), row, key=_median)
         places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
-    candidates = [_Candidate(found, fastest) for found in places.values()]
+    candidates = [_Candidate(places_of, fastest) for places_of in places.values()]
     best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
     verdicts = {row.name: _verdicts(row, best, rule) for row in candidates if row is not best}
     rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
@@ -148,9 +148,9 @@ def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule)
     slower = dict(_slower(chosen, fastest, rule))
     reason = _why_fastest(chosen, tied, len(candidates), tuple(fastest))
     if slower:
-        told = [slower_text(device, found) for device, found in slower.items()]
-        more = f" and on {len(told) - MOST_NAMED} more devices" if len(told) > MOST_NAMED else ""
-        reason += f"; slower than another: {', '.join(told[:MOST_NAMED])}{more}"
+        texts = [slower_text(device, places_of) for device, places_of in slower.items()]
+        more = f" and on {len(texts) - MOST_NAMED} more devices" if len(texts) > MOST_NAMED else ""
+        reason += f"; slower than another: {', '.join(texts[:MOST_NAMED])}{more}"
     if chosen.missing:
         reason += f"; without a sound run on {_listed(chosen.missing)}"
     if more_open := sum(row not in tied for row in undecided):
@@ -163,12 +163,12 @@ def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule)
 
 def _verdicts(row: _Candidate, best: _Candidate, rule: DecisionRule) -> list[Verdict | None]:
     """What pairs of rounds say of a candidate beside another, device by device where both ran."""
-    found = (
-        compare(one.group, best.places[device].group, rule)
-        for device, one in row.places.items()
+    comparisons = (
+        compare(other.group, best.places[device].group, rule)
+        for device, other in row.places.items()
         if device in best.places
     )
-    return [one.verdict if one else None for one in found]
+    return [other.verdict if other else None for other in comparisons]
 
 
 def _slower(
@@ -177,18 +177,22 @@ def _slower(
     """The devices where another was shown to be faster, or is so by more than the margin, the worst first."""
     for device in sorted(chosen.places, key=lambda device: -chosen.ratios[device]):
         row, beside, ratio = chosen.places[device], fastest[device], chosen.ratios[device]
-        found = compare(row.group, beside.group, rule) or Comparison(
+        comparison = compare(row.group, beside.group, rule) or Comparison(
             baseline=beside.group.key, ratio=ratio, low=None, high=None, rounds=1, margin=rule.margin,
             verdict=Verdict.NOT_SHOWN,
         )  # fmt: skip
-        if row is not beside and (found.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
-            yield device, found
+        if row is not beside and (comparison.verdict is Verdict.SLOWER or ratio > 1 + rule.margin):
+            yield device, comparison
 
 
-def slower_text(device: str, found: Comparison) -> str:
+def slower_text(device: str, comparison: Comparison) -> str:
     """How a choice does on a device where another is faster: on adb:1 1.09 times all-fixed/cpu (1.08 to 1.10)."""
-    bounds = f" ({found.low:.2f} to {found.high:.2f})" if found.low is not None and found.high is not None else ""
-    return f"on {visible(device)} {found.ratio:.2f} times {found.baseline}{bounds}"
+    bounds = (
+        f" ({comparison.low:.2f} to {comparison.high:.2f})"
+        if comparison.low is not None and comparison.high is not None
+        else ""
+    )
+    return f"on {visible(device)} {comparison.ratio:.2f} times {comparison.baseline}{bounds}"
 
 
 MOST_NAMED = 3
@@ -251,7 +255,7 @@ def _fused_alike(artifact: Artifact, other: Artifact) -> bool:
 def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequence[Rejected]) -> str:
     """Why an unmeasured artifact and no other: what was better and may not ship, else what speaks for its level."""
     rank = ADVISED_LEVELS.index(chosen.variant.level)
-    better = [one for one in rejected if one.level and ADVISED_LEVELS.index(one.level) < rank]
+    better = [other for other in rejected if other.level and ADVISED_LEVELS.index(other.level) < rank]
     if better:
         return f"the most optimized that may ship: {rejections(better)}"
     for row in candidates:
@@ -268,13 +272,13 @@ def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequen
 def rejections(rejected: Sequence[Rejected]) -> str:
     """Why variants may not ship, in one line: those of one reason together, with the largest error among them."""
     groups: dict[str, list[Rejected]] = {}
-    for one in rejected:
-        groups.setdefault(one.why, []).append(one)
+    for row in rejected:
+        groups.setdefault(row.why, []).append(row)
     parts = []
     for why, group in groups.items():
-        errors = [one.error for one in group if one.error is not None]
+        errors = [row.error for row in group if row.error is not None]
         number = f" (largest relative error {max(errors):.2g})" if errors else ""
-        parts.append(f"{', '.join(one.variant for one in group)} {why}{number}")
+        parts.append(f"{', '.join(row.variant for row in group)} {why}{number}")
     return "; ".join(parts)
 
 

@@ -370,7 +370,11 @@ def _contradictions(manifest: Manifest) -> list[str]:
             for number, row in enumerate(manifest.content.selection)
             if row.ships >= len(manifest.content.ships)
         ),
-        *(f"ships, but is not listed: {one.file[:SHOWN]}" for one in manifest.content.ships if one.file not in content),
+        *(
+            f"ships, but is not listed: {shipped.file[:SHOWN]}"
+            for shipped in manifest.content.ships
+            if shipped.file not in content
+        ),
     ]
 
 
@@ -413,7 +417,7 @@ def _present(folder: Path) -> tuple[set[str], list[str]]:
 
     Empty folders count as files, with a slash behind their name.
     """
-    found: set[str] = set()
+    present: set[str] = set()
     unreadable: list[str] = []
     waiting = [folder]
     while waiting:
@@ -427,10 +431,10 @@ def _present(folder: Path) -> tuple[set[str], list[str]]:
             unreadable.append(_unreadable(inside.as_posix(), error))
             continue
         waiting += [Path(entry.path) for entry in folders]
-        found |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
+        present |= {(inside / entry.name).as_posix() for entry in below if entry not in folders}
         if not below and place != folder:
-            found.add(f"{inside.as_posix()}/")
-    return found, sorted(unreadable)
+            present.add(f"{inside.as_posix()}/")
+    return present, sorted(unreadable)
 
 
 def _unreadable(path: str, error: OSError) -> str:

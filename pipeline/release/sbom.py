@@ -166,15 +166,15 @@ def _format(tensor: TensorSignature) -> str:
 def _accuracy(shipped: Shipped, measured: Sequence[ArtifactAccuracy]) -> Iterator[Json]:
     """The metric of a file, and how much worse it is than the original, with its 95 % interval where there is one."""
     for row in measured:
-        found = row.result
-        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or found is None:
+        result = row.result
+        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or result is None:
             continue
-        where = f"{found.samples} samples of {found.data.rpartition('/')[2]}"
-        if found.value is not None:
-            yield {"type": found.metric, "value": f"{found.value:.6g}", "slice": where}
-        if found.drop is not None:
-            drop = {"type": f"{found.metric}, drop from the original", "value": f"{found.drop:.6g}", "slice": where}
-            yield drop | _interval(found.drop_low, found.drop_high, 1)
+        where = f"{result.samples} samples of {result.data.rpartition('/')[2]}"
+        if result.value is not None:
+            yield {"type": result.metric, "value": f"{result.value:.6g}", "slice": where}
+        if result.drop is not None:
+            drop = {"type": f"{result.metric}, drop from the original", "value": f"{result.drop:.6g}", "slice": where}
+            yield drop | _interval(result.drop_low, result.drop_high, 1)
 
 
 def _latencies(shipped: Shipped, measured: Sequence[_MeasuredRow]) -> Iterator[Json]:
@@ -183,18 +183,18 @@ def _latencies(shipped: Shipped, measured: Sequence[_MeasuredRow]) -> Iterator[J
     The median is that of processes, with the interval that comparisons of runs use; the percentile has its own bounds.
     """
     for row in measured:
-        found = row.statistics
-        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or found is None:
+        statistics = row.statistics
+        if (row.model, row.variant) != (shipped.model, shipped.variant.name) or statistics is None:
             continue
         where = f"{row.device}, {row.run}"
-        medians = np.asarray(found.round_medians_ns, np.float64)
+        medians = np.asarray(statistics.round_medians_ns, np.float64)
         within = ratio_interval(np.log(medians)) if len(medians) and medians.min() > 0 else None
-        value = within.ratio if within else found.median_ns
+        value = within.ratio if within else statistics.median_ns
         median = {"type": "latency, median, ms", "value": f"{value / NANOSECONDS_PER_MS:.6g}", "slice": where}
         yield median | (_interval(within.low, within.high, NANOSECONDS_PER_MS) if within else {})
-        if found.p90_ns is not None:
-            low, high = found.p90_bounds_ns or (None, None)
-            p90 = {"type": "latency, p90, ms", "value": f"{found.p90_ns / NANOSECONDS_PER_MS:.6g}", "slice": where}
+        if statistics.p90_ns is not None:
+            low, high = statistics.p90_bounds_ns or (None, None)
+            p90 = {"type": "latency, p90, ms", "value": f"{statistics.p90_ns / NANOSECONDS_PER_MS:.6g}", "slice": where}
             yield p90 | _interval(low, high, NANOSECONDS_PER_MS)
 
 
@@ -207,9 +207,9 @@ def _interval(low: float | None, high: float | None, unit: float) -> Json:
 def _libraries(content: Content) -> dict[str, Json]:
     """ONNX Runtime as each target ships it, by the target; equal ones are one component."""
     rules: dict[str, AppRule] = {row.target: row for row in content.requires}
-    found = {}
+    components = {}
     for shipped in content.ships:
-        own = shipped.library and not release_of(shipped.library)
+        foreign = shipped.library and not release_of(shipped.library)
         version = release_of(shipped.library) or shipped.ort_release
         licensed = _license(rules[shipped.target].library_license if shipped.target in rules else "")
         reduced = (
@@ -218,17 +218,17 @@ def _libraries(content: Content) -> dict[str, Json]:
             else []
         )
         exact = f"@{version}" if version.count(".") == 2 else ""
-        purl = f"pkg:generic/{quote(shipped.library)}" if own else f"{PURLS[shipped.platform]}{exact}"
-        found[shipped.target] = {
+        purl = f"pkg:generic/{quote(shipped.library)}" if foreign else f"{PURLS[shipped.platform]}{exact}"
+        components[shipped.target] = {
             "type": "library",
             "bom-ref": f"library of {shipped.platform}: {shipped.library or version} {shipped.library_kind}".strip(),
-            "name": shipped.library if own else "onnxruntime",
+            "name": shipped.library if foreign else "onnxruntime",
             "version": version,
             "purl": purl,
             **licensed,
             "properties": [*_unknown(licensed), *reduced],
         }
-    return found
+    return components
 
 
 def _data(figures: _Figures) -> Iterator[Json]:
@@ -256,6 +256,6 @@ def _dependencies(
     leaves = sorted({part["bom-ref"] for part in (*libraries.values(), *data)})
     return [
         {"ref": "bundle", "dependsOn": sorted(needs)},
-        *({"ref": ref, "dependsOn": own} for ref, own in sorted(needs.items())),
+        *({"ref": ref, "dependsOn": needed} for ref, needed in sorted(needs.items())),
         *({"ref": ref} for ref in leaves),
     ]

@@ -67,27 +67,29 @@ def _unknown_size(target: Target) -> Finding:
     )  # fmt: skip
 
 
-def _unpublished(target: Target, release: Release, config: Config) -> Iterator[Finding]:
+def _unpublished(target: Target, release: Release, config: Config) -> tuple[Finding, ...]:
     """A release of which no package is known, where apps take the published one."""
     if not takes_package(target, config):
-        return
+        return ()
     apple = config.release.apple
     if target.platform in APPLE and release not in SWIFT_PACKAGES and not (apple and apple.onnxruntime):
-        yield Finding(
-            severity=Severity.WARNING, what=f"no Swift package of ONNX Runtime {release} is known",
-            where=f"target {target.name}: ort_release",
-            why=f"there are packages of {', '.join(map(str, SWIFT_PACKAGES))}",
-            remedy=f'write ort_release = "{max(SWIFT_PACKAGES)}" in the target; a package that was published since is '
-            f'named in [release.apple], as in onnxruntime = "{release}.0"',
-        )  # fmt: skip
-    if target.platform is Platform.ANDROID and release > (newest := newest_android()):
-        yield Finding(
-            severity=Severity.WARNING, what=f"no Android package (AAR) of ONNX Runtime {release} is known",
-            where=f"target {target.name}: ort_release",
-            why=f"the newest that ort-mobile knows or this computer has is {newest}",
-            remedy=f'write ort_release = "{newest}" in the target, or see whether `ort-mobile library get '
-            f'android:{release}.0` finds it, and write library = "android:{release}.0"',
-        )  # fmt: skip
+        package, newest = "Swift package", max(SWIFT_PACKAGES)
+        why = f"there are packages of {', '.join(map(str, SWIFT_PACKAGES))}"
+        other = f'; a package that was published since is named in [release.apple], as in onnxruntime = "{release}.0"'
+    elif target.platform is Platform.ANDROID and release > (newest := newest_android()):
+        package, why = "Android package (AAR)", f"the newest that ort-mobile knows or this computer has is {newest}"
+        other = (
+            f", or see whether `ort-mobile library get android:{release}.0` finds it, and write "
+            f'library = "android:{release}.0"'
+        )
+    else:
+        return ()
+    finding = Finding(
+        severity=Severity.WARNING, what=f"no {package} of ONNX Runtime {release} is known",
+        where=f"target {target.name}: ort_release", why=why,
+        remedy=f'write ort_release = "{newest}" in the target{other}',
+    )  # fmt: skip
+    return (finding,)
 
 
 def newest_android() -> Release:
@@ -133,13 +135,13 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where, Severity.WARNING),))
     try:
-        found = {library.abi: library.facts for library in resolve_all(target.library or "")}
+        facts_of = {library.abi: library.facts for library in resolve_all(target.library or "")}
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where),))
-    wanted = [abi_of(abi) for abi in target.abis] or list(found)
-    missing = [abi for abi in wanted if abi not in found]
-    shipping = [found[abi] for abi in wanted if abi in found]
-    findings = [_no_abi(target, missing, found)] if missing else []
+    wanted = [abi_of(abi) for abi in target.abis] or list(facts_of)
+    missing = [abi for abi in wanted if abi not in facts_of]
+    shipping = [facts_of[abi] for abi in wanted if abi in facts_of]
+    findings = [_no_abi(target, missing, facts_of)] if missing else []
     findings += [finding for facts in shipping for finding in _library_findings(target, facts)]
     findings += _small_pages(target, archive, shipping)
     runtime = runtime_of(shipping[0], *shipping[1:]) if shipping else None

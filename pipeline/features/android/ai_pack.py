@@ -171,7 +171,7 @@ def _group_name(chips: Sequence[tuple[str, str]]) -> str:
 
 
 def _refuse_large(sizes: Mapping[str, int], bundle: Path) -> None:
-    name, largest = max(sizes.items(), key=lambda one: one[1])
+    name, largest = max(sizes.items(), key=lambda row: row[1])
     for size, most, what in (
         (largest, PACK_BYTES, f"the models of devices in the group {name} have"),
         (sum(sizes.values()), ALL_BYTES, "the models of all groups of devices together have"),
@@ -239,8 +239,8 @@ def _refuse_foreign(folder: Path) -> None:
     with storage_errors(folder):
         names = [] if not folder.exists() else list(folder.iterdir()) if folder.is_dir() else [folder]
         build = folder / BUILD_FILE
-        own = build.is_file() and build.read_text("utf-8", "replace").startswith(MARK)
-    if names and not own:
+        generated = build.is_file() and build.read_text("utf-8", "replace").startswith(MARK)
+    if names and not generated:
         raise ConfigError(
             "this folder is no AI pack of ours",
             where=str(folder),

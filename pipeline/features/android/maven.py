@@ -182,8 +182,8 @@ def java_package(given: str | None, named: Publication) -> str:
     Raises ConfigError for what Java or Android refuse.
     """
     parts = [*named.group.split("."), *named.artifact.split(".")]
-    made = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
-    name = given or ".".join(f"{part}_" if part in JAVA_WORDS else part for part in made.split("."))
+    allowed = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
+    name = given or ".".join(f"{part}_" if part in JAVA_WORDS else part for part in allowed.split("."))
     if not JAVA_NAME.fullmatch(name) or set(name.split(".")) & JAVA_WORDS or TAKEN_PACKAGE.match(name):
         raise ConfigError(
             f"{name!r} cannot be the Java package of your models",
@@ -202,14 +202,14 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
     there with other content.
     """
     with contextlib.ExitStack() as stack:
-        made = [_made(module, repository, stack) for module in modules]
-        for module, new in zip(modules, made, strict=True):
+        folders = [_made(module, repository, stack) for module in modules]
+        for module, new in zip(modules, folders, strict=True):
             place = repository / module.named.folder
             if new:
                 with storage_errors(place):
                     take_place(new, place)
                 _write_index(module.named, place.parent)
-    return tuple(new is not None for new in made)
+    return tuple(new is not None for new in folders)
 
 
 def _made(module: MavenModule, repository: Path, stack: contextlib.ExitStack) -> Path | None:
@@ -243,11 +243,11 @@ def _write_checksums(file: Path) -> None:
 
 
 def _digests(file: Path) -> dict[str, str]:
-    found = {}
+    digests = {}
     for name in CHECKSUM_NAMES:
         with file.open("rb") as content:
-            found[name] = hashlib.file_digest(content, partial(hashlib.new, name, usedforsecurity=False)).hexdigest()
-    return found
+            digests[name] = hashlib.file_digest(content, partial(hashlib.new, name, usedforsecurity=False)).hexdigest()
+    return digests
 
 
 def _refuse_other(place: Path, new: Path, named: Publication) -> None:
@@ -301,12 +301,12 @@ def release_range(release: str) -> str:
 def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
     """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave, and capabilities."""
     named = module.named
-    needs = [{"group": one.group, "module": one.artifact, "version": one.rich} for one in module.needs]
+    needs = [{"group": row.group, "module": row.artifact, "version": row.rich} for row in module.needs]
     library: dict[str, Any] = {"dependencies": needs, "files": [_file(folder / f"{named.stem}.aar")]}
     if module.provides:
         stands_for = (named, *module.provides)
         library["capabilities"] = [
-            {"group": one.group, "name": one.artifact, "version": one.version} for one in stands_for
+            {"group": row.group, "name": row.artifact, "version": row.version} for row in stands_for
         ]
     variants = [
         {"name": f"{name}Elements", "attributes": {**LIBRARY, "org.gradle.usage": f"java-{name}"}, **library}
@@ -357,8 +357,8 @@ def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
 def _pom_needs(needs: Sequence[MavenDependency]) -> Iterator[str]:
     if needs:
         yield "  <dependencies>\n"
-        for one in needs:
-            yield f"    <dependency>\n      <groupId>{one.group}</groupId>\n"
-            yield f"      <artifactId>{one.artifact}</artifactId>\n      <version>{one.pom}</version>\n"
+        for row in needs:
+            yield f"    <dependency>\n      <groupId>{row.group}</groupId>\n"
+            yield f"      <artifactId>{row.artifact}</artifactId>\n      <version>{row.pom}</version>\n"
             yield "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
         yield "  </dependencies>\n"

@@ -68,11 +68,11 @@ class AndroidPackage:
     @property
     def release(self) -> str:
         """ONNX Runtime's release, exact or a line; "" where the app brings a library of its own."""
-        found = {
+        releases = {
             shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
         }
-        own = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
-        return "" if own or len(found) != 1 else found.pop()
+        reduced = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
+        return "" if reduced or len(releases) != 1 else releases.pop()
 
 
 def android_package(
@@ -85,7 +85,7 @@ def android_package(
     """
     java_compiler()
     name = target_of(bundle, manifest, ("android",), "Android", target)
-    rows = [row for own in rows_of(manifest.content, name).values() for row in own]
+    rows = [row for selected in rows_of(manifest.content, name).values() for row in selected]
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     size = sum((bundle / file).stat().st_size for file in {shipped.file for shipped in ships})
     if assets and size > STORE_BYTES:
@@ -144,8 +144,8 @@ def _compiled(package: AndroidPackage, work: Path) -> dict[str, Path | bytes]:
     arguments = ["--release", JAVA, "-Xlint:-options", "-encoding", "UTF-8", "-proc:none", "-implicit:none"]
     files = [str(folder / name) for name in sorted(package.sources)]
     _javac([*arguments, "-d", str(classes), "-sourcepath", str(SIGNATURES), *files], work)
-    own = classes / package.package.replace(".", "/")
-    return {file.relative_to(classes).as_posix(): file for file in sorted(own.glob("*.class"))}
+    compiled = classes / package.package.replace(".", "/")
+    return {file.relative_to(classes).as_posix(): file for file in sorted(compiled.glob("*.class"))}
 
 
 def _javac(arguments: Sequence[str], work: Path) -> None:
@@ -168,9 +168,9 @@ def java_compiler() -> str:
         shutil.which("javac", path=str(Path(home) / "bin")) if home else None,
         shutil.which("javac"),
     )
-    for found in places:
-        if found:
-            return found
+    for place in places:
+        if place:
+            return place
     raise MissingError(
         "there is no Java compiler",
         why="javac is neither in JAVA_HOME nor on PATH",

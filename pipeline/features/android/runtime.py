@@ -69,7 +69,7 @@ def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = 
         raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
     libraries = tuple(resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
-    if mixed := [one for one in wanted if not _fits(release, one)]:
+    if mixed := [row for row in wanted if not _fits(release, row)]:
         raise CheckFailed(
             f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
             where=str(archive),
@@ -97,14 +97,14 @@ def _no_runtime(archive: Path, why: str) -> ConfigError:
 
 def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
     """The release of all libraries and of the JNI libraries beside them."""
-    found: dict[str, str] = {}
+    releases: dict[str, str] = {}
     for library in libraries:
         facts = library.android()
-        found[f"jni/{library.abi}/{LIBRARY}"] = facts.release
-        found[f"jni/{library.abi}/{JNI_LIBRARY}"] = _jni_release(archive, library.abi)
-    if len(set(found.values())) == 1 and (release := next(iter(found.values()))):
+        releases[f"jni/{library.abi}/{LIBRARY}"] = facts.release
+        releases[f"jni/{library.abi}/{JNI_LIBRARY}"] = _jni_release(archive, library.abi)
+    if len(set(releases.values())) == 1 and (release := next(iter(releases.values()))):
         return release
-    listed = ", ".join(f"{name} {release or 'of unknown release'}" for name, release in sorted(found.items()))
+    listed = ", ".join(f"{name} {release or 'of unknown release'}" for name, release in sorted(releases.items()))
     raise CheckFailed(
         "the parts of this runtime are not of one build",
         where=str(archive),
@@ -122,8 +122,8 @@ def _jni_release(archive: Path, abi: str) -> str:
         raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY}: {error}") from error
     if built_for != abi:
         raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY} is for {built_for}")
-    found = RELEASE_SYMBOL.search(content)
-    return found[1].decode("ascii") if found else ""
+    match = RELEASE_SYMBOL.search(content)
+    return match[1].decode("ascii") if match else ""
 
 
 def _content(archive: Path, member: str) -> bytes:
@@ -137,7 +137,7 @@ def _content(archive: Path, member: str) -> bytes:
 
 def _fits(release: str, wanted: str) -> bool:
     """Whether a release is of the wanted line, and no older patch of it."""
-    patch = [int(one.split(".")[2]) if one.count(".") == 2 else 0 for one in (release, wanted)]
+    patch = [int(text.split(".")[2]) if text.count(".") == 2 else 0 for text in (release, wanted)]
     return line_of(release) == line_of(wanted) and patch[0] >= patch[1]
 
 

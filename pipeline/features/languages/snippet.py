@@ -86,8 +86,8 @@ def python(options: RunOptions) -> Iterator[str]:
     """Python by the package onnxruntime; options of a provider that its build does not have are passed over."""
     yield from session_calls(PYTHON, options)
     provider = provider_named(options.provider)
-    own = (provider.ort_name or provider.name, dict(sorted(options.provider_options.items())))
-    yield "return []" if provider.name == CPU else f"return [{own!r}]"
+    pair = (provider.ort_name or provider.name, dict(sorted(options.provider_options.items())))
+    yield "return []" if provider.name == CPU else f"return [{pair!r}]"
 
 
 def react_native(options: RunOptions) -> Iterator[str]:
@@ -96,9 +96,9 @@ def react_native(options: RunOptions) -> Iterator[str]:
     if options.provider not in DART_PROVIDERS:
         raise _no_call(options, "onnxruntime-react-native")
     if provider.name != CPU:  # naming the CPU would switch its arena off
-        own = [f"{REACT_NATIVE_FLAGS[flag.value]}: true" for flag in options.flags]
-        own += [f"coreMlFlags: {_coreml_flags(options)}"] if provider.name == "coreml" else []
-        yield f"executionProviders: [{{{', '.join([f'name: {json.dumps(provider.name)}', *own])}}}]"
+        settings = [f"{REACT_NATIVE_FLAGS[flag.value]}: true" for flag in options.flags]
+        settings += [f"coreMlFlags: {_coreml_flags(options)}"] if provider.name == "coreml" else []
+        yield f"executionProviders: [{{{', '.join([f'name: {json.dumps(provider.name)}', *settings])}}}]"
     yield from session_calls(REACT_NATIVE, options)
 
 

@@ -15,7 +15,7 @@ from device_runner.library import find_archive
 from pipeline.check.compare import remedy_of
 from pipeline.check.library_proof import CLAIMS, ProofRow
 from pipeline.config import Config, Gate, Platform
-from pipeline.core.errors import BUDGET, Finding, Severity
+from pipeline.core.errors import BUDGET, ConfigError, Finding, Severity
 from pipeline.core.features import Place
 from pipeline.core.output import BUNDLE
 from pipeline.job.assemble import Assembled
@@ -219,6 +219,14 @@ def check_order(order: ReleaseOrder) -> None:
     """Raise ConfigError, or MissingError, for a key, a version or a name that cannot be used."""
     if order.key:
         read_private_key(order.key, order.passphrase)
+    for name in ("android", "apple"):
+        if getattr(order.config.release, name) and name not in PACKAGES.features():
+            raise ConfigError(
+                f"[release.{name}] cannot be released",
+                where=order.config.name,
+                why=f"this installation of ort-mobile was made without what packs models for {name}",
+                remedy=f"take [release.{name}] out of the config, or install ort-mobile with it",
+            )
     for check in CHECKS:
         check(order)
 

@@ -13,13 +13,13 @@ def levels(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     """API levels from a list with commas; those that the device android-host has, each once."""
     from device_runner.android_host.device import API_LEVELS
 
-    found = []
+    given = []
     for word in words(value or ""):
         if not (word.isascii() and word.isdigit() and int(word) in API_LEVELS):
             limits = f"{API_LEVELS.start} to {API_LEVELS.stop - 1}"
             raise click.BadParameter(f"{word!r} is no API level from {limits}, as in 27,29,31", ctx, param)
-        found.append(int(word))
-    return tuple(dict.fromkeys(found))
+        given.append(int(word))
+    return tuple(dict.fromkeys(given))
 
 
 def words(value: str) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def expected_of(
 ) -> ExpectedOutputs:
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
     name = in_precision(shipped.model, shipped.variant.precision)
-    kept = next((one for one in manifest.references if one.model == name), None)
+    kept = next((row for row in manifest.references if row.model == name), None)
     inputs = _files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
         outputs = {tensor.name: read_tensor(tensor) for tensor in _files(bundle, kept.outputs)}
@@ -193,7 +193,7 @@ def _without_effect(flag: NnapiFlag, calls: CallSummary, phone: Phone) -> str:
 
 def _refused(with_it: CallSummary, without_it: CallSummary) -> str:
     """The operations that the CPU has with a flag and NNAPI without it."""
-    less, more = (Counter(name for names in one.partitions for name in names) for one in (with_it, without_it))
+    less, more = (Counter(name for names in answer.partitions for name in names) for answer in (with_it, without_it))
     gone = [f"{name} ({count})" for name, count in sorted((more - less).items()) if name != "TRANSPOSE"]
     return f"left to the CPU with it: {', '.join(gone)}"
 

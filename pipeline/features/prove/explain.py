@@ -66,38 +66,38 @@ def explain_run(
     """
     library, place = ran_in
     here = circumstances(library, place.abi, place.cpu, options)
-    said = (
+    findings = (
         (explain_failure(failure, file, options.provider, stock=stock),)
         if failure
         else explain_checks(checks, options.provider, origin)
     )
-    for finding in said:
+    for finding in findings:
         yield with_cause(finding, file, here, options.provider)
 
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:
     """The finding of a failed run. `stock`: the library is ONNX Runtime's own package, so no config can fix it."""
-    said = shortened(failure.message.replace(str(file.absolute()), file.name))
-    told = _told(failure, file, provider)
-    if told and told.kernel:
-        return _missing_kernel(told, said, stock=stock)
+    message = shortened(failure.message.replace(str(file.absolute()), file.name))
+    logged = _of_log(failure, file, provider)
+    if logged and logged.kernel:
+        return _missing_kernel(logged, message, stock=stock)
     text = text_of_message(failure.message, *TOPICS)
     known, what = TOPICS[text.topic] if text else (FindingKind.CANNOT_RUN, "")
     kind = KINDS.get(failure.kind) or known
     what = what if what and kind is known else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
-    cause = told.why if told else failure.cause
-    remedy = REMEDIES.get(kind, told.remedy if told else failure.remedy)
+    cause = logged.why if logged else failure.cause
+    remedy = REMEDIES.get(kind, logged.remedy if logged else failure.remedy)
     return ProofFinding(
         severity=Severity.ERROR,
         kind=kind,
         what=what + signal,
-        why=f"{cause}: {said}" if cause else said,
+        why=f"{cause}: {message}" if cause else message,
         remedy=failure.remedy if failure.signal == "SIGILL" else remedy.format(provider=provider),
     )
 
 
-def _told(failure: Failure, file: Path, provider: str) -> LogFinding | None:
+def _of_log(failure: Failure, file: Path, provider: str) -> LogFinding | None:
     """What the text says of operators, checked against an empty config so that every kernel is one that is missing."""
     if failure.kind in (FailureKind.CRASH, FailureKind.TIMEOUT):
         return None
@@ -111,7 +111,7 @@ def _needs(file: Path, provider: str) -> Needs:
         return {}
 
 
-def _missing_kernel(told: LogFinding, said: str, *, stock: bool) -> ProofFinding:
+def _missing_kernel(logged: LogFinding, message: str, *, stock: bool) -> ProofFinding:
     remedy = (
         "no config can bring it: ship a release that has the kernel, or export the model with another type or opset"
         if stock
@@ -121,10 +121,10 @@ def _missing_kernel(told: LogFinding, said: str, *, stock: bool) -> ProofFinding
     return ProofFinding(
         severity=Severity.ERROR,
         kind=FindingKind.MISSING_KERNEL,
-        what=f"the library has no kernel for {told.kernel}",
-        why=said,
+        what=f"the library has no kernel for {logged.kernel}",
+        why=message,
         remedy=remedy,
-        config_line=told.kernel_line,
+        config_line=logged.kernel_line,
     )
 
 

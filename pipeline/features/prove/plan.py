@@ -110,14 +110,14 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
 
 def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
     """Every run, the lowest API level first; what several targets have in common is run once."""
-    found: dict[bytes, ProofTrial] = {}
+    trials: dict[bytes, ProofTrial] = {}
     for shipped in wanted:
         for trial in _trials(shipped, order):
             key = msgspec.json.encode((shipped.file, trial.options, trial.api_level), order="sorted")
-            known = found.get(key, trial)
+            known = trials.get(key, trial)
             targets = tuple(dict.fromkeys((*known.targets, shipped.target)))
-            found[key] = replace(known, targets=targets, chosen=known.chosen or trial.chosen)
-    return sorted(found.values(), key=lambda trial: trial.api_level)
+            trials[key] = replace(known, targets=targets, chosen=known.chosen or trial.chosen)
+    return sorted(trials.values(), key=lambda trial: trial.api_level)
 
 
 def _trials(shipped: Shipped, order: ProofOrder) -> Iterator[ProofTrial]:
@@ -158,7 +158,7 @@ def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace
     targets = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in wanted}
     if order.abis:
         return [place for abi in order.abis for place in _places(abi, wanted, frozenset(targets), order)], []
-    there, own = library_abis(order.library), default_abi()
+    there, here = library_abis(order.library), default_abi()
     places: list[ProofPlace] = []
     problems: list[UnavailableError] = []
     notes: list[str] = []
@@ -166,7 +166,7 @@ def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace
         deciding = frozenset(target for target, abis in targets.items() if abi in abis)
         try:
             if abi in there:
-                places += _places(abi, [one for one in wanted if one.target in deciding], deciding, order)
+                places += _places(abi, [trial for trial in wanted if trial.target in deciding], deciding, order)
             else:
                 notes.append(
                     f"{abi} was not run: the library has {', '.join(there) or 'no ABI'}; build it for {abi} too"
@@ -175,16 +175,16 @@ def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace
             problems.append(error)
             notes.append(f"{abi} was not run: {error.reason}; {error.remedy}")
     rest = frozenset(targets).difference(*(place.deciding for place in places))
-    if rest and problems and (order.cpus or own not in there):
+    if rest and problems and (order.cpus or here not in there):
         raise problems[0]
     if rest:
-        notes.append(f"{', '.join(sorted(rest))}: {own} was run instead of its ABIs")
-    if (own not in there or order.cpus) and not rest:
+        notes.append(f"{', '.join(sorted(rest))}: {here} was run instead of its ABIs")
+    if (here not in there or order.cpus) and not rest:
         return places, notes
-    looks = _places(own, wanted, rest.union(*(place.deciding for place in places if place.abi == own)), order)
+    looks = _places(here, wanted, rest.union(*(place.deciding for place in places if place.abi == here)), order)
     if not looks[0].deciding:
-        notes.append(f"{own} was run as a first look: no target ships it, and what fails there is a warning")
-    return [*looks, *(place for place in places if place.abi != own)], notes
+        notes.append(f"{here} was run as a first look: no target ships it, and what fails there is a warning")
+    return [*looks, *(place for place in places if place.abi != here)], notes
 
 
 def library_abis(text: str) -> list[str]:

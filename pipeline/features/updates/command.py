@@ -24,14 +24,14 @@ def delta(old: Path, new: Path, output: Path, outputs: Outputs) -> None:
     """
     from pipeline.features.updates.delta import write_delta
 
-    made = write_delta(old, new, output)
-    size, whole = output.stat().st_size, sum(file.size_bytes for file in made.files)
-    outputs.write_json({"delta": str(output), "size_bytes": size, "bundle_bytes": whole, "files": made.files})
+    delta = write_delta(old, new, output)
+    size, whole = output.stat().st_size, sum(file.size_bytes for file in delta.files)
+    outputs.write_json({"delta": str(output), "size_bytes": size, "bundle_bytes": whole, "files": delta.files})
     if outputs.text:
-        for file in made.files:
+        for file in delta.files:
             if file.how != "kept":
                 click.echo(f"{file.size_bytes:>13,}  {file.how:<6} {file.path}")
-        click.echo(f"delta   {output}: {size:,} bytes for a bundle of {whole:,} (digest {made.new_digest[:16]})")
+        click.echo(f"delta   {output}: {size:,} bytes for a bundle of {whole:,} (digest {delta.new_digest[:16]})")
 
 
 @click.command(cls=Command)

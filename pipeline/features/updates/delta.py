@@ -119,7 +119,7 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         refuse_inside(bundle, output, "--output")
     before, after = verify_bundle(old), verify_bundle(new)
     places = {digest: path for path, digest in _digests(old, before).items()}
-    models = {one.model: one.file for one in before.content.ships}
+    models = {row.model: row.file for row in before.content.ships}
     refuse_unproven(new, after)
     with storage_errors(output), staging_folder(output) as work:
         files: list[DeltaFile] = []
@@ -332,15 +332,15 @@ def _keep(bundle: Path, place: Path) -> None:
 
 def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
     """Every file of a verified bundle to its sha256."""
-    found = {file.path: file.sha256 for file in manifest.files}
-    return found | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
+    digests = {file.path: file.sha256 for file in manifest.files}
+    return digests | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
 
 
 def _base(path: str, after: Manifest, models: Mapping[str, str], old: Path) -> str:
     """The file of the old bundle that is most likely alike: of the same path, else of the same model."""
     if (old / path).is_file():
         return path
-    return next((models[one.model] for one in after.content.ships if one.file == path and one.model in models), "")
+    return next((models[row.model] for row in after.content.ships if row.file == path and row.model in models), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +366,7 @@ def _smallest(zstandard: ModuleType, file: Path, base: Path | None) -> Form:
     content = read_regular(file, LARGEST_FILE)
     usable = base and max(base.stat().st_size, len(content)) <= LARGEST_BASE
     forms = forms_of(zstandard, read_regular(base, LARGEST_BASE) if base and usable else None, content)
-    best = min(forms, key=lambda one: one.size)
+    best = min(forms, key=lambda form: form.size)
     return best if best.size <= WORTH * len(content) else Form("whole", content)
 
 
@@ -377,7 +377,7 @@ def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> lis
     if before is not None:
         forms.append(Form("patch", _patch(zstandard, before, content)))
         if regions := regions_of(before, content):
-            gaps = gaps_of(content, [(one.new, one.length) for one in regions])
+            gaps = gaps_of(content, [(region.new, region.length) for region in regions])
             rest = _patch(zstandard, _between(before, regions), gaps) if gaps else b""
             forms.append(Form("words", alone.compress(words_of(before, content, regions)), regions, rest))
     return forms
@@ -385,7 +385,7 @@ def forms_of(zstandard: ModuleType, before: bytes | None, content: bytes) -> lis
 
 def _between(before: bytes, regions: Sequence[Region]) -> bytes:
     """What is between the regions in the old file: what the new file's is most likely alike."""
-    return gaps_of(before, [(one.old, one.length) for one in regions])
+    return gaps_of(before, [(region.old, region.length) for region in regions])
 
 
 def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
@@ -439,8 +439,10 @@ class _Unpacking:
         elif file.how != "kept":
             write_bytes(target, self._joined(file))
         with _reading(target):
-            made = target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
-        if not made:
+            finished = (
+                target.is_file() and target.stat().st_size == file.size_bytes and sha256_of(target) == file.sha256
+            )
+        if not finished:
             raise ValueError(f"{file.path[:200]} does not become what it should")
 
     def _stream(self, file: DeltaFile, target: Path) -> None:

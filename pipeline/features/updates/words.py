@@ -44,30 +44,35 @@ def regions_of(before: bytes, content: bytes) -> tuple[Region, ...]:
     For other contents of one length that is all of them, and nothing for those of different lengths.
     """
     try:
-        old, new = (_tensors(parse_ort(one, "a model")) for one in (before, content))
+        old, new = (_tensors(parse_ort(data, "a model")) for data in (before, content))
     except ModelError:
         return whole(len(content)) if len(before) == len(content) else ()
-    pairs = [(old[key], one) for key, one in new.items() if key in old and old[key].length == one.length]
-    found = (
-        Region(old=was.offset, new=one.offset, length=one.length, kind=ONNX_KINDS.get(one.data_type, "i1"))
-        for was, one in pairs
+    pairs = [(old[key], tensor) for key, tensor in new.items() if key in old and old[key].length == tensor.length]
+    regions = (
+        Region(old=was.offset, new=tensor.offset, length=tensor.length, kind=ONNX_KINDS.get(tensor.data_type, "i1"))
+        for was, tensor in pairs
     )
-    return tuple(_apart(sorted(found, key=lambda one: one.new)))
+    return tuple(_apart(sorted(regions, key=lambda region: region.new)))
 
 
 def _tensors(model: OrtModel) -> dict[tuple[int, str], Tensor]:
     """The weights by the number of their graph and their name."""
     graphs = enumerate(model.graph.walk())
-    return {(place, one.name): one for place, graph in graphs for one in graph.initializers.values() if one.length}
+    return {
+        (place, tensor.name): tensor
+        for place, graph in graphs
+        for tensor in graph.initializers.values()
+        if tensor.length
+    }
 
 
 def _apart(regions: Iterable[Region]) -> Iterator[Region]:
     """Those that do not reach into the one before."""
     end = 0
-    for one in regions:
-        if one.new >= end and one.length % int(one.kind[1]) == 0:
-            yield one
-            end = one.new + one.length
+    for region in regions:
+        if region.new >= end and region.length % int(region.kind[1]) == 0:
+            yield region
+            end = region.new + region.length
 
 
 def gaps_of(content: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
@@ -82,22 +87,27 @@ def gaps_of(content: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
 def filled(size: int, regions: Sequence[Region], inside: Sequence[bytes], gaps: bytes) -> bytes:
     """A file of `size` bytes made of what is inside its regions and what is between them."""
     parts, at, used = [], 0, 0
-    for one, content in zip(regions, inside, strict=True):
-        parts += [gaps[used : used + one.new - at], content]
-        used, at = used + one.new - at, one.new + one.length
-    made = b"".join([*parts, gaps[used:]])
-    if len(made) != size:
+    for region, content in zip(regions, inside, strict=True):
+        parts += [gaps[used : used + region.new - at], content]
+        used, at = used + region.new - at, region.new + region.length
+    whole = b"".join([*parts, gaps[used:]])
+    if len(whole) != size:
         raise ValueError("its regions and what is between them do not make the file")
-    return made
+    return whole
 
 
 def refuse_outside(regions: Sequence[Region], old: int, new: int) -> None:
     """Raise ValueError for regions that overlap, are out of order or leave files of these sizes."""
     at = 0
-    for one in regions:
-        if one.new < at or min(one.old, one.length) < 0 or one.new + one.length > new or one.old + one.length > old:
+    for region in regions:
+        if (
+            region.new < at
+            or min(region.old, region.length) < 0
+            or region.new + region.length > new
+            or region.old + region.length > old
+        ):
             raise ValueError("a region of weights lies outside of its file")
-        at = one.new + one.length
+        at = region.new + region.length
 
 
 def words_of(before: bytes, content: bytes, regions: Sequence[Region]) -> bytes:
@@ -107,10 +117,10 @@ def words_of(before: bytes, content: bytes, regions: Sequence[Region]) -> bytes:
     first, then the next; a rest of less than a number as it is.
     """
     parts = []
-    for kind in dict.fromkeys(one.kind for one in regions):
-        own = [one for one in regions if one.kind == kind]
-        was = b"".join(before[one.old : one.old + one.length] for one in own)
-        now = b"".join(content[one.new : one.new + one.length] for one in own)
+    for kind in dict.fromkeys(region.kind for region in regions):
+        of_kind = [region for region in regions if region.kind == kind]
+        was = b"".join(before[region.old : region.old + region.length] for region in of_kind)
+        now = b"".join(content[region.new : region.new + region.length] for region in of_kind)
         width = int(kind[1])
         steps = (_ordered(now, kind) - _ordered(was, kind)).view(f"i{width}")
         unsigned = ((steps << 1) ^ (steps >> (8 * width - 1))).view(f"u{width}")
@@ -122,21 +132,21 @@ def words_of(before: bytes, content: bytes, regions: Sequence[Region]) -> bytes:
 def from_words(before: bytes, words: bytes, regions: Sequence[Region]) -> list[bytes]:
     """What is inside each region, of what `words_of` made."""
     totals = Counter[Kind]()
-    for one in regions:
-        totals[one.kind] += one.length
+    for region in regions:
+        totals[region.kind] += region.length
     if len(words) != totals.total():
         raise ValueError("the words have another length than their regions")
     streams: dict[Kind, bytes] = {}
     at = 0
     for kind, total in totals.items():
-        was = b"".join(before[one.old : one.old + one.length] for one in regions if one.kind == kind)
+        was = b"".join(before[region.old : region.old + region.length] for region in regions if region.kind == kind)
         streams[kind] = _added(was, words[at : at + total], kind)
         at += total
     inside: list[bytes] = []
     used = Counter[Kind]()
-    for one in regions:
-        inside.append(streams[one.kind][used[one.kind] : used[one.kind] + one.length])
-        used[one.kind] += one.length
+    for region in regions:
+        inside.append(streams[region.kind][used[region.kind] : used[region.kind] + region.length])
+        used[region.kind] += region.length
     return inside
 
 

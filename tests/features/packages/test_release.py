@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.features import OFFERS
 from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE
 from tests.command import Done, ort_mobile
 from tests.features.android.samples import needs_java
@@ -52,6 +53,14 @@ def release(place: Path, *words: str, gates: str = "", **parts: str) -> Done:
     empty = dict.fromkeys(("top", "model", "target", "variants", "release"), "")
     (place / "demo.toml").write_text(CONFIG.format(gates=gates, **{**empty, **parts}))
     return ort_mobile("release", "demo.toml", "--convert-only", "--output", "out", *words, cwd=place)
+
+
+def test_a_table_whose_feature_is_not_there_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OFFERS, "release.packages", ("apple.package:package",))
+    refused = release(place, release='[release.android]\ngroup = "com.example"')
+    assert refused.code == 2, refused.err
+    assert "[release.android] cannot be released" in refused.err
+    assert "remedy: take [release.android] out of the config" in refused.err
 
 
 BUDGET = {"release": "[build]\nmax_library_bytes = { arm64-v8a = 100 }"}
