@@ -3,7 +3,6 @@
 python docs/make_reference.py [--check]
 """
 
-import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,8 @@ from device_runner.spec import RunSpec
 from pipeline.cli.help import TOPICS
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.cli.transform import option_lines
-from pipeline.config import TABLES, Table, config_schema, key_texts, null_last
+from pipeline.config import TABLES, Table, config_schema, key_texts
+from pipeline.core.documents import document_schema
 from pipeline.core.errors import ExitCode
 from pipeline.features.doctor.diagnosis import DoctorReport
 from pipeline.features.pairs.comparison import SideComparison
@@ -138,14 +138,9 @@ def passes_page() -> str:
     return "".join(parts).rstrip("\n") + "\n"
 
 
-def document_schema(kind: type[msgspec.Struct], description: str) -> str:
+def schema_page(kind: type[msgspec.Struct], description: str) -> str:
     """The JSON schema of one document, from its type."""
-    made = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
-    # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
-    for definition in made["$defs"].values():
-        definition["description"] = inspect.cleandoc(definition.get("description", ""))
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": kind.__name__}
-    return json.dumps({**head, "description": description, **null_last(made)}, indent=2) + "\n"
+    return json.dumps(document_schema(kind, kind.__name__, description), indent=2) + "\n"
 
 
 def pages() -> dict[Path, str]:
@@ -157,16 +152,12 @@ def pages() -> dict[Path, str]:
         DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
         DOCS / "tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
-        DOCS / "run-spec.schema.json": document_schema(RunSpec, "Everything that one measured run needs."),
-        DOCS / "run-result.schema.json": document_schema(
-            RunResult, "Everything that one run gave. Times in nanoseconds."
-        ),
-        DOCS / "doctor.schema.json": document_schema(DoctorReport, "What `ort-mobile doctor --json` writes."),
-        DOCS / "comparison.schema.json": document_schema(SideComparison, "What `ort-mobile compare --json` writes."),
-        DOCS / "gate.schema.json": document_schema(GateReport, "What `ort-mobile gate --json` writes."),
-        DOCS / "bisection.schema.json": document_schema(
-            BisectionReport, "What `ort-mobile gate --bisect --json` writes."
-        ),
+        DOCS / "run-spec.schema.json": schema_page(RunSpec, "Everything that one measured run needs."),
+        DOCS / "run-result.schema.json": schema_page(RunResult, "Everything that one run gave. Times in nanoseconds."),
+        DOCS / "doctor.schema.json": schema_page(DoctorReport, "What `ort-mobile doctor --json` writes."),
+        DOCS / "comparison.schema.json": schema_page(SideComparison, "What `ort-mobile compare --json` writes."),
+        DOCS / "gate.schema.json": schema_page(GateReport, "What `ort-mobile gate --json` writes."),
+        DOCS / "bisection.schema.json": schema_page(BisectionReport, "What `ort-mobile gate --bisect --json` writes."),
     }
 
 

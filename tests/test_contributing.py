@@ -139,7 +139,7 @@ def test_the_example_of_a_column_works(copy: Path) -> None:
     (column,) = blocks("Add a column to the report")
     edit(
         copy / "pipeline/report/layout.py",
-        ")  # fmt: skip\n\n\n@dataclass(frozen=True, slots=True, kw_only=True)\nclass Results",
+        ")  # fmt: skip\n\n\ndef results",
         column,
     )
     script = """

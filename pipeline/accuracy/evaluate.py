@@ -48,12 +48,6 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     work_folder: str = ""
 
 
-class SharedSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """A warning about samples that are in both data sets of a request; None where there are none."""
-
-    finding: Finding | None = None
-
-
 def measure_accuracy(
     requests: Sequence[AccuracyRequest], progress: Progress
 ) -> list[TaskOutcome[AccuracyRequest, AccuracyResult]]:
@@ -61,7 +55,7 @@ def measure_accuracy(
 
     Two data sets are searched for samples in common once, however many models are measured on them.
     """
-    found = {}
+    outcomes = {}
     with scratch_folder() as work, progress.stage("accuracy", len(requests)) as stage:
         shared = _shared_samples(requests, work)
         tasks = [
@@ -74,14 +68,14 @@ def measure_accuracy(
             for request in requests
         ]
         places = {id(task): place for place, task in enumerate(tasks)}  # two requests may be equal
-        limit = time_limit(size for one in requests for size in (_size(one.model), _size(one.reference.path)))
+        limit = time_limit(_size(path) for request in requests for path in (request.model, request.reference.path))
         for outcome in run_tasks(
             evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
         ):
             value = outcome.value and _with_finding(outcome.value, shared.get(_data_key(outcome.task.request)))
-            found[places[id(outcome.task)]] = dataclasses.replace(outcome, value=value)
+            outcomes[places[id(outcome.task)]] = dataclasses.replace(outcome, value=value)
             stage.done()
-    return [found[place] for place in range(len(tasks))]
+    return [outcomes[place] for place in range(len(tasks))]
 
 
 def _data_key(request: AccuracyRequest) -> bytes:
@@ -96,19 +90,16 @@ def _shared_samples(requests: Sequence[AccuracyRequest], work: Path) -> dict[byt
         Task(label=request.model, request=msgspec.structs.replace(request, work_folder=str(work)))
         for request in distinct.values()
     ]
-    outcomes = run_tasks(shared_samples, SharedSamples, tasks, timeout_seconds=TIMEOUT_SECONDS)
-    return {
-        _data_key(outcome.task.request): outcome.value.finding
-        for outcome in outcomes
-        if outcome.value and outcome.value.finding
-    }
+    outcomes = run_tasks(shared_samples, tuple[Finding, ...], tasks, timeout_seconds=TIMEOUT_SECONDS)
+    return {_data_key(outcome.task.request): finding for outcome in outcomes for finding in outcome.value or ()}
 
 
-def shared_samples(request: AccuracyRequest) -> SharedSamples:
-    """Compare both data sets of a request by content; errors as `samples` raises them."""
+def shared_samples(request: AccuracyRequest) -> tuple[Finding, ...]:
+    """A warning where a sample is in both data sets of a request; errors as `samples` raises them."""
     loaded = load_model(request.reference, Path(request.work_folder))
     takes = own_inputs(prepare_model(loaded, request.dimensions).proto)
-    return SharedSamples(finding=overlap(request.calibration, request.data, takes) if request.calibration else None)
+    finding = overlap(request.calibration, request.data, takes) if request.calibration else None
+    return (finding,) if finding else ()
 
 
 def _with_finding(result: AccuracyResult, finding: Finding | None) -> AccuracyResult:
@@ -129,9 +120,9 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     original = prepare_model(loaded, request.dimensions)
     takes = own_inputs(original.proto)
     ours = _open(request)
-    theirs = open_session(original, optimized=True)
-    _check_interface(ours, theirs, request.model)
-    result = score(_answers(request, takes, ours, theirs), request.model, request.accuracy, request.data.source)
+    reference = open_session(original, optimized=True)
+    _check_interface(ours, reference, request.model)
+    result = score(_answers(request, takes, ours, reference), request.model, request.accuracy, request.data.source)
     return _with_finding(result, saturation_finding(file) if saturates_here(file := Path(request.model)) else None)
 
 
@@ -149,26 +140,26 @@ def _open(request: AccuracyRequest) -> Any:
         ) from error  # fmt: skip
 
 
-def _check_interface(ours: Any, theirs: Any, where: str) -> None:
+def _check_interface(ours: Any, reference: Any, where: str) -> None:
     """ModelError unless the model takes and gives what its original does, by name."""
     for kind, mine, wanted in (
-        ("inputs", ours.get_inputs(), theirs.get_inputs()),
-        ("outputs", ours.get_outputs(), theirs.get_outputs()),
+        ("inputs", ours.get_inputs(), reference.get_inputs()),
+        ("outputs", ours.get_outputs(), reference.get_outputs()),
     ):
-        lacking = {one.name for one in wanted} ^ {one.name for one in mine}
-        if lacking and (kind == "inputs" or {one.name for one in wanted} & lacking):
+        lacking = {value.name for value in wanted} ^ {value.name for value in mine}
+        if lacking and (kind == "inputs" or {value.name for value in wanted} & lacking):
             raise ModelError(
                 f"the model has other {kind} than its original", where=where,
-                why=f"{', '.join(one.name for one in mine)} instead of {', '.join(one.name for one in wanted)}",
+                why=f"{', '.join(value.name for value in mine)} instead of {', '.join(value.name for value in wanted)}",
                 remedy="name the model that it was made from (--reference)",
             )  # fmt: skip
 
 
-def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, theirs: Any) -> Iterator[Answer]:
+def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, reference: Any) -> Iterator[Answer]:
     convert = _conversion(ours, takes, request.model)
     for sample in samples(request.data, takes):
         still_at_work()
-        expected = run_session(theirs, sample.inputs, request.reference.name)
+        expected = run_session(reference, sample.inputs, request.reference.name)
         yield Answer(
             sample=sample.name,
             outputs=_run(ours, convert(sample.inputs), f"{request.model}, {sample.name}"),

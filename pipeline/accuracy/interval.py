@@ -106,8 +106,8 @@ def paired_samples_needed(lost: int, gained: int, count: int, max_drop: float) -
 
     def tells(samples: int) -> bool:
         factor = samples / count
-        found = paired_interval(lost * factor, gained * factor, samples)
-        return verdict_of(found, max_drop) is not DropVerdict.CANNOT_TELL
+        interval = paired_interval(lost * factor, gained * factor, samples)
+        return verdict_of(interval, max_drop) is not DropVerdict.CANNOT_TELL
 
     enough = count
     while not tells(enough):

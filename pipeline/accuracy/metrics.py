@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from device_runner.reading import read_regular
-from pipeline.accuracy.detection import average_precision, match_boxes, packed_matches
 from pipeline.accuracy.interval import RESAMPLES
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import is_function
@@ -170,23 +169,23 @@ def _regions(outputs: Outputs, label: Any) -> Counts:
     array = array[0] if array.ndim in (3, 4) and array.shape[0] == 1 else array
     wanted = np.asarray(label)
     classes = len(array) if array.ndim == 3 else 0
-    found = array.argmax(axis=0) if array.ndim == 3 else array
-    if found.shape != wanted.shape or wanted.dtype.kind not in "iub":
+    given = array.argmax(axis=0) if array.ndim == 3 else array
+    if given.shape != wanted.shape or wanted.dtype.kind not in "iub":
         raise ConfigError(
             "the label is no map of classes for this output", where="labels",
-            why=f"it is {wanted.dtype} {list(wanted.shape)}, the output gives {list(found.shape)}",
+            why=f"it is {wanted.dtype} {list(wanted.shape)}, the output gives {list(given.shape)}",
             remedy="give an array of class numbers [H, W] (`label` in .npz files, or a function)",
         )  # fmt: skip
     known = wanted != IGNORED
-    found, wanted = found[known].astype(np.int64), wanted[known].astype(np.int64)
+    given, wanted = given[known].astype(np.int64), wanted[known].astype(np.int64)
     if wanted.size and not 0 <= wanted.min() <= wanted.max() < (classes or IGNORED):
         raise ConfigError(
             f"the label has classes from {wanted.min()} to {wanted.max()}", where="labels",
             why=f"the output has {classes or IGNORED} classes, from 0; {IGNORED} marks pixels without one",
             remedy="give the numbers of the classes",
         )  # fmt: skip
-    both = np.bincount(wanted[found == wanted], minlength=classes or IGNORED)
-    either = np.bincount(wanted, minlength=len(both)) + np.bincount(found, minlength=len(both))[: len(both)] - both
+    both = np.bincount(wanted[given == wanted], minlength=classes or IGNORED)
+    either = np.bincount(wanted, minlength=len(both)) + np.bincount(given, minlength=len(both))[: len(both)] - both
     return np.stack([both, either])
 
 
@@ -204,8 +203,8 @@ def _text_errors(by_words: bool, vocabulary: Sequence[str], outputs: Outputs, la
     except ImportError as error:
         raise missing_extra("metrics", "jiwer", "accuracy.metric: wer and cer", error) from error
     count = jiwer.process_words if by_words else jiwer.process_characters
-    found = count(str(np.asarray(label).reshape(-1)[0]), decoded(_the_output(outputs), vocabulary))
-    return found.substitutions + found.deletions + found.insertions, found.hits + found.substitutions + found.deletions
+    edits = count(str(np.asarray(label).reshape(-1)[0]), decoded(_the_output(outputs), vocabulary))
+    return edits.substitutions + edits.deletions + edits.insertions, edits.hits + edits.substitutions + edits.deletions
 
 
 def decoded(array: npt.NDArray[Any], vocabulary: Sequence[str]) -> str:
@@ -242,14 +241,14 @@ def _powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
     """What the measures of error are made of, for one output: product, squares of both, of their difference, its
     largest, least and largest of the original, and how many elements. A NaN stays one.
     """
-    ours, theirs = _the_output(outputs).astype(np.float64).ravel(), _the_output(expected).astype(np.float64).ravel()
-    if ours.shape != theirs.shape or not ours.size:
+    ours, reference = _the_output(outputs).astype(np.float64).ravel(), _the_output(expected).astype(np.float64).ravel()
+    if ours.shape != reference.shape or not ours.size:
         return (np.nan,) * 8
     with np.errstate(invalid="ignore", over="ignore"):
-        error = ours - theirs
+        error = ours - reference
         return (
-            float(ours @ theirs), float(ours @ ours), float(theirs @ theirs), float(error @ error),
-            float(np.abs(error).max()), float(theirs.min()), float(theirs.max()), float(ours.size),
+            float(ours @ reference), float(ours @ ours), float(reference @ reference), float(error @ error),
+            float(np.abs(error).max()), float(reference.min()), float(reference.max()), float(ours.size),
         )  # fmt: skip
 
 
@@ -287,6 +286,137 @@ def _labelled(name: MetricName, measure: Callable[[Outputs, Any], Any], value: C
 
 def _compared(name: MetricName, value: Callable[[Any, Counts], float], **rest: Any) -> Metric:
     return Metric(name=name.value, needs=Needs.REFERENCE, measure=rest.pop("measure", _powers), value=value, **rest)
+
+
+# ---- Mean average precision of detections, by COCO's rules: boxes are matched by overlap in order of their scores.
+# The definition is that of pycocotools' COCOeval for boxes (IoU 0.50 to 0.95 in steps of 0.05, 101 recall levels, at
+# most 100 detections a sample, all areas, no crowds); tests compare with it. Matching is done once for each sample, so
+# that a bootstrap only counts again.
+
+OVERLAPS: Floats = np.linspace(0.5, 0.95, 10)
+RECALLS: Floats = np.linspace(0, 1, 101)
+MOST_DETECTIONS = 100
+PARTS = (("boxes",), ("scores",), ("classes", "labels"))
+"""What three outputs must have in their names, one of these words each."""
+
+
+class BoxMatches(NamedTuple):
+    """One sample: the class, score and hits [overlaps] of each detection, and the classes of its labels."""
+
+    classes: npt.NDArray[np.int64]
+    scores: Floats
+    hits: npt.NDArray[np.bool_]
+    labels: npt.NDArray[np.int64]
+
+
+class ClassMatches(NamedTuple):
+    """One class over all samples: its detections by falling score, with the sample of each, and those of its labels."""
+
+    sample: npt.NDArray[np.int64]
+    hits: Floats
+    label_sample: npt.NDArray[np.int64]
+
+
+def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatches:
+    """Detections of one sample, each with whether it is right at each overlap.
+
+    The label is [N, 5]: class, x1, y1, x2, y2. ConfigError for another, and for outputs that are no detections.
+    """
+    wanted = np.asarray(label, np.float64) if np.size(label) else np.zeros((0, 5))
+    if wanted.ndim != 2 or wanted.shape[1] != 5:
+        raise ConfigError(
+            "the label has no boxes", where="labels", why=f"its shape is {list(wanted.shape)}",
+            remedy="give an array [N, 5] of class, x1, y1, x2, y2 (`label` in .npz files, or a function)",
+        )  # fmt: skip
+    detections = _detections(outputs)
+    detections = detections[np.argsort(-detections[:, 4], kind="stable")]
+    best = [detections[detections[:, 5] == number][:MOST_DETECTIONS] for number in np.unique(detections[:, 5])]
+    kept = np.concatenate([*best, np.zeros((0, 6))])
+    hits = np.zeros((len(kept), len(OVERLAPS)), bool)
+    for number in np.unique(kept[:, 5]):
+        of_class, labels_of_class = kept[:, 5] == number, wanted[:, 0] == number
+        hits[of_class] = _matched(overlap_of(kept[of_class, :4], wanted[labels_of_class, 1:]))
+    return BoxMatches(kept[:, 5].astype(np.int64), kept[:, 4], hits, wanted[:, 0].astype(np.int64))
+
+
+def _detections(outputs: Mapping[str, npt.NDArray[Any]]) -> Floats:
+    """Rows x1, y1, x2, y2, score, class: one output of such rows, or three by their names."""
+    for array in outputs.values():
+        if array.ndim >= 2 and array.shape[-1] == 6:
+            return array.reshape(-1, 6).astype(np.float64)
+    parts = [
+        next((array for name, array in outputs.items() if any(word in name.lower() for word in words)), None)
+        for words in PARTS
+    ]
+    if any(part is None for part in parts):
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
+        raise ConfigError(
+            "the outputs are no detections", where="accuracy.metric", why=f"they are {shapes}",
+            remedy="needed: one [1, N, 6] of x1, y1, x2, y2, score, class, or three with boxes, scores and classes in "
+            "their names; give the metric as module:function for other outputs",
+        )  # fmt: skip
+    boxes, scores, classes = (np.asarray(part, np.float64) for part in parts)
+    return np.column_stack([boxes.reshape(-1, 4), scores.reshape(-1), classes.reshape(-1)])
+
+
+def overlap_of(boxes: Floats, others: Floats) -> Floats:
+    """Intersection over union of each box with each other one; boxes are x1, y1, x2, y2."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    both = np.prod(np.clip(high - low, 0, None), axis=2)
+    areas, other_areas = (np.prod(array[:, 2:] - array[:, :2], axis=1) for array in (boxes, others))
+    either = areas[:, None] + other_areas[None] - both
+    overlaps: Floats = np.divide(both, either, out=np.zeros_like(both), where=either > 0)
+    return overlaps
+
+
+def _matched(overlaps: Floats) -> npt.NDArray[np.bool_]:
+    """For each detection (rows, best first) and each threshold: whether it gets a label that no better one has."""
+    hits = np.zeros((len(overlaps), len(OVERLAPS)), bool)
+    for place, threshold in enumerate(OVERLAPS):
+        free = np.ones(overlaps.shape[1], bool)
+        for row, values in enumerate(overlaps):
+            candidates = np.where(free & (values >= min(threshold, 1 - 1e-10)), values, -1.0)
+            if candidates.size and candidates.max() >= 0:
+                best = len(candidates) - 1 - int(candidates[::-1].argmax())  # of equal ones COCOeval takes the last
+                free[best], hits[row, place] = False, True
+    return hits
+
+
+def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
+    """All samples by the classes that labels have, best detections first."""
+    counts = [len(matches.scores) for matches in samples]
+    order = np.argsort(-np.concatenate([matches.scores for matches in samples]), kind="stable")
+    sample = np.repeat(np.arange(len(samples)), counts)[order]
+    classes = np.concatenate([matches.classes for matches in samples])[order]
+    hits = np.concatenate([matches.hits for matches in samples])[order].astype(np.float64)
+    label_sample = np.repeat(np.arange(len(samples)), [len(matches.labels) for matches in samples])
+    label_classes = np.concatenate([matches.labels for matches in samples])
+    return tuple(
+        ClassMatches(sample[classes == number], hits[classes == number], label_sample[label_classes == number])
+        for number in np.unique(label_classes)
+    )
+
+
+def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.int64]) -> float:
+    """Mean of average precision over overlaps and the classes that labels have; each sample counts by its weight."""
+    wanted = [float(weights[matches.label_sample].sum()) for matches in classes]
+    precisions = [_precision(matches, weights, count) for matches, count in zip(classes, wanted, strict=True) if count]
+    return float(np.mean(precisions)) if precisions else 0.0
+
+
+def _precision(matches: ClassMatches, weights: npt.NDArray[np.int64], wanted: float) -> float:
+    """Mean over overlaps and recall levels of the best precision at that recall or a higher one, for one class."""
+    drawn = weights[matches.sample]
+    drawn, hits = drawn[drawn > 0], matches.hits[drawn > 0]
+    right = np.cumsum(hits * drawn[:, None], axis=0)
+    precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
+    recall = right / wanted
+    total = 0.0
+    for place in range(len(OVERLAPS)):
+        at = np.searchsorted(recall[:, place], RECALLS, side="left")
+        total += float(precision[at[at < len(precision)], place].sum()) / len(RECALLS)
+    return total / len(OVERLAPS)
 
 
 METRICS: dict[MetricName, Metric] = {

@@ -56,7 +56,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
     """
     metric: Metric | None = None
     ours: list[Any] = []
-    theirs: list[Any] = []
+    references: list[Any] = []
     drifts: dict[str, tuple[list[Any], list[Any]]] = {}
     labelled, not_finite = False, 0
     for answer in answers:
@@ -65,7 +65,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
             metric = _suited(config, answer, labelled=labelled)
         ours.append(_measured(metric, config, answer, answer.outputs))
         if metric.needs is Needs.LABELS:
-            theirs.append(_measured(metric, config, answer, answer.expected))
+            references.append(_measured(metric, config, answer, answer.expected))
         not_finite += any(_lost(expected, answer.outputs.get(name)) for name, expected in answer.expected.items())
         _add_drifts(drifts, answer)
     if metric is None:
@@ -86,7 +86,7 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
     )
     judged = [drifts[name][0] for name in _chosen(metric, config, answer.expected) if name in drifts]
     sound = not judged or any(np.isfinite(np.asarray(powers)[:, 2]).any() for powers in judged)
-    return _with_drop(result, metric, ours, theirs, sound=sound)
+    return _with_drop(result, metric, ours, references, sound=sound)
 
 
 def _suited(config: AccuracyConfig, answer: Answer, *, labelled: bool) -> Metric:
@@ -148,8 +148,10 @@ def _add_drifts(drifts: dict[str, tuple[list[Any], list[Any]]], answer: Answer) 
 def _not_finite(name: str, powers: list[Any]) -> Finding:
     """A warning about NaN and infinity, or outputs of another shape: no measure of error holds there."""
     rows = np.asarray(powers)
-    theirs = int((~np.isfinite(rows[:, 2])).sum())
-    whose, count = ("the original's", theirs) if theirs else ("the", int((~np.isfinite(rows)).any(axis=1).sum()))
+    of_original = int((~np.isfinite(rows[:, 2])).sum())
+    whose, count = (
+        ("the original's", of_original) if of_original else ("the", int((~np.isfinite(rows)).any(axis=1).sum()))
+    )
     return Finding(
         severity=Severity.WARNING,
         what=f"{whose} output {name!r} has NaN or infinity, or another shape, on {count} of {len(rows)} samples",
@@ -174,7 +176,7 @@ def _drift(name: str, powers: list[Any], same: list[Any]) -> OutputDrift:
 
 
 def _with_drop(
-    result: AccuracyResult, metric: Metric, ours: list[Any], theirs: list[Any], *, sound: bool
+    result: AccuracyResult, metric: Metric, ours: list[Any], references: list[Any], *, sound: bool
 ) -> AccuracyResult:
     """The result with the drop from the original, its interval, and the verdict on a budget.
 
@@ -184,7 +186,7 @@ def _with_drop(
     if result.value is None or not metric.share:
         return result if result.max_drop is None else msgspec.structs.replace(result, verdict=DropVerdict.CANNOT_TELL)
     count, better = result.samples, metric.higher_is_better
-    mine, original = metric.pack(ours), metric.pack(theirs) if theirs else None
+    mine, original = metric.pack(ours), metric.pack(references) if references else None
 
     def reference(weights: Any) -> float:
         return float(metric.perfect or 0) if original is None else metric.value(original, weights)
@@ -211,7 +213,7 @@ def _with_drop(
         drop=drop(every),
         drop_low=interval.low if interval else None,
         drop_high=interval.high if interval else None,
-        p_value=mcnemar(lost, gained) if metric.paired and theirs else None,
+        p_value=mcnemar(lost, gained) if metric.paired and references else None,
     )
     return _judged(result, interval, (lost, gained) if metric.paired and sound else None)
 
@@ -231,20 +233,20 @@ def _judged(result: AccuracyResult, interval: DropInterval | None, pairs: tuple[
 def measure_outputs(request: OutputsRequest) -> AccuracyResult:
     """The same metric on outputs that a device computed; ModelError for tensors that have other samples than these."""
     ours = {tensor.name: read_tensor(tensor) for tensor in request.outputs}
-    theirs = {tensor.name: read_tensor(tensor) for tensor in request.expected}
-    counts = {len(array) for array in (*ours.values(), *theirs.values())}
+    expected = {tensor.name: read_tensor(tensor) for tensor in request.expected}
+    counts = {len(array) for array in (*ours.values(), *expected.values())}
     counts |= {len(request.labels)} if request.labels else set()
-    if set(theirs) - set(ours) or len(counts) != 1:
+    if set(expected) - set(ours) or len(counts) != 1:
         raise ModelError(
             "the device's outputs are not those of the original", where=request.model,
-            why=f"outputs {', '.join(ours)} instead of {', '.join(theirs)}, samples and labels {sorted(counts)}",
+            why=f"outputs {', '.join(ours)} instead of {', '.join(expected)}, samples and labels {sorted(counts)}",
             remedy="run the labelled samples on the device again",
         )  # fmt: skip
     answers = (
         Answer(
             sample=f"sample {number}",
             outputs={name: array[number] for name, array in ours.items()},
-            expected={name: array[number] for name, array in theirs.items()},
+            expected={name: array[number] for name, array in expected.items()},
             label=request.labels[number] if request.labels else None,
         )
         for number in range(counts.pop())

@@ -19,7 +19,7 @@ from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import GuessRequest, InputsChecked, check_inputs
+from pipeline.dataset.guess import GuessRequest, check_inputs
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
 
 LEAN = {
@@ -144,7 +144,7 @@ def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
             needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
             tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed))
     limit = time_limit(subject.model.size_bytes for subject in subjects)
-    for outcome in run_tasks(check_inputs, InputsChecked, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+    for outcome in run_tasks(check_inputs, int, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
         if isinstance(outcome.error, ConfigError | MissingError):
             raise outcome.error
 

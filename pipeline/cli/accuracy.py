@@ -94,8 +94,8 @@ def _entry(outcome: "TaskOutcome[AccuracyRequest, AccuracyResult]") -> dict[str,
 
     if outcome.error:
         return {"model": outcome.task.request.model, "error": str(outcome.error), "remedy": outcome.error.remedy}
-    found: dict[str, Any] = msgspec.to_builtins(outcome.value)
-    return found
+    entry: dict[str, Any] = msgspec.to_builtins(outcome.value)
+    return entry
 
 
 def _end(outcomes: "list[TaskOutcome[AccuracyRequest, AccuracyResult]]") -> int:

@@ -80,8 +80,8 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
     from pipeline.ort_build.doctor import examine, require
 
     if chosen["config"] is None and chosen["target"] is None:
-        found = [_requests(**{**chosen, "target": name}) for name in ("android-arm64-v8a", _this_computer())]
-        requests, tree = tuple(request for each, _ in found for request in each), found[0][1]
+        pairs = [_requests(**{**chosen, "target": name}) for name in ("android-arm64-v8a", _this_computer())]
+        requests, tree = tuple(request for each, _ in pairs for request in each), pairs[0][1]
     else:
         requests, tree = _requests(**chosen)
     checks = {check: None for request in requests for check in examine(request, tree, Path.cwd())}
@@ -106,16 +106,16 @@ def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs
     place = cache or default_cache()
     for request in requests:
         _preflight(request, tree, place)
-    made: list[Built] = []
+    builds: list[Built] = []
     if tree and not dry_run:
         for request in requests:
             before = newest_build(request.target.name, request.release, request.campaign, place)
-            made.append(_run(request, tree, place))
-            _copy_built(made[-1], request, output)
+            builds.append(_run(request, tree, place))
+            _copy_built(builds[-1], request, output)
             if outputs.text:
-                _show_built(made[-1], sizes_of_record(before) if before else {})
-            _check_sizes(made[-1], request)
-    outputs.write_json({"builds": made})
+                _show_built(builds[-1], sizes_of_record(before) if before else {})
+            _check_sizes(builds[-1], request)
+    outputs.write_json({"builds": builds})
 
 
 @build.command()
@@ -289,15 +289,15 @@ def _show_plan(plan: "BuildPlan") -> None:
         click.echo(f"  note  {note.text} ({note.source})")
 
 
-def _refuse(found: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
+def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
     from pipeline.ort_build.lint import tree_options, unaccepted
 
-    if found:
+    if errors:
         raise CheckFailed(
-            f"this cannot be built: {'; '.join(finding.what for finding in found)}",
-            remedy="; ".join(dict.fromkeys(finding.remedy for finding in found)),
+            f"this cannot be built: {'; '.join(finding.what for finding in errors)}",
+            remedy="; ".join(dict.fromkeys(finding.remedy for finding in errors)),
         )
     options = tree_options(Path(tree.path)) if tree else {}
     refused = [complaint for each in plans for complaint in (unaccepted(each, options) if options else ())]

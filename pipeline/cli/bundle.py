@@ -89,8 +89,8 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
         )
     proofs = read_manifest(folder / "bundle").proofs
     if outputs.json_to:
-        made = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
-        outputs.write_json({**made, "ships": content.ships, "proofs": proofs})
+        document = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
+        outputs.write_json({**document, "ships": content.ships, "proofs": proofs})
     if outputs.text:
         _show(content, folder)
         for proof in proofs:

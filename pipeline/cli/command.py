@@ -217,7 +217,8 @@ class Command(click.Command):
         for param in self.params:  # every bound of a range lets it pass
             value = ctx.params.get(param.name or "")
             if any(
-                isinstance(one, float) and math.isnan(one) for one in (value if isinstance(value, tuple) else (value,))
+                isinstance(number, float) and math.isnan(number)
+                for number in (value if isinstance(value, tuple) else (value,))
             ):
                 raise click.BadParameter("nan is not a number", ctx, param)
         return left

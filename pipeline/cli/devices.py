@@ -33,20 +33,20 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
     from device_runner.device import Readiness, open_device
 
     connected, no_server = _connected(selector)
-    found = _matching(connected, selector)
+    matching = _matching(connected, selector)
     here = [open_device("local").facts()] if selector == "*" else []
-    outputs.write_json({"devices": [*here, *found]})
+    outputs.write_json({"devices": [*here, *matching]})
     shown = Outputs("-" if profile_to == "-" else outputs.json_to)
-    if shown.text and (here or found):
+    if shown.text and (here or matching):
         from pipeline.report.show import show
         from pipeline.report.terminal import device_listing
 
-        show([device_listing([*here, *found])])
-    if not found:
+        show([device_listing([*here, *matching])])
+    if not matching:
         _explain_none(selector, connected, no_server)
-    ready = [facts for facts in (*here, *found) if facts.readiness is Readiness.READY]
-    if found and not ready:
-        shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in found)
+    ready = [facts for facts in (*here, *matching) if facts.readiness is Readiness.READY]
+    if matching and not ready:
+        shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in matching)
     if profile_to:
         _write_profile([facts for facts in ready if facts not in here], profile_to)
     ctx.exit(0 if ready else 3)

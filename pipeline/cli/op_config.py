@@ -12,6 +12,7 @@ from device_runner.providers import CPU, PROVIDERS
 from pipeline.cli.command import Group
 from pipeline.cli.outputs import Outputs, json_option
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError
+from pipeline.core.groups import counted
 
 if TYPE_CHECKING:
     from pipeline.required_ops.proof import LogFinding, Missing, OperatorUse
@@ -65,12 +66,12 @@ def create(
     """Create the smallest config whose build runs every ARTIFACT, and check it before it is written."""
     from pipeline.required_ops import covers, from_needs, parse, union_of
 
-    found = _needs(artifacts, providers, extended=extended)
-    required = union_of(from_needs(artifact.needs, types=types) for artifact in found)
+    needs = _needs(artifacts, providers, extended=extended)
+    required = union_of(from_needs(artifact.needs, types=types) for artifact in needs)
     if globally_allowed_types is not None:
         allowed = parse(f"!globally_allowed_types;{globally_allowed_types}", "--globally-allowed-types")
         required = required.with_global_types(allowed.global_types or ())
-    missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
+    missing = {artifact.name: covers(required, artifact.needs) for artifact in needs}
     if any(missing.values()):
         _print_missing(missing, err=not outputs.text)
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
@@ -119,9 +120,9 @@ def check(
     if not artifacts and log is None:
         raise ConfigError("nothing to check", remedy="name artifacts, or a log with --from-log")
     required = read_config(config)
-    found = _needs(artifacts, providers, extended=extended) if artifacts else []
-    missing = {artifact.name: covers(required, artifact.needs) for artifact in found}
-    findings = _findings(log, required, found) if log else ()
+    needs = _needs(artifacts, providers, extended=extended) if artifacts else []
+    missing = {artifact.name: covers(required, artifact.needs) for artifact in needs}
+    findings = _findings(log, required, needs) if log else ()
     outputs.write_json({"config": str(config), "missing": missing, "log": findings})
     err = not outputs.text
     _print_missing(missing, err=err)
@@ -129,14 +130,14 @@ def check(
     kernels = {(item.domain, item.op, item.since_version) for items in missing.values() for item in items}
     if count := len(kernels | {item.line for item in findings if item.line}):
         raise CheckFailed(
-            f"the config lacks {_counted(count, 'operator')}", where=str(config),
+            f"the config lacks {counted(count, 'operator')}", where=str(config),
             remedy="save the lines in a file and join it with `ort-mobile op-config merge`, or create the config anew",
         )  # fmt: skip
     if findings:
         raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
                           remedy="see the advice with each of them")  # fmt: skip
     if outputs.text:
-        click.echo(_all_covered(config, found, log))
+        click.echo(_all_covered(config, needs, log))
 
 
 @op_config.command()
@@ -155,27 +156,27 @@ def explain(
     from pipeline.required_ops.proof import superfluous, uses
     from pipeline.required_ops.text import operator_lines
 
-    found = _needs(artifacts, providers, extended=extended)
-    shown = _uses_of(operator, uses(found))
-    unused = list(operator_lines(superfluous(read_config(config), found) if config else EMPTY))
+    needs = _needs(artifacts, providers, extended=extended)
+    shown = _uses_of(operator, uses(needs))
+    unused = list(operator_lines(superfluous(read_config(config), needs) if config else EMPTY))
     outputs.write_json({"uses": shown, "superfluous": unused})
     if outputs.text:
         _show_uses(shown, unused)
 
 
-def _uses_of(operator: str | None, found: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
+def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
     """The uses of one operator, named as Conv or ai.onnx:Conv in any case; ConfigError for one that no artifact has."""
     if operator is None:
-        return found
-    names = {name.lower(): use.op for use in found for name in (use.op, f"{use.domain}:{use.op}")}
+        return uses
+    names = {name.lower(): use.op for use in uses for name in (use.op, f"{use.domain}:{use.op}")}
     if operator.lower() not in names:
         close = difflib.get_close_matches(operator.lower(), names, n=1)
-        known = ", ".join(sorted({use.op for use in found}))
+        known = ", ".join(sorted({use.op for use in uses}))
         raise ConfigError(
             f"no artifact uses an operator {operator!r}", where="--operator",
             remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {known}",
         )  # fmt: skip
-    return [use for use in found if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
+    return [use for use in uses if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
 
 
 def _show_uses(shown: "Sequence[OperatorUse]", unused: Sequence[str]) -> None:
@@ -201,8 +202,8 @@ def diff(
     from pipeline.required_ops import read_config
     from pipeline.required_ops.proof import changes, counted, sentence
 
-    found = _needs(artifacts, providers, extended=extended) if artifacts else []
-    differences = changes(read_config(old), read_config(new), found)
+    needs = _needs(artifacts, providers, extended=extended) if artifacts else []
+    differences = changes(read_config(old), read_config(new), needs)
     outputs.write_json({"old": str(old), "new": str(new), "changes": differences})
     if not outputs.text:
         return
@@ -219,13 +220,13 @@ def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -
     from pipeline.cli.main import show_error
     from pipeline.required_ops.text import needs_of_artifacts
 
-    found, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
+    needs, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
     for error in errors:
         show_error(error)
     if errors:
-        raise ModelError(f"{len(errors)} of {len(errors) + len(found)} artifacts cannot be read",
+        raise ModelError(f"{len(errors)} of {len(errors) + len(needs)} artifacts cannot be read",
                          remedy="fix them, or leave them out")  # fmt: skip
-    return found
+    return needs
 
 
 def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> None:
@@ -240,7 +241,7 @@ def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> No
     if output:
         write_text(output, render(required))
         if outputs.text:
-            click.echo(f"{output}: written, {_counted(len(required.operator_keys()), 'operator')}")
+            click.echo(f"{output}: written, {counted(len(required.operator_keys()), 'operator')}")
     elif outputs.json_to != "-":
         click.echo(render(required), nl=False)
 
@@ -254,7 +255,7 @@ def _warn_of_foreign_domains(required: "RequiredOps") -> None:
                    err=True)  # fmt: skip
 
 
-def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") -> "tuple[LogFinding, ...]":
+def _findings(log: Path, required: "RequiredOps", needs: "list[ArtifactNeeds]") -> "tuple[LogFinding, ...]":
     from device_runner.reading import read_regular
     from pipeline.required_ops.proof import LOG_BYTES, read_log
 
@@ -263,7 +264,7 @@ def _findings(log: Path, required: "RequiredOps", found: "list[ArtifactNeeds]") 
     except OSError as error:
         raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
                           remedy="check the path") from error  # fmt: skip
-    return read_log(text, required, [artifact.needs for artifact in found])
+    return read_log(text, required, [artifact.needs for artifact in needs])
 
 
 def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> None:
@@ -277,7 +278,7 @@ def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> N
         for name, (node, count) in list(nodes.items())[:MOST_ARTIFACTS]:
             show(f"    {name}: {_nodes(node, count)}")
         if len(nodes) > MOST_ARTIFACTS:
-            show(f"    and {_counted(len(nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
+            show(f"    and {counted(len(nodes) - MOST_ARTIFACTS, 'more artifact')}; --json has them all")
     if kernels:
         show("add:")
     for line in lines_to_add(item for items in missing.values() for item in items):
@@ -304,17 +305,13 @@ def _listed(types: Sequence[str], before: str) -> str:
     return before + ", ".join(types) if types else ""
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _nodes(first: str, count: int) -> str:
     return f"node {first}" + (f" and {count - 1} more" if count > 1 else "")
 
 
-def _all_covered(config: Path, found: "list[ArtifactNeeds]", log: Path | None) -> str:
-    operators = {(need.domain, need.op) for artifact in found for need in artifact.needs}
-    sizes = f"{_counted(len(operators), 'operator')} of {_counted(len(found), 'artifact')}"
-    proven = f"{config}: covers all {sizes}" if found else ""
+def _all_covered(config: Path, needs: "list[ArtifactNeeds]", log: Path | None) -> str:
+    operators = {(need.domain, need.op) for artifact in needs for need in artifact.needs}
+    sizes = f"{counted(len(operators), 'operator')} of {counted(len(needs), 'artifact')}"
+    proven = f"{config}: covers all {sizes}" if needs else ""
     silent = f"{log}: nothing about operators" if log else ""
     return "\n".join(line for line in (proven, silent) if line)

@@ -3,7 +3,7 @@
 import difflib
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,13 +13,14 @@ from pipeline.cli.outputs import quiet
 from pipeline.core.providers import PROVIDER_RULES
 
 if TYPE_CHECKING:
-    from pipeline.config import PreprocessConfig
+    from pipeline.config import PreprocessConfig, Table
     from pipeline.core.progress import Progress
     from pipeline.dataset import Dataset
     from pipeline.partition.answer import Settings
 
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+AnyTable = TypeVar("AnyTable", bound="Table")
 Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 devices_option = click.option(
@@ -62,33 +63,134 @@ def words(choices: tuple[str, ...] = ()) -> Callback:
     return split
 
 
+def config_options(
+    table: "type[Table]", *keys: str, cls: type[click.Option] = click.Option, **names: str
+) -> Callable[[AnyCommand], AnyCommand]:
+    """Options that are keys of a config's table: type, bounds, default and help come from there.
+
+    A command gets their values by the names of the keys, for `with_given`. `names` are those of options that are called
+    otherwise than their keys.
+    """
+    import msgspec
+
+    from pipeline.config import key_texts
+
+    fields = {field.name: field for field in msgspec.structs.fields(table)}
+    texts = key_texts(table)
+
+    def add(command: AnyCommand) -> AnyCommand:
+        for key in reversed((*keys, *names)):
+            field, text = fields[key], texts[key]
+            kind, default = _kind_of(field.type), _default_text(field.default)
+            if default and "default" not in text and "is_flag" not in kind:
+                text = f"{text}  [default: {default}]"
+            name = f"--{names.get(key, key).replace('_', '-')}"
+            command = click.option(name, key, cls=cls, help=text, **kind)(command)
+        return command
+
+    return add
+
+
+def _default_text(value: Any) -> str:
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _kind_of(annotation: Any) -> dict[str, Any]:
+    """What click needs to know of a key's type; of several values of one, they are given as `a,b`."""
+    from msgspec import inspect
+
+    info = inspect.type_info(annotation)
+    kinds = list(info.types) if isinstance(info, inspect.UnionType) else [info]
+    several = any(isinstance(kind, inspect.VarTupleType) for kind in kinds)
+    texts = [str(text) for kind in kinds if isinstance(kind, inspect.LiteralType) for text in kind.values]
+    kind = next(kind for kind in kinds if not isinstance(kind, (inspect.VarTupleType, inspect.NoneType)))
+    if texts:
+        kind = next(kind for kind in kinds if isinstance(kind, inspect.IntType))
+        return {"callback": numbers(kind.ge or 0, kind.le, texts), "metavar": "|".join(("N", *texts))}
+    if isinstance(kind, inspect.EnumType):
+        choices = tuple(member.value for member in kind.cls)
+        return {"callback": words(choices), "metavar": "NAME,…"} if several else {"type": click.Choice(choices)}
+    if isinstance(kind, inspect.BoolType):
+        return {"callback": switches, "metavar": "on,off"} if several else {"is_flag": True}
+    if isinstance(kind, inspect.IntType):
+        if several:
+            return {"callback": numbers(kind.ge or 0, kind.le), "metavar": "N,…"}
+        return {"type": click.IntRange(kind.ge, kind.le), "metavar": "N"}
+    if isinstance(kind, inspect.FloatType):
+        least, most = (kind.ge if kind.gt is None else kind.gt), (kind.le if kind.lt is None else kind.lt)
+        bounds = click.FloatRange(least, most, min_open=kind.gt is not None, max_open=kind.lt is not None)
+        return {"type": bounds, "metavar": "N"}
+    return {"metavar": "TEXT"}
+
+
+def numbers(least: int, most: int | None, texts: Sequence[str] = ()) -> Callback:
+    """A callback that splits `1,2,4` into whole numbers; with `texts` for one number, or one of these words."""
+    most = 2**63 - 1 if most is None else most  # TOML's integers end there
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+        if value is None or value in texts:
+            return value if texts else ()
+        given = (value,) if texts else words()(ctx, param, value)
+        for word in given:
+            if not (word.isascii() and word.isdigit() and len(word) < 20 and least <= int(word) <= most):
+                what = f"neither a number nor {' or '.join(texts)}" if texts else f"no number from {least} to {most}"
+                raise click.BadParameter(f"{word!r} is {what}", ctx, param)
+        return int(value) if texts else tuple(map(int, given))
+
+    return read
+
+
+def switches(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[bool, ...]:
+    """A callback that splits `on,off`."""
+    return tuple(word == "on" for word in words(("on", "off"))(ctx, param, value))
+
+
+def given_keys(table: "type[Table]", answers: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a table that the options of a command give."""
+    keys = (key for key in table.__struct_fields__ if key in answers)
+    return {key: answers[key] for key in keys if answers[key] is not None and answers[key] is not False
+            and answers[key] != ()}  # fmt: skip
+
+
+def with_given(settings: AnyTable, answers: Mapping[str, Any]) -> AnyTable:
+    """A table of the config with what the options of a command say instead."""
+    import msgspec
+
+    given = given_keys(type(settings), answers)
+    return msgspec.convert({**msgspec.to_builtins(settings), **given}, type(settings)) if given else settings
+
+
 def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     """A callback for NAME=N given any number of times; names may hold a `=` themselves."""
-    found = {}
+    given = {}
     for value in values:
         name, _, number = value.rpartition("=")
         if not name or not (number.isascii() and number.isdigit() and int(number) > 0):
             raise click.BadParameter(f"{value!r} is not NAME=N, as in batch=1", ctx, param)
-        found[name] = int(number)
-    return found
+        given[name] = int(number)
+    return given
 
 
 def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     """A callback for NAME=VALUE and NAME=LOW:HIGH given any number of times; names may hold a `=` themselves."""
-    found: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for value in values:
         name, _, text = value.rpartition("=")
-        numbers = [_number(part) for part in text.split(":")]
-        if not name or not 1 <= len(numbers) <= 2 or any(number is None for number in numbers):
+        ends = [_number(part) for part in text.split(":")]
+        if not name or not 1 <= len(ends) <= 2 or None in ends:
             raise click.BadParameter(f"{value!r} is not NAME=VALUE or NAME=LOW:HIGH, as in sr=16000", ctx, param)
-        found[name] = numbers[0] if len(numbers) == 1 else {"low": numbers[0], "high": numbers[1]}
-    return found
+        given[name] = ends[0] if len(ends) == 1 else {"low": ends[0], "high": ends[1]}
+    return given
 
 
 def input_text(name: str, value: Any) -> str:
     """What `input_values` reads as this value."""
-    numbers = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
-    return f"{name}={':'.join(str(n).lower() for n in numbers)}"
+    ends = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
+    return f"{name}={':'.join(str(end).lower() for end in ends)}"
 
 
 def _number(text: str) -> bool | int | float | None:
@@ -190,13 +292,13 @@ def dataset_from(
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """A callback for KEY=VALUE given any number of times; values may hold a `=`."""
-    found = {}
+    given = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{value!r} is not KEY=VALUE", ctx, param)
-        found[key] = text
-    return found
+        given[key] = text
+    return given
 
 
 def release(_ctx: click.Context, param: click.Parameter, value: str | None) -> str:
@@ -253,8 +355,6 @@ keep_float_option = click.option(
     help="Names of nodes that stay float in every precision, such as those that overflow in half precision.",
 )  # fmt: skip
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 OPTIONS = (
     click.option(
         "--abi",
@@ -281,7 +381,7 @@ OPTIONS = (
 )
 
 
-def provider_options(command: Command) -> Command:
+def provider_options(command: AnyCommand) -> AnyCommand:
     """Add the options of execution providers to a command, which gets their values as keywords."""
     for option in reversed(OPTIONS):
         command = option(command)
@@ -302,20 +402,20 @@ def provider_names(choices: Iterable[str]) -> Callback:
     def names(ctx: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
         text = ",".join(value) if isinstance(value, tuple) else value or ""
         given = split(ctx, param, text.lower())
-        return tuple(dict.fromkeys(one for name in given for one in formats[name]))
+        return tuple(dict.fromkeys(provider for name in given for provider in formats[name]))
 
     return names
 
 
 def provider_words() -> list[str]:
     """The names of all providers with rules; behind the formats of one, its own name for all of them."""
-    found: list[str] = []
+    texts: list[str] = []
     for row in PROVIDER_RULES.values():
-        found.append(row.name)
+        texts.append(row.name)
         formats = [other.name for other in PROVIDER_RULES.values() if other.provider == row.provider]
         if len(formats) > 1 and row.name == formats[-1]:
-            found.append(f"{row.provider} for {'both' if len(formats) == 2 else 'all'} formats")
-    return found
+            texts.append(f"{row.provider} for {'both' if len(formats) == 2 else 'all'} formats")
+    return texts
 
 
 def either(names: Sequence[str], last: str = " or ") -> str:

@@ -64,18 +64,18 @@ def _answers(
         _check_fix(paths, fix)
     flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs))
     models = len(flat) // len(asked)
-    found = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
+    by_provider = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
     data = dataset_from(advice["test_data"], advice["input_values"])
     if not (advice["advise"] or fix):
         if data.given:
             raise click.UsageError("--test-data and --input are what --advise and --fix compare outputs on; add one")
-        return found
+        return by_provider
     from pipeline.advice.advise import advise_answers
 
     write_to = str(fix) if fix else ""
     return [
         advise_answers(paths, answers, settings, optimize, dimensions, data=data, write_to=write_to, processes=jobs)
-        for answers, settings in zip(found, asked, strict=True)
+        for answers, settings in zip(by_provider, asked, strict=True)
     ]
 
 
@@ -144,7 +144,9 @@ def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Ite
         if isinstance(document, ReferencedDocument) and document.exit_code:
             yield summary(document.reference)
             yield from (
-                f"{one.path}: no answer of the library: {one.error}" for one in document.reference.models if one.error
+                f"{model.path}: no answer of the library: {model.error}"
+                for model in document.reference.models
+                if model.error
             )
         for answer in document.models if fix else ():
             if isinstance(answer, AdvisedAnswer) and not answer.advice.wrote:
@@ -244,14 +246,14 @@ def partition(
         facts, release = _open(reference, providers[0], ort_release, abi, advice)
         answers["abi"] = facts.abi
     asked = settings_of(providers, release, answers)
-    found = _answers(paths, asked, Optimize(optimize), jobs, advice)
-    documents = [PartitionDocument(models=models) for models in found]
+    by_provider = _answers(paths, asked, Optimize(optimize), jobs, advice)
+    documents = [PartitionDocument(models=models) for models in by_provider]
     if facts:
         compared = compare_answers(
-            paths, found[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
+            paths, by_provider[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
         )
         documents = [compared]
-    outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, found))
+    outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, by_provider))
     show(failed_models(answer for document in documents for answer in document.models), err=True)
     if outputs.text:
         _show(documents)

@@ -3,18 +3,21 @@
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from device_runner.providers import PROVIDERS, provider_named
 from pipeline.cli.command import Command, SessionOption
 from pipeline.cli.options import (
+    AnyCommand,
     as_argument,
+    config_options,
     data_options,
     dataset_from,
     devices_option,
     dimension_option,
+    given_keys,
     keep_float_option,
     library_option,
     output_option,
@@ -25,6 +28,7 @@ from pipeline.cli.options import (
     progress,
     same_command,
     wait_option,
+    with_given,
     words,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option
@@ -32,7 +36,7 @@ from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from device_runner.spec import RunOptions
-    from pipeline.config import Config
+    from pipeline.config import ConditionsConfig, Config
     from pipeline.dataset import Dataset
     from pipeline.job import campaign, ship
     from pipeline.job import run as job
@@ -102,118 +106,45 @@ def init(
         click.echo(f"{path}: written; run it with `ort-mobile run {as_argument(path)}`")
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
-SWITCH = {"on": True, "off": False}
-MODES = ("sequential", "parallel")
 LEVELS = ("none", "basic", "extended", "layout", "all")
-
-
-def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """A callback that splits `1,2,4` into whole numbers that the key of [[runs]] by the option's name may have."""
-    given = words()(ctx, param, value)
-    if not given:
-        return ()
-    import msgspec
-
-    from pipeline.config import RunConfig
-
-    types = {field.name: field.type for field in msgspec.structs.fields(RunConfig)}
-    kind = msgspec.inspect.type_info(types[str(param.name)])
-    kinds = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
-    key = next(kind for kind in kinds if isinstance(kind, msgspec.inspect.IntType))
-    least, most = key.ge or 0, 2**63 - 1 if key.le is None else key.le  # TOML's integers end there
-    for word in given:
-        if not (word.isascii() and word.isdigit() and len(word) < 20 and least <= int(word) <= most):
-            raise click.BadParameter(f"{word!r} is no number from {least} to {most}", ctx, param)
-    return tuple(map(int, given))
-
-
-def _switches(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[bool, ...]:
-    return tuple(SWITCH[word] for word in words(tuple(SWITCH))(ctx, param, value))
+SESSION_KEYS = (
+    "threads", "inter_op_threads", "execution_mode", "spinning", "affinities", "memory_arena", "memory_pattern",
+    "prepacking", "dynamic_block_base", "strict",
+)  # fmt: skip
+"""Keys of [[runs]] that are options by the same name."""
 
 
 session_option = functools.partial(click.option, cls=SessionOption)
 
-OPTIONS = (
-    session_option(
-        "--provider",
-        callback=words(),
-        default="cpu",
-        show_default=True,
-        metavar="NAME,…",
-        help=f"{', '.join(PROVIDERS)}, …",
-    ),
-    session_option(
-        "--nnapi-flags",
-        callback=words((*FLAGS, "all")),
-        metavar="FLAG,…",
-        help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
-    ),
-    session_option(
-        "--provider-option",
-        callback=pairs,
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Provider option; repeatable.",
-    ),
-    session_option("--threads", callback=_numbers, metavar="N,…", help="Intra-op threads; 0: chosen by ONNX Runtime."),
-    session_option(
-        "--inter-op-threads", callback=_numbers, metavar="N,…", help="Inter-op threads, for parallel execution mode."
-    ),
-    session_option(
-        "--execution-mode", callback=words(MODES), metavar="MODE,…", help=f"Execution mode: {' or '.join(MODES)}."
-    ),
-    session_option(
-        "--spinning", callback=_switches, metavar="on,off", help="Whether idle threads spin: lower latency, more power."
-    ),
-    session_option(
-        "--affinities",
-        metavar="CORES",
-        help="CPU affinities of all threads but the first, cores from 1, as in 3;4 for three threads.",
-    ),
-    session_option(
-        "--memory-arena",
-        callback=_switches,
-        metavar="on,off",
-        help="CPU memory arena (keeps memory for the next inference).",
-    ),
-    session_option("--memory-pattern", callback=_switches, metavar="on,off", help="Pre-plan memory (memory pattern)."),
-    session_option("--prepacking", callback=_switches, metavar="on,off", help="Prepack weights: faster, more memory."),
-    session_option(
-        "--dynamic-block-base",
-        callback=_numbers,
-        metavar="N,…",
-        help="Dynamic block size base (session.dynamic_block_base).",
-    ),
-    session_option("--strict", callback=_switches, metavar="on,off", help="Fail if a node falls back to the CPU."),
-    session_option(
-        "--level",
-        "levels",
-        callback=words(LEVELS),
-        metavar="LEVEL,…",
-        help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
-    ),
-    session_option(
-        "--session-config",
-        callback=pairs,
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Session config entry; repeatable.",
-    ),
-)
 
-LISTS = (
-    "threads", "inter_op_threads", "execution_mode", "spinning", "memory_arena", "memory_pattern", "prepacking",
-    "dynamic_block_base", "strict",
-)  # fmt: skip
-"""Options that are keys of [[runs]] by the same name; none given leaves the key's default."""
-
-
-def run_settings(command: Function) -> Function:
+def run_settings(command: AnyCommand) -> AnyCommand:
     """Add the options of ways to run to a command, which gets their values as keywords for `options_of`."""
-    for option in reversed(OPTIONS):
+    from pipeline.config import RunConfig
+
+    for option in (
+        session_option(
+            "--session-config", callback=pairs, metavar="KEY=VALUE", multiple=True,
+            help="Session config entry; repeatable.",
+        ),
+        session_option(
+            "--level", "levels", callback=words(LEVELS), metavar="LEVEL,…",
+            help=f"Optimization level for .onnx files: {', '.join(LEVELS)}.  [default: all]",
+        ),
+        config_options(RunConfig, *SESSION_KEYS, cls=SessionOption),
+        session_option(
+            "--provider-option", callback=pairs, metavar="KEY=VALUE", multiple=True,
+            help="Provider option; repeatable.",
+        ),
+        session_option(
+            "--nnapi-flags", callback=words((*FLAGS, "all")), metavar="FLAG,…",
+            help=f"NNAPI flags: {', '.join(FLAGS)}; all tries every combination.",
+        ),
+        session_option(
+            "--provider", callback=words(), default="cpu", show_default=True, metavar="NAME,…",
+            help=f"{', '.join(PROVIDERS)}, …",
+        ),
+    ):  # fmt: skip
         command = option(command)
     return command
 
@@ -225,15 +156,14 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     from device_runner.spec import OptimizationLevel
     from pipeline.campaign.options import run_options
     from pipeline.config import RunConfig
-    from pipeline.config.checks import provider_problems
+    from pipeline.config.read import provider_problems
     from pipeline.core.errors import ConfigError
 
     for problem in provider_problems((), answers["provider"]):
         raise ConfigError(problem.what, where="--provider", why=problem.why, remedy=problem.remedy)
-    keys = {key: answers[key] for key in LISTS if answers[key]}
-    keys |= {"affinities": answers["affinities"]} if answers["affinities"] else {}
+    keys = given_keys(RunConfig, {key: answers[key] for key in SESSION_KEYS})
     flags = answers["nnapi_flags"]
-    found = []
+    options: list[RunOptions] = []
     for provider in answers["provider"]:
         table = {
             "provider": provider,
@@ -242,65 +172,34 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
             "session_config": answers["session_config"],
             **keys,
         }
-        found += run_options(msgspec.convert(table, RunConfig))
+        options += run_options(msgspec.convert(table, RunConfig))
     levels = [OptimizationLevel(level) for level in answers["levels"]] or [OptimizationLevel.ALL]
-    return tuple(msgspec.structs.replace(one, optimization_level=level) for one in found for level in levels)
+    return tuple(msgspec.structs.replace(row, optimization_level=level) for row in options for level in levels)
 
 
-MEASURE_MODES = ("steady", "cold", "sustained")
-RULES = ("standard", "mlperf")
+def measure_options(command: AnyCommand) -> AnyCommand:
+    """Add options of [measure] to a command, which gets their values as keywords for `with_given`."""
+    from pipeline.config import MeasureConfig
+
+    return config_options(MeasureConfig, "mode", "sustained_seconds", "warmup", "rule")(command)
 
 
-def _warmup(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
-    """A number of inferences, or auto."""
-    if value is None or value == "auto":
-        return value
-    if not (value.isascii() and value.isdigit() and len(value) < 19):  # as far as a config goes, too
-        raise click.BadParameter(f"{value!r} is neither a number nor auto", ctx, param)
-    return int(value)
+def run_conditions(command: AnyCommand) -> AnyCommand:
+    """Add the options of [conditions] to a command, which gets their values as keywords for `conditions_of`."""
+    from pipeline.config import ConditionsConfig
+
+    keys = (
+        "stable", "keep_screen_on", "max_thermal_status", "max_battery_celsius", "min_battery_percent", "wait_seconds",
+    )  # fmt: skip
+    return config_options(ConditionsConfig, *keys)(command)
 
 
-MEASURE_OPTIONS = (
-    click.option(
-        "--mode", "modes", callback=words(MEASURE_MODES), metavar="MODE,…",
-        help="steady: latency after warm-up; cold: load and first run with the files out of the page cache; sustained: "
-        "minutes of back-to-back inference.  [default: steady]",
-    ),
-    click.option(
-        "--sustained-seconds", type=click.FloatRange(1, 43_200), metavar="N",
-        help="Duration of a sustained run.  [default: 300]",
-    ),
-    click.option(
-        "--warmup", callback=_warmup, metavar="N|auto",
-        help="Untimed inferences at the start of a process, or auto: found by a change point.  [default: auto]",
-    ),
-    click.option(
-        "--rule", type=click.Choice(RULES),
-        help="mlperf: 1024 inferences and 60 s per process, p90 as MLPerf's LoadGen computes it.  [default: standard]",
-    ),
-)  # fmt: skip
+def conditions_of(answers: Mapping[str, Any]) -> "ConditionsConfig | None":
+    """The [conditions] that are asked for, the rest by default; None where none is."""
+    from pipeline.config import ConditionsConfig
 
-
-def measure_options(command: Function) -> Function:
-    """Add these options to a command, which gets their values as keywords for `measured_as`."""
-    for option in reversed(MEASURE_OPTIONS):
-        command = option(command)
-    return command
-
-
-def measured_as(measure: "MeasureConfig", answers: Mapping[str, Any]) -> "MeasureConfig":
-    """The [measure] table with what the options ask for instead; a command need not have all of them."""
-    import msgspec
-
-    from pipeline.config import MeasureMode, MeasureRule
-
-    asked: dict[str, Any] = {
-        "mode": tuple(map(MeasureMode, answers.get("modes", ()))) or None,
-        "sustained_seconds": answers.get("sustained_seconds"),
-        "warmup": answers.get("warmup"),
-        "rule": MeasureRule(answers["rule"]) if answers.get("rule") else None,
-    }
-    return msgspec.structs.replace(measure, **{key: value for key, value in asked.items() if value is not None})
+    given = given_keys(ConditionsConfig, answers)
+    return ConditionsConfig(**given) if given else None
 
 
 PLAN_OPTIONS = Place[Callable[[], list[click.Parameter]]]("run.plan_options")
@@ -439,7 +338,7 @@ def with_overrides(
         if given[key] is not None:
             tables[table] = msgspec.structs.replace(getattr(settings, table), **{key: given[key]})
     settings = msgspec.structs.replace(settings, **tables)
-    return msgspec.structs.replace(settings, measure=measured_as(settings.measure, measuring))
+    return msgspec.structs.replace(settings, measure=with_given(settings.measure, measuring))
 
 
 def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) -> "Config":
@@ -450,7 +349,8 @@ def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) ->
     if not model.exists():
         raise ConfigError("no such model file", where=str(model), remedy="check the path")
     settings, guess = config_for_model(model, data_beside(model, data), dimensions)
-    for line in (*(f"input {one}" for one in guess.inputs), *(f"guessed: {one}" for one in guessed_lines(guess))):
+    lines = (*(f"input {text}" for text in guess.inputs), *(f"guessed: {text}" for text in guessed_lines(guess)))
+    for line in lines:
         click.echo(safe_line(line), err=True)
     return settings
 
@@ -479,7 +379,3 @@ def completed_job(
         click.echo(f"interrupted: {str(error) or nothing}", err=True)
         click.echo(f"continue with: {same_command()}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
-
-
-if TYPE_CHECKING:
-    from pipeline.config import MeasureConfig

@@ -28,7 +28,7 @@ def show_denied(entries: Iterable[Denied]) -> None:
 
 def nothing_ships(assembled: Assembled) -> str:
     """Why nothing is in a bundle, for each model once."""
-    reasons = dict.fromkeys(f"{one.model}: {one.reason}" for one in assembled.report.withheld)
+    reasons = dict.fromkeys(f"{row.model}: {row.reason}" for row in assembled.report.withheld)
     return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target"))
 
 

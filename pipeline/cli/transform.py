@@ -25,8 +25,8 @@ def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
         return
     from pipeline.passes.registry import PASSES
 
-    for one in PASSES.values():
-        click.echo(pass_line(one))
+    for step in PASSES.values():
+        click.echo(pass_line(step))
     ctx.exit()
 
 
@@ -36,31 +36,31 @@ def show_options(ctx: click.Context, _param: click.Parameter, name: str | None) 
         return
     from pipeline.passes.registry import find_pass
 
-    one = find_pass(name, "--options")
-    click.echo(pass_line(one))
-    for option, text in option_lines(one):
+    step = find_pass(name, "--options")
+    click.echo(pass_line(step))
+    for option, text in option_lines(step):
         click.echo(f"    {option:<28} {text}".rstrip())
     ctx.exit()
 
 
-def pass_line(one: "Pass") -> str:
+def pass_line(step: "Pass") -> str:
     """A pass in one line."""
-    return f"{one.name:<24} {one.title}" + (f" Needs the extra {one.extra!r}." if one.extra else "")
+    return f"{step.name:<24} {step.title}" + (f" Needs the extra {step.extra!r}." if step.extra else "")
 
 
-def option_lines(one: "Pass") -> list[tuple[str, str]]:
+def option_lines(step: "Pass") -> list[tuple[str, str]]:
     """The options of a pass as `name=default`, each with what it means."""
     import msgspec
 
     from pipeline.config import key_texts
 
-    texts = key_texts(one.options)
-    found = []
-    for field in msgspec.structs.fields(one.options):
+    texts = key_texts(step.options)
+    lines = []
+    for field in msgspec.structs.fields(step.options):
         default = field.default if field.default is not msgspec.NODEFAULT else None
         shown = "" if default in (None, "") or field.required else f"={default}"
-        found.append((f"{field.name}{shown}", texts.get(field.name, "")))
-    return found
+        lines.append((f"{field.name}{shown}", texts.get(field.name, "")))
+    return lines
 
 
 @click.command(cls=Command)
@@ -139,10 +139,10 @@ def _one_model(path: str) -> "SourceModel":
     from pipeline.core.errors import ConfigError
     from pipeline.model.sources import find_models
 
-    found = find_models([path])
-    if len(found) > 1:
-        raise ConfigError("one model at a time", where=path, why=f"{len(found)} are there", remedy="name one of them")
-    return found[0]
+    models = find_models([path])
+    if len(models) > 1:
+        raise ConfigError("one model at a time", where=path, why=f"{len(models)} are there", remedy="name one of them")
+    return models[0]
 
 
 def _document(report: "TransformReport") -> dict[str, Any]:
@@ -179,24 +179,24 @@ def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
         yield Line(f"{output}: {size(report.saved.size_bytes)}{tail}")
 
 
-def _comparison(found: "Verification") -> str:
+def _comparison(verification: "Verification") -> str:
     """How the outputs compare, in a sentence."""
-    if found.why:
-        return f"not checked: {found.why}"
-    if not found.checks:
+    if verification.why:
+        return f"not checked: {verification.why}"
+    if not verification.checks:
         return "not checked: no output is a tensor of numbers"
-    lacking = _not_compared(found)
-    error = max((check.max_rel_error or 0.0 for check in found.checks), default=0.0)
+    lacking = _not_compared(verification)
+    error = max((check.max_rel_error or 0.0 for check in verification.checks), default=0.0)
     apart = f"largest relative error {error:.2g}" if error else "" if lacking else "equal to the last bit"
     apart = "; ".join(filter(None, (apart, *(f"{check.output}: {check.reason}" for check in lacking))))
-    if not found.judged:
-        return f"outputs: {apart}, on {found.data} (not judged: a step changes numbers by design)"
-    passed = sum(check.passed for check in found.checks)
-    unknown = [check for check in found.checks if check.unknown and check not in lacking]
+    if not verification.judged:
+        return f"outputs: {apart}, on {verification.data} (not judged: a step changes numbers by design)"
+    passed = sum(check.passed for check in verification.checks)
+    unknown = [check for check in verification.checks if check.unknown and check not in lacking]
     doubt = f"; {unknown[0].output}: {unknown[0].reason}" if unknown else ""
-    return f"{passed} of {len(found.checks)} outputs are the original's, {apart}, on {found.data}{doubt}"
+    return f"{passed} of {len(verification.checks)} outputs are the original's, {apart}, on {verification.data}{doubt}"
 
 
-def _not_compared(found: "Verification") -> list["OutputCheck"]:
+def _not_compared(verification: "Verification") -> list["OutputCheck"]:
     """The outputs of whose differences there is no figure: NaN, infinity, another shape, strings that differ."""
-    return [check for check in found.checks if check.max_rel_error is None and not check.passed]
+    return [check for check in verification.checks if check.max_rel_error is None and not check.passed]

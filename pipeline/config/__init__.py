@@ -21,6 +21,7 @@ from pipeline.config.tables import (
     BuildKind,
     Count,
     Gate,
+    Goal,
     InputValue,
     MetricName,
     OneOrMore,
@@ -31,8 +32,9 @@ from pipeline.config.tables import (
     Table,
     Telemetry,
     TransformConfig,
+    TuneConfig,
+    TuneStrategy,
 )
-from pipeline.config.tune import Goal, TuneConfig, TuneStrategy
 from pipeline.config.values import (
     TABLES,
     Accelerator,
@@ -49,7 +51,6 @@ from pipeline.config.values import (
     VariantsConfig,
     config_schema,
     key_texts,
-    null_last,
 )
 
 __all__ = [
@@ -60,6 +61,6 @@ __all__ = [
     "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
     "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
     "Target", "Telemetry", "TransformConfig", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
-    "config_schema", "key_texts", "null_last", "read_config",
+    "config_schema", "key_texts", "read_config",
     "resolved", "takes_package", "wanted_variants", "with_defaults",
 ]  # fmt: skip

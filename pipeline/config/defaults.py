@@ -64,8 +64,8 @@ def _with_release(target: Target, config: Config) -> Target:
 def takes_package(target: Target, config: Config) -> bool:
     """Whether apps take the published package of ONNX Runtime: they have no library and no build of their own."""
     released = config.release.apple if target.platform in APPLE else config.release.android
-    own = target.library or (released and released.runtime)
-    return not own and config.build == BuildConfig(max_library_bytes=config.build.max_library_bytes)
+    library = target.library or (released and released.runtime)
+    return not library and config.build == BuildConfig(max_library_bytes=config.build.max_library_bytes)
 
 
 def _check_patterns(config: Config) -> None:

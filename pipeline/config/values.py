@@ -31,8 +31,9 @@ from pipeline.config.tables import (
     Seconds,
     Table,
     TransformConfig,
+    TuneConfig,
 )
-from pipeline.config.tune import TuneConfig
+from pipeline.core.documents import SCHEMA, null_last
 from pipeline.core.providers import PROVIDER_RULES, aware_names
 from pipeline.core.variant import OWN_PRECISION, Level, Style
 
@@ -327,19 +328,7 @@ def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
             components[table.__name__]["properties"][key].setdefault("description", text)
     if passes:
         components[TransformConfig.__name__]["properties"]["do"]["enum"] = list(passes)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": null_last(components)}
-
-
-def null_last(schema: Any) -> Any:
-    """The same JSON schema with `null` as the last of alternatives: releases of msgspec order them differently."""
-    if isinstance(schema, list):
-        return [null_last(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    ordered = {key: null_last(value) for key, value in schema.items()}
-    if "anyOf" in ordered:
-        ordered["anyOf"] = sorted(ordered["anyOf"], key=lambda option: option.get("type") == "null")
-    return ordered
+    return {"$schema": SCHEMA, **schema, "$defs": null_last(components)}
 
 
 def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:

@@ -1,5 +1,9 @@
-"""Documents of ours that are read again: each carries its version, and those of earlier releases are read for ever."""
+"""Documents of ours that are read again, and their schemas.
 
+Each carries its version, and those of earlier releases are read for ever.
+"""
+
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -38,3 +42,28 @@ def decode_document(
     for upgrade in upgrades[version - 1 :]:
         document = upgrade(document)
     return msgspec.convert(document, kind)
+
+
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+def document_schema(kind: type, title: str, description: str = "") -> dict[str, Any]:
+    """The JSON schema of a document, from the types and their docstrings."""
+    schema = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(kind)))
+    # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
+    for definition in schema["$defs"].values():
+        definition["description"] = inspect.cleandoc(definition.get("description", ""))
+    about = {"description": description} if description else {}
+    return {"$schema": SCHEMA, "title": title, **about, **null_last(schema)}
+
+
+def null_last(schema: Any) -> Any:
+    """The same JSON schema with `null` as the last of alternatives: releases of msgspec order them differently."""
+    if isinstance(schema, list):
+        return [null_last(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    ordered = {key: null_last(value) for key, value in schema.items()}
+    if "anyOf" in ordered:
+        ordered["anyOf"] = sorted(ordered["anyOf"], key=lambda option: option.get("type") == "null")
+    return ordered

@@ -76,8 +76,8 @@ def install_extra(extra: str) -> str:
     except metadata.PackageNotFoundError:  # run from a clone that was not installed
         needs = []
     marker = re.compile(rf"extra *== *['\"]{extra}['\"]")
-    found = [f"'{need.partition(';')[0].strip()}'" for need in needs if marker.search(need)]
-    return f"pip install {' '.join(found)}" if found else f"pip install '.[{extra}]' in a clone of this project"
+    packages = [f"'{need.partition(';')[0].strip()}'" for need in needs if marker.search(need)]
+    return f"pip install {' '.join(packages)}" if packages else f"pip install '.[{extra}]' in a clone of this project"
 
 
 def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:

@@ -101,8 +101,8 @@ def ort_errors() -> tuple[type[Exception], ...]:
     """Everything that onnxruntime raises: its own classes share no base but Exception."""
     from onnxruntime.capi import _pybind_state as ort
 
-    own = [value for value in vars(ort).values() if isinstance(value, type) and issubclass(value, Exception)]
-    return (*own, RuntimeError, ValueError, MemoryError)
+    kinds = [value for value in vars(ort).values() if isinstance(value, type) and issubclass(value, Exception)]
+    return (*kinds, RuntimeError, ValueError, MemoryError)
 
 
 def first_line(error: Exception) -> str:

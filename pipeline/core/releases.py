@@ -66,10 +66,10 @@ def line_of(version: str) -> Release:
 
     ConfigError when it is none. Lines that are not known pass: the file is there.
     """
-    found = LINE.match(version)
-    if found is None:
+    match = LINE.match(version)
+    if match is None:
         raise ConfigError(f"{version!r} is not a version of ONNX Runtime", remedy="write it as 1.29 or 1.29.0")
-    return Release(int(found[1]), int(found[2]))
+    return Release(int(match[1]), int(match[2]))
 
 
 def range_of(version: str) -> tuple[str, str]:

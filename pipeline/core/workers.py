@@ -85,21 +85,18 @@ HEADER = struct.Struct("<Q")
 """Length of the JSON message that follows, in bytes."""
 
 
-class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as it travels from a child to its parent; `kind` is the name of its class in `pipeline.core.errors`."""
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child sends back for one task: a value or an error; before that, notes on what it is at.
 
-    kind: str = ModelError.__name__
-    what: str
+    `kind` is the name of an error's class in `pipeline.core.errors`, "" for none; the four after it are its parts.
+    """
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    kind: str = ""
+    what: str = ""
     where: str = ""
     why: str = ""
     remedy: str = ""
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child sends back for one task: a value or a failure; before that, notes on what it is at."""
-
-    value: msgspec.Raw = msgspec.Raw(b"null")
-    failure: TaskFailure | None = None
     note: str = ""
 
 
@@ -270,10 +267,9 @@ class _Pool(Generic[Request, Result]):
     def _outcome(self, child: _Child[Request], reply: Reply) -> TaskOutcome[Request, Result]:
         task, child.task = child.task, None
         assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
-        if reply.failure:
-            f = reply.failure
-            kind = CLASSES.get(f.kind, ModelError)
-            return TaskOutcome(task=task, error=kind(f.what, where=f.where, why=f.why, remedy=f.remedy))
+        if reply.kind:
+            kind = CLASSES.get(reply.kind, ModelError)
+            return TaskOutcome(task=task, error=kind(reply.what, where=reply.where, why=reply.why, remedy=reply.remedy))
         return TaskOutcome(task=task, value=self.decoder.decode(reply.value))
 
     def _overdue(self) -> Iterator[TaskOutcome[Request, Result]]:
@@ -373,16 +369,14 @@ def _answer(message: bytes) -> Reply:
     try:
         value = function(decode_json(call.argument, request_type))
     except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
-        return Reply(failure=_failure(error))
+        return _failed(error)
     except OSError as error:
-        return Reply(failure=_failure(os_error(error)))
+        return _failed(os_error(error))
     except MemoryError:
-        limit = (
-            f"it may allocate {call.memory_limit / 1e9:.1f} GB for a model of this size" if call.memory_limit else ""
-        )
-        return Reply(failure=TaskFailure(what="not enough memory", why=limit, remedy=MEMORY_REMEDY))
+        limit = memory_text(call.memory_limit)
+        return Reply(kind=ModelError.__name__, what="not enough memory", why=limit, remedy=MEMORY_REMEDY)
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
-        return Reply(failure=_unforeseen(error))
+        return _unforeseen(error)
     return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
 
 
@@ -403,16 +397,16 @@ def _limit_memory(limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit if lower else hard, hard))
 
 
-def _failure(error: RunnerError) -> TaskFailure:
-    parts = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
-    return TaskFailure(kind=class_name(error), **parts)
+def _failed(error: RunnerError) -> Reply:
+    return Reply(kind=class_name(error), what=error.what, where=error.where, why=error.why, remedy=error.remedy)
 
 
-def _unforeseen(error: Exception) -> TaskFailure:
+def _unforeseen(error: Exception) -> Reply:
     import traceback
 
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return TaskFailure(
+    return Reply(
+        kind=ModelError.__name__,
         what="internal error",
         why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
         remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",

@@ -70,10 +70,10 @@ def metadata_size(model: "onnx.ModelProto") -> tuple[int, int] | None:
     for entry in model.metadata_props:
         if entry.key == "imgsz":
             try:
-                found = json.loads(entry.value)
+                value = json.loads(entry.value)
             except ValueError:
                 return None
-            sizes = found if isinstance(found, list) else [found, found]
+            sizes = value if isinstance(value, list) else [value, value]
             if len(sizes) == 2 and all(isinstance(size, int) and 1 < size < 10_000 for size in sizes):
                 return sizes[0], sizes[1]
     return None
@@ -92,8 +92,8 @@ def connected_size(reads: Reads, name: str) -> int | None:
 def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
     """Values for inputs that random numbers would not suit, each with the reason."""
     reads = Reads(model)
-    found = {info.name: _guess(reads, info) for info in takes}
-    return {name: guess for name, guess in found.items() if guess}
+    guesses = {info.name: _guess(reads, info) for info in takes}
+    return {name: guess for name, guess in guesses.items() if guess}
 
 
 def _guess(reads: Reads, info: TensorInfo) -> tuple[InputValue, str] | None:
@@ -239,7 +239,7 @@ def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[
     infos = {info.name: info for info in takes}
     named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
     kinds = {name: kind_of(infos[group[0].input], group[0].axis, group[0].symbol) for name, group in named.items()}
-    found, done = [], set[str]()
+    tried, done = [], set[str]()
     for name, group in named.items():
         if name in done:
             continue
@@ -247,10 +247,10 @@ def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[
         pair = _pair(info, name, kinds, named)
         done |= set(pair)
         if len(pair) == 2 or kinds[name] in ("height", "width"):
-            found.append(DimensionUnit(names=pair, choices=_images(model, info, pair)))
+            tried.append(DimensionUnit(names=pair, choices=_images(model, info, pair)))
         else:
-            found.append(DimensionUnit(names=(name,), choices=_usual(model, info, kinds[name])))
-    return tuple(found)
+            tried.append(DimensionUnit(names=(name,), choices=_usual(model, info, kinds[name])))
+    return tuple(tried)
 
 
 def sum_parts(name: str) -> tuple[str, str] | None:
@@ -259,27 +259,27 @@ def sum_parts(name: str) -> tuple[str, str] | None:
     return (match.group(1), match.group(2)) if match else None
 
 
-def assignments(found: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
+def assignments(tried: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
     """Sizes with reasons for every dimension, the likeliest combinations first."""
-    ranked = [list(enumerate(unit.choices)) for unit in found]
+    ranked = [list(enumerate(unit.choices)) for unit in tried]
     combinations = sorted(itertools.product(*ranked), key=lambda combination: sum(rank for rank, _ in combination))
     for combination in combinations:
         yield {
             name: (size, reason)
-            for unit, (_, (sizes, reason)) in zip(found, combination, strict=True)
+            for unit, (_, (sizes, reason)) in zip(tried, combination, strict=True)
             for name, size in zip(unit.names, sizes, strict=True)
         }
 
 
 def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """The sizes with those of names that are sums of others."""
-    made = dict(sizes)
+    known = dict(sizes)
     for name in names:
         parts = sum_parts(name)
-        terms = [made.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
+        terms = [known.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
         if parts and all(term is not None for term in terms):
-            made[name] = sum(term for term in terms if term is not None)
-    return made
+            known[name] = sum(term for term in terms if term is not None)
+    return known
 
 
 def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
@@ -336,8 +336,8 @@ def _pair(
     info: TensorInfo, name: str, kinds: Mapping[str, str], named: Mapping[str, Sequence[OpenAxis]]
 ) -> tuple[str, ...]:
     """The dimension with the other side of its image, height first."""
-    own = [n for n, group in named.items() if any(axis.input == info.name for axis in group)]
-    sides = [n for kind in ("height", "width") for n in own if kinds[n] == kind]
+    names = [n for n, group in named.items() if any(axis.input == info.name for axis in group)]
+    sides = [n for kind in ("height", "width") for n in names if kinds[n] == kind]
     return tuple(sides) if name in sides else (name,)
 
 

@@ -14,8 +14,7 @@ import msgspec
 from pipeline.config import ModelConfig
 from pipeline.config.tables import InputValue, PartConfig, PreprocessConfig, Range, is_function
 from pipeline.core.errors import ConfigError, Finding, Severity
-from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, safe
-from pipeline.dataset.labels import read_labels
+from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, read_labels, safe
 from pipeline.dataset.values import function_samples, plain_dtype, value_array
 from pipeline.model.signature import Array, TensorInfo, open_axes, own_inputs, resolve_dimensions
 
@@ -92,12 +91,12 @@ def part_of(table: ModelConfig, part: Part) -> Dataset:
 
     Two parts that come from the same test data have no sample in common; of others `overlap` reports it.
     """
-    own = {Part.CALIBRATION: table.calibration, Part.EVALUATION: table.evaluation}
-    config = own[part] or PartConfig()
+    parts = {Part.CALIBRATION: table.calibration, Part.EVALUATION: table.evaluation}
+    config = parts[part] or PartConfig()
     labelled_set = (table.labels or "").lower().endswith(".npz")
     if labelled_set and part is Part.EVALUATION and not config.test_data:
         return Dataset(test_data=table.labels or "", inputs=table.inputs, limit=config.samples or 0)
-    sources = [one.test_data if one and one.test_data else table.test_data for one in own.values()]
+    sources = [half.test_data if half and half.test_data else table.test_data for half in parts.values()]
     shared = sources[0] == sources[1] and not labelled_set
     labels = config.labels or (table.labels if not config.test_data and not labelled_set else None)
     return Dataset(
@@ -118,7 +117,7 @@ def labelled_data(table: ModelConfig) -> Dataset | None:
 def preprocess_of(table: ModelConfig) -> PreprocessConfig | None:
     """The preprocessing that the app must repeat, wherever in a model's table it is declared."""
     parts = (part.preprocess for part in (table.evaluation, table.calibration) if part)
-    return table.preprocess or next((found for found in parts if found), None)
+    return table.preprocess or next((preprocess for preprocess in parts if preprocess), None)
 
 
 def overlap(calibration: Dataset, evaluation: Dataset, takes: Sequence[TensorInfo]) -> Finding | None:
@@ -164,11 +163,11 @@ class Sample:
         """sha256 of the inputs: names, types, shapes and elements."""
         import numpy as np
 
-        found = hashlib.sha256()
+        total = hashlib.sha256()
         for name, array in sorted(self.inputs.items()):
-            found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
-            found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
+            total.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+            total.update(np.ascontiguousarray(array).data)
+        return total.hexdigest()
 
     @property
     def part(self) -> Part:
@@ -209,11 +208,11 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
 def _every(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
     """All samples of test data, with their labels."""
     labels = read_labels(Path(data.labels)) if data.labels else None
-    for number, found in enumerate(_found(data, tuple(takes))):
-        given = _matched(found, [info for info in takes if info.name not in data.inputs], takes)
-        label = labels.label_of(found.name, _label_names(data, found.name, number)) if labels else found.label
-        inputs = _complete(data, takes, given, number, found.name)
-        yield Sample(name=found.name, inputs=inputs, expected=found.expected, label=label)
+    for number, files in enumerate(_found(data, tuple(takes))):
+        given = _matched(files, [info for info in takes if info.name not in data.inputs], takes)
+        label = labels.label_of(files.name, _label_names(data, files.name, number)) if labels else files.label
+        inputs = _complete(data, takes, given, number, files.name)
+        yield Sample(name=files.name, inputs=inputs, expected=files.expected, label=label)
     if labels:
         labels.check_all_used()
 
@@ -288,22 +287,22 @@ def _check_names(data: Dataset, takes: Sequence[TensorInfo]) -> None:
             raise ConfigError(f"the model has no input {name!r}", where=f"inputs.{name}", remedy=remedy)
 
 
-def _matched(found: SampleFiles, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
+def _matched(files: SampleFiles, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
     """Arrays of a sample by the model's names: by name, by the name's letters that files can have, else by number."""
     names = {safe(info.name): info.name for info in takes} | {info.name: info.name for info in takes}
-    if len({name for name, _ in found.inputs}) == len(found.inputs) and all(n in names for n, _ in found.inputs):
-        return {names[name]: array for name, array in found.inputs}
-    if found.by_number:
+    if len({name for name, _ in files.inputs}) == len(files.inputs) and all(n in names for n, _ in files.inputs):
+        return {names[name]: array for name, array in files.inputs}
+    if files.by_number:
         for infos in (takes, wanted):
-            if len(infos) == len(found.inputs):
-                return {info.name: array for info, (_, array) in zip(infos, found.inputs, strict=True)}
+            if len(infos) == len(files.inputs):
+                return {info.name: array for info, (_, array) in zip(infos, files.inputs, strict=True)}
         raise ConfigError(
-            f"the test data has {len(found.inputs)} inputs, the model {len(takes)}", where=found.name,
+            f"the test data has {len(files.inputs)} inputs, the model {len(takes)}", where=files.name,
             remedy="give input_0.pb … for every input of the model, and for no initializer",
         )  # fmt: skip
-    extra = [name for name, _ in found.inputs if name not in names]
+    extra = [name for name, _ in files.inputs if name not in names]
     raise ConfigError(
-        f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take", where=found.name,
+        f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take", where=files.name,
         remedy=f"name arrays after the model's inputs: {', '.join(info.name for info in takes)}",
     )  # fmt: skip
 
@@ -315,19 +314,19 @@ def _complete(
     import numpy as np
 
     generator = np.random.Generator(np.random.PCG64(data.seed + number))
-    made = {}
+    arrays = {}
     for info in takes:
         if info.name in data.inputs or (not data.test_data and info.name not in given):
-            made[info.name] = value_array(info, data.inputs.get(info.name), data.sizes, generator)
+            arrays[info.name] = value_array(info, data.inputs.get(info.name), data.sizes, generator)
         elif info.name in given:
-            made[info.name] = _fitting(info, given[info.name], where)
+            arrays[info.name] = _fitting(info, given[info.name], where)
         else:
             raise ConfigError(
                 f"the test data lacks the input {info.name!r}", where=where,
                 why=f"it has {', '.join(given) or 'none'}",
                 remedy=f"add it, or give it a value: `inputs.{info.name} = …` in the config, --input {info.name}=…",
             )  # fmt: skip
-    return made
+    return arrays
 
 
 def _fitting(info: TensorInfo, array: Array, where: str) -> Array:

@@ -30,71 +30,64 @@ from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, 
 from pipeline.model.sources import SourceModel
 
 
-class FeedsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model file, sizes for its open dimensions, data, and the folder for raw files."""
+class GuessRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model, sizes and data that the user gave already, and a folder for work."""
 
-    file: str
+    source: SourceModel
     dimensions: dict[str, int] = {}
     data: Dataset = Dataset()
-    folder: str
+    work_folder: str
 
 
-class Feeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What each input gets."""
+def make_feeds(request: GuessRequest) -> tuple[TensorFile, ...]:
+    """The inputs of one model as raw files in the folder for work.
 
-    tensors: tuple[TensorFile, ...]
-
-
-def make_feeds(request: FeedsRequest) -> Feeds:
-    """The inputs of one model as raw files. Open dimensions of .onnx files that nobody sizes get likely sizes.
+    Open dimensions of .onnx files that nobody sizes get likely sizes.
 
     ConfigError for names, sizes and data that do not fit, and for open dimensions of .ort files without a size.
     """
-    path = Path(request.file)
+    path, folder = Path(request.source.path), Path(request.work_folder)
     if path.suffix.lower() == ".ort":
         takes = ort_inputs(path)
         sizes = resolve_dimensions(takes, request.dimensions, path.name)
         _refuse_open(takes, sizes, request)
         data = msgspec.structs.replace(request.data, sizes=sizes)
     else:
-        loaded = load_model(SourceModel(path=request.file), Path(request.folder))
+        loaded = load_model(request.source, folder)
         takes = own_inputs(loaded.proto)
         sizes = resolve_dimensions(takes, request.dimensions, path.name)
         data = complete_data(loaded, request.dimensions, request.data)
         data = msgspec.structs.replace(data, sizes=data.sizes | sizes)
     arrays = first_sample(data, takes).inputs
-    return Feeds(
-        tensors=tuple(
-            write_tensor(Path(request.folder) / f"input_{n}.bin", name, array)
-            for n, (name, array) in enumerate(arrays.items())
-        )
+    return tuple(
+        write_tensor(folder / f"input_{number}.bin", name, array) for number, (name, array) in enumerate(arrays.items())
     )
 
 
 def ort_inputs(path: Path) -> tuple[TensorInfo, ...]:
     """The inputs of an ORT format file that are no initializers."""
     graph = read_ort(path).graph
-    found = []
+    inputs = []
     for name in graph.inputs:
         kind = graph.node_args.get(name)
         if name not in graph.initializers:
             plain = kind if isinstance(kind, TensorType) else None
-            found.append(
+            inputs.append(
                 TensorInfo(
                     name=name,
                     dtype=element_of(plain.elem_type) if plain else None,
                     shape=plain.shape if plain else None,
                 )
             )
-    return tuple(found)
+    return tuple(inputs)
 
 
-def _refuse_open(takes: tuple[TensorInfo, ...], sizes: dict[str, int], request: FeedsRequest) -> None:
+def _refuse_open(takes: tuple[TensorInfo, ...], sizes: dict[str, int], request: GuessRequest) -> None:
     missing = [axis for axis in open_axes(takes) if axis.key not in sizes and axis.input not in request.data.inputs]
     if missing and not request.data.test_data:
         names = list(names_of(missing))
         raise ConfigError(
-            f"no size is given for {', '.join(names)}", where=request.file,
+            f"no size is given for {', '.join(names)}", where=request.source.path,
             remedy=f"give --dimension {names[0]}=N …, or --test-data",
         )  # fmt: skip
 
@@ -103,15 +96,6 @@ PATIENCE_SECONDS = 40.0
 DATA = "from the test data"
 GIVEN = "as given"
 MOST_TRIALS = 60
-
-
-class GuessRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, sizes and data that the user gave already, and a folder for work."""
-
-    source: SourceModel
-    dimensions: dict[str, int] = {}
-    data: Dataset = Dataset()
-    work_folder: str
 
 
 class Guess(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,15 +155,15 @@ def _guessed(
     guess = Guess(inputs=takes, values=values, reasons=reasons)
     if not axes:
         return guess
-    found, why = _first_that_runs(loaded, request.dimensions, takes, axes, data)
-    if not found:
+    sized, why = _first_that_runs(loaded, request.dimensions, takes, axes, data)
+    if not sized:
         names = tuple(n for u in units(prepared.proto, takes, axes) for n in u.names if u.choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
-    sizes = {name: size for name, (size, _) in found.items()}
+    sizes = {name: size for name, (size, _) in sized.items()}
     return msgspec.structs.replace(
         guess,
         dimensions=sizes,
-        reasons=reasons | {name: reason for name, (_, reason) in found.items()},
+        reasons=reasons | {name: reason for name, (_, reason) in sized.items()},
         fixable=_runs_fixed(loaded, request.dimensions | sizes, data),
     )
 
@@ -246,22 +230,16 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
     if not axes or all(axis.key in data.sizes for axis in axes):
         return whole
-    found, why = _first_that_runs(loaded, dimensions, takes, axes, whole)
-    if not found:
+    sized, why = _first_that_runs(loaded, dimensions, takes, axes, whole)
+    if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)
         raise blame_dimensions(loaded, dimensions, data, error) from error
-    sizes = resolve_dimensions(takes, {name: size for name, (size, _) in found.items()}, loaded.source.name)
+    sizes = resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, loaded.source.name)
     return msgspec.structs.replace(whole, sizes=sizes | data.sizes)
 
 
-class InputsChecked(msgspec.Struct, frozen=True, kw_only=True):
-    """How many samples were read and found to fit the model."""
-
-    samples: int
-
-
-def check_inputs(request: GuessRequest) -> InputsChecked:
-    """Whether a user's sizes and data fit a model: every sample is read, and fixed dimensions are tried.
+def check_inputs(request: GuessRequest) -> int:
+    """How many samples of a user's data fit a model: every one is read, and fixed dimensions are tried.
 
     ConfigError for the first that does not; ModelError for a model that cannot be used at all.
     """
@@ -275,7 +253,7 @@ def check_inputs(request: GuessRequest) -> InputsChecked:
             run_session(open_session(prepared), first_sample(data, takes).inputs, loaded.source.name)
         except ModelError as error:
             raise blame_dimensions(loaded, request.dimensions, request.data, error) from error
-    return InputsChecked(samples=count)
+    return count
 
 
 def blame_dimensions(
@@ -321,8 +299,8 @@ def _sizes_without(loaded: LoadedModel, data: Dataset) -> dict[str, int]:
         return sizes_in(data, takes)
     values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
     whole = msgspec.structs.replace(data, inputs=values | data.inputs)
-    found, _ = _first_that_runs(loaded, {}, takes, open_axes(takes), whole)
-    return {name: size for name, (size, _) in found.items()}
+    sized, _ = _first_that_runs(loaded, {}, takes, open_axes(takes), whole)
+    return {name: size for name, (size, _) in sized.items()}
 
 
 def _text(sizes: Mapping[str, int]) -> str:

@@ -125,16 +125,16 @@ def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
     raises, and for what is no sample.
     """
     try:
-        made = load_function(path, "test data")()
+        result = load_function(path, "test data")()
     except ConfigError:
         raise
     except Exception as error:
         raise _raised(path, error) from error
-    found = iter((made,) if isinstance(made, Mapping) else made) if hasattr(made, "__iter__") else None
-    if found is None:
-        raise _bad(path, f"it returned {type(made).__name__}")
+    given = iter((result,) if isinstance(result, Mapping) else result) if hasattr(result, "__iter__") else None
+    if given is None:
+        raise _bad(path, f"it returned {type(result).__name__}")
     number = 0
-    while (sample := _next(path, found)) is not None:
+    while (sample := _next(path, given)) is not None:
         name, label = f"{path} sample {number}", None
         if isinstance(sample, tuple) and len(sample) == 2:
             sample, label = sample
@@ -169,9 +169,9 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
     return loaded
 
 
-def _next(path: str, found: Iterator[Any]) -> Any:
+def _next(path: str, given: Iterator[Any]) -> Any:
     try:
-        return next(found, None)
+        return next(given, None)
     except Exception as error:
         raise _raised(path, error) from error
 

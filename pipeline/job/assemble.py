@@ -20,7 +20,7 @@ from pipeline.job.predict import profiles_of, unexpected
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections, suits
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, Withheld
 from pipeline.report.modes import mode_rows
-from pipeline.report.profile_view import profile_views
+from pipeline.report.profiles import profile_views
 from pipeline.report.rows import (
     MeasuredRow,
     fresh_comparison,

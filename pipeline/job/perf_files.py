@@ -18,7 +18,8 @@ from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import Feeds, FeedsRequest, make_feeds
+from pipeline.dataset.guess import GuessRequest, make_feeds
+from pipeline.model.sources import SourceModel
 
 Judge: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
 """What speaks against running a file, by its name, with options."""
@@ -67,12 +68,13 @@ def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
     for number, file in enumerate(order.files):
         folder = work / f"inputs-{number}"
         folder.mkdir()
-        request = FeedsRequest(file=str(file), dimensions=order.dimensions, data=order.data, folder=str(folder))
+        source = SourceModel(path=str(file))
+        request = GuessRequest(source=source, dimensions=order.dimensions, data=order.data, work_folder=str(folder))
         tasks.append(Task(label=str(file), request=request))
     feeds = {}
-    for outcome in run_tasks(make_feeds, Feeds, tasks):
+    for outcome in run_tasks(make_feeds, tuple[TensorFile, ...], tasks):
         if outcome.value:
-            feeds[Path(outcome.task.request.file)] = outcome.value.tensors
+            feeds[Path(outcome.task.request.source.path)] = outcome.value
         elif outcome.error and not isinstance(outcome.error, ModelError):
             raise outcome.error
     return feeds

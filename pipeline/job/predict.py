@@ -22,7 +22,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.placement import Placement, placement_of
-from pipeline.report.profile_view import Profiled
+from pipeline.report.profiles import Profiled
 from pipeline.report.rows import MeasuredRow
 
 

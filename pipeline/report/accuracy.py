@@ -89,14 +89,14 @@ def accuracy_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
     """A row under `HEAD` for each model."""
     return [
         (
-            one.model,
-            number(one, one.value),
-            number(one, one.reference_value),
-            drop_text(one),
-            interval_text(one),
-            verdict_text(one),
+            result.model,
+            number(result, result.value),
+            number(result, result.reference_value),
+            drop_text(result),
+            interval_text(result),
+            verdict_text(result),
         )
-        for one in results
+        for result in results
     ]
 
 
@@ -124,7 +124,7 @@ def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
     """A row under `DRIFT_HEAD` for each output of each model."""
     return [
         (
-            one.model,
+            result.model,
             drift.output,
             _decibel(drift, drift.sqnr_db),
             _decibel(drift, drift.psnr_db),
@@ -132,8 +132,8 @@ def drift_rows(results: Sequence[AccuracyResult]) -> list[tuple[str, ...]]:
             DASH if drift.max_error is None else f"{drift.max_error:.3g}",
             DASH if drift.agreement is None else f"{drift.agreement:.2%}".replace("%", " %"),
         )
-        for one in results
-        for drift in one.outputs
+        for result in results
+        for drift in result.outputs
     ]
 
 

@@ -37,9 +37,9 @@ def _tables(report: CampaignReport) -> Iterator[Listing]:
     head = tuple(column.title for column in COLUMNS)
     shipped = choices(report)
     yield from [shipped] if shipped.rows else []
-    for table in results(report):
-        rows = tuple(tuple(column.text(row) for column in COLUMNS) for row in table.rows)
-        yield Listing(title=f"{table.model} on {table.device}", head=head, rows=rows)
+    for (model, device), rows in results(report).items():
+        cells = tuple(tuple(column.text(row) for column in COLUMNS) for row in rows)
+        yield Listing(title=f"{model} on {device}", head=head, rows=cells)
 
 
 def _cases(report: CampaignReport) -> Iterator[CiCase]:

@@ -119,7 +119,7 @@ def _difference_lines(report: ConversionReport, *, warnings: bool) -> Iterator[L
 def _compared_with(report: ConversionReport) -> str:
     """What artifacts were compared with, and how far the worst of another precision is from the float original."""
     distant = [check for checks in report.checks.values() for check in checks if check.sqnr_db is not msgspec.UNSET]
-    others = {artifact.variant.precision for one in report.converted for artifact in one.artifacts} - {""}
+    others = {artifact.variant.precision for converted in report.converted for artifact in converted.artifacts} - {""}
     if not others:
         return "the original model's outputs"
     worst = from_float(distant)

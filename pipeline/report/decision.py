@@ -10,6 +10,7 @@ from device_runner.result import Status
 from pipeline.campaign.record import ModelFacts
 from pipeline.campaign.statistics import Comparison, Doubt, Verdict
 from pipeline.check.compare import OutputCheck
+from pipeline.core.groups import counted, grouped
 from pipeline.release.choose import MOST_NAMED, slower_text
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
@@ -46,7 +47,7 @@ def banner(report: CampaignReport) -> Banner | None:
         return Banner(state=BannerState.STOP, headline=f"Do not ship: {stops[0]}", reasons=_shown(stops[1:]))
     cautions = _shown(list(_cautions(report)))
     number = len({choice.file for choice in report.choices})
-    files = f"{number} {'artifact' if number == 1 else 'artifacts'}"
+    files = counted(number, "artifact")
     if not number:
         if not cautions or not report.models:  # `ort-mobile perf` has no models to choose among
             return None
@@ -67,28 +68,25 @@ def _stops(report: CampaignReport) -> Iterator[str]:
         if proof.failed:
             yield f"the proof in {proof.library.file} failed: {'; '.join(proof.objections[:3])}"
     yield from (f"no bundle was made: {refusal}" for refusal in report.refusals)
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for one in report.withheld:
-        reasons.setdefault((one.model, one.reason), []).append(one.target)
+    reasons = grouped(((row.model, row.reason), row.target) for row in report.withheld)
     for (model, reason), targets in reasons.items():
         yield f"nothing of {model} may ship to {', '.join(targets)}: {reason}"
 
 
 def _cautions(report: CampaignReport) -> Iterator[str]:
     shipped = {(choice.model, choice.variant) for choice in report.choices}
-    checks = {(one.model, one.variant): one.checks for one in report.checks}
-    failed = [key for key, found in checks.items() if any(check.failed for check in found)]
-    if failed:
-        yield f"{_variants(len(failed))} failed the numeric check and {_are(len(failed))} left out"
+    checks = {(row.model, row.variant): row.checks for row in report.checks}
+    if failed := sum(any(check.failed for check in of_file) for of_file in checks.values()):
+        yield f"{counted(failed, 'variant')} failed the numeric check and {_are(failed)} left out"
     differing = [row for row in report.rows if any(check.failed for check in row.checks)]
     if differing:
         yield f"outputs differ in {len(differing)} of {len(report.rows)} rows measured on devices"
     yield from _accuracy_cautions(report, shipped)
-    unknown = {key: found for key, found in checks.items() if key in shipped and any(one.unknown for one in found)}
-    if unknown:
-        random = any(check.random_inputs for found in unknown.values() for check in found)
+    unknown = [of_file for key, of_file in checks.items() if key in shipped and any(check.unknown for check in of_file)]
+    if number := len(unknown):
+        random = any(check.random_inputs for of_file in unknown for check in of_file)
         advice = "on random inputs: give test data" if random else "on this test data"
-        yield f"outputs of {_variants(len(unknown))} that {_ship(len(unknown))} cannot be judged {advice}"
+        yield f"outputs of {counted(number, 'variant')} that {_ship(number)} cannot be judged {advice}"
     for model in report.models:
         if model.guessed and model.name in {name for name, _ in shipped}:
             yield f"{model.name}: {_guesses(model)}"
@@ -97,17 +95,17 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
         names = ", ".join(by_chance) if len(by_chance) <= MOST_NAMED else f"{len(by_chance)} models"
         yield f"outputs of {names} were compared on random inputs only: give test data"
     if any(row.status.value == "failed" or row.failed_rounds for row in report.rows) or report.failures:
-        yield f"{len(report.failures)} {'failure' if len(report.failures) == 1 else 'failures'}, listed below"
+        yield f"{counted(len(report.failures), 'failure')}, listed below"
     yield from (f"not proven in {proof.library.file}: {proof.not_run_text}" for proof in report.proofs if proof.not_run)
     for choice in report.choices:
         if choice.slower:
-            worst, *others = (slower_text(device, found) for device, found in choice.slower.items())
+            worst, *others = (slower_text(device, comparison) for device, comparison in choice.slower.items())
             more = f" (and on {len(others)} more)" if others else ""
             yield (
                 f"{choice.variant} of {choice.model} is slower than another {worst}{more}; `ort-mobile tune` "
                 "can find a choice for each class of devices"
             )
-    if unmeasured := [one for one in report.choices if not (one.device or one.classes)]:
+    if unmeasured := [choice for choice in report.choices if not (choice.device or choice.classes)]:
         number = len({choice.target for choice in unmeasured})
         yield f"nothing was measured on devices like {number} of {len({c.target for c in report.choices})} targets"
 
@@ -115,7 +113,7 @@ def _cautions(report: CampaignReport) -> Iterator[str]:
 def _guesses(model: ModelFacts) -> str:
     """That sizes were guessed: image_width was fixed to 224 by a guess: the files take no other size."""
     first, *more = (f"{name} {{}} {model.dimensions[name]}" for name in model.guessed)
-    sizes = ", ".join((first.format("was fixed to"), *(one.format("to") for one in more)))
+    sizes = ", ".join((first.format("was fixed to"), *(size.format("to") for size in more)))
     return f"{sizes} by a guess: the files take no other {'sizes' if more else 'size'}"
 
 
@@ -126,23 +124,19 @@ def _only_random(checks: Sequence[OutputCheck]) -> bool:
 
 def _accuracy_cautions(report: CampaignReport, shipped: set[tuple[str, str]]) -> Iterator[str]:
     """Artifacts that their accuracy keeps out, and those that ship without a budget for it."""
-    found = {(one.model, one.variant): one for one in report.accuracy}
-    refused = [one for one in found.values() if one.result and one.result.refused]
-    if refused:
-        yield f"{_variants(len(refused))} may lose more accuracy than allowed and {_are(len(refused))} left out"
-    ships = [one for key, one in found.items() if key in shipped]
-    if number := sum(one.result is None or one.result.max_drop is None for one in ships):
-        yield f"{_variants(number)} in another precision {_ship(number)} without a budget: set `[accuracy] max_drop`"
-    if number := sum(one.result is None or not one.result.computed for one in ships):
-        yield f"the accuracy of {_variants(number)} that {_ship(number)} could not be computed"
+    results = {(row.model, row.variant): row.result for row in report.accuracy}
+    if number := sum(bool(result and result.refused) for result in results.values()):
+        yield f"{counted(number, 'variant')} may lose more accuracy than allowed and {_are(number)} left out"
+    ships = [result for key, result in results.items() if key in shipped]
+    if number := sum(result is None or result.max_drop is None for result in ships):
+        what = f"{counted(number, 'variant')} in another precision {_ship(number)}"
+        yield f"{what} without a budget: set `[accuracy] max_drop`"
+    if number := sum(result is None or not result.computed for result in ships):
+        yield f"the accuracy of {counted(number, 'variant')} that {_ship(number)} could not be computed"
 
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
-
-
-def _variants(number: int) -> str:
-    return f"{number} {'variant' if number == 1 else 'variants'}"
 
 
 def _ship(number: int) -> str:
@@ -200,20 +194,20 @@ ALWAYS_AGAINST = {
 def decisions(report: CampaignReport) -> tuple[ShipAnswer, ...]:
     """Every choice and every refusal to choose, in the order of the report."""
     withheld = (
-        ShipAnswer(model=one.model, target=one.target, sureness=Sureness.NOTHING, against=(one.reason,))
-        for one in report.withheld
+        ShipAnswer(model=row.model, target=row.target, sureness=Sureness.NOTHING, against=(row.reason,))
+        for row in report.withheld
     )
     alone = _by_model(report)
-    return (*(_chosen(alone[one.model], one) for one in report.choices), *withheld)
+    return (*(_chosen(alone[choice.model], choice) for choice in report.choices), *withheld)
 
 
 def overview(report: CampaignReport) -> Listing:
     """The answers as one table, in their order; without rows where each has a card."""
     answers = decisions(report)
     rows = (
-        (one.model, one.target, one.sureness.value, " ".join(one.what), one.gain, one.how_sure,
-         ", ".join(f"{name} {text}" for name, text in one.figures), "; ".join(one.against))
-        for one in answers
+        (answer.model, answer.target, answer.sureness.value, " ".join(answer.what), answer.gain, answer.how_sure,
+         ", ".join(f"{name} {text}" for name, text in answer.figures), "; ".join(answer.against))
+        for answer in answers
     )  # fmt: skip
     head = ("Model", "Target", "How sure", "Variant and run", "Gain", "Interval", "Figures", "Against it")
     return Listing(title="What ships", head=head, rows=tuple(rows) if len(answers) > MOST_CARDS else ())
@@ -221,17 +215,16 @@ def overview(report: CampaignReport) -> Listing:
 
 def _by_model(report: CampaignReport) -> dict[str, CampaignReport]:
     """The report of each model that ships alone: a choice is looked up among its model's rows, not among thousands."""
-    own: dict[str, dict[str, list[object]]] = {
-        choice.model: {"rows": [], "artifacts": [], "checks": []} for choice in report.choices
-    }
-    for name, values in (("rows", report.rows), ("artifacts", report.artifacts), ("checks", report.checks)):
-        for one in values:
-            if one.model in own:
-                own[one.model][name].append(one)
+    rows = grouped((row.model, row) for row in report.rows)
+    artifacts = grouped((artifact.model, artifact) for artifact in report.artifacts)
+    checks = grouped((check.model, check) for check in report.checks)
     return {
-        model: msgspec.structs.replace(report, **{name: tuple(values) for name, values in found.items()})
-        for model, found in own.items()
-    }
+        model: msgspec.structs.replace(
+            report, rows=tuple(rows.get(model, ())), artifacts=tuple(artifacts.get(model, ())),
+            checks=tuple(checks.get(model, ())),
+        )
+        for model in dict.fromkeys(choice.model for choice in report.choices)
+    }  # fmt: skip
 
 
 def row_of(report: CampaignReport, choice: ChoiceRow) -> Row | None:
@@ -319,7 +312,7 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
         yield "its outputs could not be judged"
     if _only_random(checks):
         yield "its outputs were compared on random inputs only"
-    yield from (_guesses(one) for one in report.models if one.name == choice.model and one.guessed)
+    yield from (_guesses(model) for model in report.models if model.name == choice.model and model.guessed)
     accuracy = next(
         (a for a in report.accuracy if (a.model, a.variant) == (choice.model, choice.variant)), None
     )  # fmt: skip
@@ -332,8 +325,8 @@ def _against(report: CampaignReport, choice: ChoiceRow, row: Row | None) -> Iter
     for proof in report.proofs:
         if proof.not_run and choice.target in (proof.targets or (choice.target,)):
             yield f"not proven in {proof.library.file}"
-    for device, found in choice.slower.items():
-        yield f"slower than another {slower_text(device, found)}"
+    for device, comparison in choice.slower.items():
+        yield f"slower than another {slower_text(device, comparison)}"
     for caution in row.cautions if row else ():
         yield ALWAYS_AGAINST.get(caution.doubt, caution.doubt.value.replace("_", " "))
 
@@ -346,7 +339,7 @@ def _places(compared: Comparison | None) -> tuple[float, float, float] | None:
     return low, middle, high
 
 
-def not_a_phone(rows: tuple[Row, ...]) -> bool:
+def not_a_phone(rows: Sequence[Row]) -> bool:
     """Whether no time of a table counts: a phone's library ran on another machine."""
     timed = [row for row in rows if row.status is Status.OK]
     return bool(timed) and all(any(c.doubt is Doubt.NOT_A_PHONE for c in row.cautions) for row in timed)

@@ -1,16 +1,78 @@
-"""Drawings for the HTML page, as numbers: latencies of a row, its rounds, accuracy against cost, losses of layers."""
+"""Drawings for the HTML page, as numbers for SVG that the template draws; every one has its label in words.
+
+Latencies of a row and its rounds, their distribution in a table, latency against cost, accuracy against cost, latency
+under load, losses of layers, times of operators.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import SustainedNumbers
-from pipeline.campaign.record import PrecisionSearch
+from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.accuracy import decibel, higher_is_better, number
 from pipeline.report.model import CampaignReport, ModeRow, Row
-from pipeline.report.profile_view import OperatorChange, ProfileView
+from pipeline.report.profiles import OperatorChange, ProfileView
+
+RowKey = tuple[str, str, str, str]
+"""Device, model, variant and run."""
+
+Tick = tuple[float, str]
+"""A place on an axis with its text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A place with what it stands for; `number` is not 0 for what no other beats, in the list below, and for float
+    layers.
+    """
+
+    x: float
+    y: float
+    label: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Marks, and a line in SVG's notation that joins what nothing beats, or medians of rounds."""
+
+    title: str
+    marks: tuple[Mark, ...]
+    line: str = ""
+    x_ticks: tuple[Tick, ...] = ()
+    y_ticks: tuple[Tick, ...] = ()
+
+    @property
+    def ahead(self) -> tuple[Mark, ...]:
+        """What nothing beats, in the order of its numbers; marks in one place are one."""
+        numbered = sorted((mark for mark in self.marks if mark.number), key=lambda mark: mark.number)
+        places = grouped((mark.number, mark) for mark in numbered)
+        return tuple(replace(alike[0], label="; ".join(mark.label for mark in alike)) for alike in places.values())
+
+
+def log_place(value: float, low: float, high: float) -> float:
+    """Where a value stands on a logarithmic axis, from 0 to 1; in the middle where both ends are the same."""
+    if high <= low:
+        return 0.5
+    return math.log(min(max(value, low), high) / low) / math.log(high / low)
+
+
+def unbeaten(costs: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of those that no other beats: of which none is less in one cost and no more in the other."""
+    return [
+        place for place, (x, y) in enumerate(costs) if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in costs)
+    ]
+
+
+def _median(row: Row) -> float:
+    return row.statistics.median_ns if row.statistics else 0.0
+
+
+# ---- A row of a table: its latencies and its rounds
 
 STRIP_WIDTH, STRIP_HEIGHT = 160, 26
 ROUNDS_WIDTH, ROUNDS_HEIGHT = 70, 26
@@ -29,15 +91,6 @@ class Strip:
     label: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsLine:
-    """Medians of the rounds in order as a line; `points` in SVG's notation, `label` says it in words."""
-
-    points: str
-    last: tuple[float, float]
-    label: str
-
-
 def axis(rows: Sequence[Row]) -> tuple[int, int]:
     """The ends of a table's axis: the smallest and the largest latency that is drawn in it; zeros where none is.
 
@@ -52,50 +105,178 @@ def strip(row: Row, rows: Sequence[Row]) -> Strip | None:
     ends = axis(rows)
     if row.statistics is None or not row.shape.latencies_ns:
         return None
-    baseline = next((one.statistics.median_ns for one in rows if one.baseline and one.statistics), None)
+
+    def x(nanoseconds: float) -> float:
+        return round(MARGIN + log_place(nanoseconds, *ends) * (STRIP_WIDTH - 2 * MARGIN), 1)
+
+    baseline = next((_median(other) for other in rows if other.baseline and other.statistics), None)
     # Equal shares of the inferences on three lines in turn, so that dots close together stay apart.
     lines = (STRIP_HEIGHT / 2, STRIP_HEIGHT / 2 - 6, STRIP_HEIGHT / 2 + 6)
-    xs = (_x(latency, ends) for latency in row.shape.latencies_ns)
     first, last = row.shape.latencies_ns[0], row.shape.latencies_ns[-1]
     return Strip(
-        dots=tuple((x, lines[number % 3]) for number, x in enumerate(xs)),
-        median=_x(row.statistics.median_ns, ends),
-        baseline=None if baseline is None else _x(baseline, ends),
+        dots=tuple((x(latency), lines[place % 3]) for place, latency in enumerate(row.shape.latencies_ns)),
+        median=x(row.statistics.median_ns),
+        baseline=None if baseline is None else x(baseline),
         label=f"median {wording.duration(row.statistics.median_ns)}, "
         f"19 of 20 inferences between {wording.duration(first)} and {wording.duration(last)}",
     )
 
 
-def _x(nanoseconds: float, ends: tuple[int, int]) -> float:
-    return round(MARGIN + log_place(nanoseconds, *ends) * (STRIP_WIDTH - 2 * MARGIN), 1)
-
-
-def log_place(value: float, low: float, high: float) -> float:
-    """Where a value stands on a logarithmic axis, from 0 to 1; in the middle where both ends are the same."""
-    if high <= low:
-        return 0.5
-    return math.log(min(max(value, low), high) / low) / math.log(high / low)
-
-
-def rounds_line(row: Row) -> RoundsLine | None:
-    """How the medians of a row's rounds went; None with fewer than two."""
+def rounds_line(row: Row) -> Plot | None:
+    """How the medians of a row's rounds went, with a mark at the last, up is slower; None with fewer than two."""
     medians = row.statistics.round_medians_ns if row.statistics else ()
     if row.statistics is None or len(medians) < 2:
         return None
     step = (ROUNDS_WIDTH - 2 * MARGIN) / (len(medians) - 1)
-    places = [(round(MARGIN + n * step, 1), _y(m / max(row.statistics.median_ns, 1))) for n, m in enumerate(medians)]
-    return RoundsLine(
-        points=" ".join(f"{x},{y}" for x, y in places),
-        last=places[-1],
-        label=f"medians of {len(medians)} rounds: " + ", ".join(wording.duration(median) for median in medians),
+    points = []
+    for place, median in enumerate(medians):
+        above = min(max((median / max(row.statistics.median_ns, 1) - 1) / ROUNDS_RANGE, -1.0), 1.0)
+        y = round(ROUNDS_HEIGHT / 2 - above * (ROUNDS_HEIGHT / 2 - MARGIN), 1)
+        points.append((round(MARGIN + place * step, 1), y))
+    return Plot(
+        title=f"medians of {len(medians)} rounds: " + ", ".join(wording.duration(median) for median in medians),
+        marks=(Mark(x=points[-1][0], y=points[-1][1]),),
+        line=" ".join(f"{x},{y}" for x, y in points),
     )
 
 
-def _y(relative: float) -> float:
-    """Up is slower."""
-    above = min(max((relative - 1) / ROUNDS_RANGE, -1.0), 1.0)
-    return round(ROUNDS_HEIGHT / 2 - above * (ROUNDS_HEIGHT / 2 - MARGIN), 1)
+# ---- A table: the distribution of its latencies, and what they cost
 
+WIDTH, HEIGHT = 560, 220
+LEFT, RIGHT, TOP, BOTTOM = 46, 14, 10, 28
+MOST_LINES = 12
+"""Distributions in one picture, the fastest: more cannot be told apart."""
+COST_LEFT, INSET = 84, 12
+"""Left edge of plots whose axis of costs has its texts beside it, and how far inside its frame points stand."""
+SMALLEST_SPAN = 1.2
+"""Factor that an axis of such a plot spans at least: costs that differ by a few per cent look alike, as they are."""
+COLOURS, DASHES = 8, 3
+TICKS = (1, 1.5, 2, 3, 5, 7)
+"""Steps of a logarithmic axis within a factor of ten; of those inside, at most MOST_TICKS are marked."""
+MOST_TICKS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Shares of inferences (up) that take at most so long (along, logarithmic), a line for each row of a table.
+
+    A line has its CSS classes of colour and dash, its points in SVG's notation, and what it is of.
+    """
+
+    label: str
+    ticks: tuple[Tick, ...]
+    lines: tuple[tuple[str, str, str], ...]
+    left_out: int
+
+
+def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -> Distribution | None:
+    """The picture of one table; None with nothing timed. `samples` are sorted latencies, where raw ones are known."""
+    timed = sorted((row for row in rows if row.statistics and row.shape.latencies_ns), key=_median)
+    shown = timed[:MOST_LINES]
+    if not shown:
+        return None
+    curves = [_quantiles(row, samples) for row in shown]
+    low = min(curve[0] for curve in curves)
+    high = max(low * 1.05, *(curve[max(0, int(len(curve) * 0.99) - 1)] for curve in curves))
+
+    def x(value: float) -> float:
+        return round(LEFT + log_place(value, low, high) * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(share: float) -> float:
+        return round(TOP + (1 - share) * (HEIGHT - TOP - BOTTOM), 1)
+
+    def steps(curve: Sequence[int]) -> str:
+        count = len(curve)
+        ends = ((x(value), place / count, (place + 1) / count) for place, value in enumerate(curve))
+        return " ".join(f"{at},{y(below)} {at},{y(above)}" for at, below, above in ends)
+
+    words = "; ".join(f"{row.variant} {row.run}: median {wording.duration(_median(row))}" for row in shown)
+    return Distribution(
+        label=f"distribution of latencies, {words}",
+        ticks=tuple((x(value), wording.duration(value)) for value in ticks(low, high)),
+        lines=tuple(
+            # the ninth has the first colour again, dashed
+            (f"s{place % COLOURS} d{place // COLOURS % DASHES}", steps(curve), f"{row.variant} {row.run}")
+            for place, (row, curve) in enumerate(zip(shown, curves, strict=True))
+        ),
+        left_out=len(timed) - len(shown),
+    )
+
+
+def _quantiles(row: Row, samples: Mapping[RowKey, Sequence[int]]) -> list[int]:
+    """Up to 60 latencies at even shares, ascending and not below 1 ns."""
+    raw = samples.get((row.device, row.model, row.variant, row.run)) or row.shape.latencies_ns
+    count = min(len(raw), 60)
+    return [max(raw[int((n + 0.5) * len(raw) / count)], 1) for n in range(count)]
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round values between two, at most MOST_TICKS of them; both ends where none is."""
+    values, power = [], 1.0
+    while power <= high:
+        values += [power * step for step in TICKS if low <= power * step <= high]
+        power *= 10
+    return values[:: -(-len(values) // MOST_TICKS)] if len(values) > 1 else [low, high]
+
+
+COSTS: tuple[tuple[str, Callable[[Row], int]], ...] = (
+    ("size", lambda row: row.size_bytes),
+    ("peak memory", lambda row: row.memory_peak_bytes),
+)
+"""What latency is drawn against; accuracy has a drawing of its own."""
+
+
+def scatters(rows: Sequence[Row]) -> tuple[Plot, ...]:
+    """The pictures of one table; none with fewer than three timed rows, or where a cost is the same everywhere."""
+    timed = [row for row in rows if row.statistics and not row.same_as]
+    known = [(name, cost, [row for row in timed if cost(row)]) for name, cost in COSTS]
+    return tuple(
+        _scatter(name, cost, group) for name, cost, group in known if len(group) > 2 and len(set(map(cost, group))) > 1
+    )
+
+
+def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot:
+    """Median latency along, a cost up (less is lower), both logarithmic."""
+    values = [(max(_median(row), 1.0), float(cost(row))) for row in rows]
+    along, up = (_span(ends) for ends in zip(*values, strict=True))
+
+    def x(value: float) -> float:
+        return round(COST_LEFT + INSET + log_place(value, *along) * (WIDTH - COST_LEFT - RIGHT - 2 * INSET), 1)
+
+    def y(value: float) -> float:
+        return round(HEIGHT - BOTTOM - INSET - log_place(value, *up) * (HEIGHT - TOP - BOTTOM - 2 * INSET), 1)
+
+    ahead = sorted(unbeaten(values), key=lambda place: values[place])
+    points = [(x(median), y(worth)) for median, worth in values]
+    steps = ["{},{}".format(*points[ahead[0]])]
+    steps += [f"{points[b][0]},{points[a][1]} {points[b][0]},{points[b][1]}" for a, b in pairwise(ahead)]
+    return Plot(
+        title=f"Latency against {name}: down and left is better, the line joins what nothing beats",
+        marks=tuple(
+            Mark(
+                x=point[0],
+                y=point[1],
+                label=f"{row.variant} {row.run}: {wording.duration(_median(row))}, {wording.size(cost(row))}",
+                number=ahead.index(place) + 1 if place in ahead else 0,
+            )
+            for place, (row, point) in enumerate(zip(rows, points, strict=True))
+        ),
+        line=" ".join(steps),
+        x_ticks=tuple((x(value), wording.duration(value)) for value in ticks(*along)),
+        y_ticks=tuple((y(value), wording.size(round(value))) for value in up),
+    )
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis for such values: their own, or around their middle where they lie close together."""
+    low, high = min(values), max(values)
+    if high / low >= SMALLEST_SPAN:
+        return low, high
+    middle = math.sqrt(low * high)
+    return middle / math.sqrt(SMALLEST_SPAN), middle * math.sqrt(SMALLEST_SPAN)
+
+
+# ---- A model: latency under load, accuracy against cost, losses of layers
 
 FRONT_WIDTH, FRONT_HEIGHT, FRONT_MARGIN = 480, 200, 64
 FRONT_TOP, FRONT_SPAN, FRONT_FOOT = 24, 130, 176
@@ -103,40 +284,6 @@ FRONT_TOP, FRONT_SPAN, FRONT_FOOT = 24, 130, 176
 BARS_HEIGHT = 120
 BEST_DB = 60.0
 """Layers that alone leave this much signal to noise cost nothing that could be seen: their bars have no height."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A place with what it stands for; `best` marks those that no other beats in both directions, and float layers."""
-
-    x: float
-    y: float
-    label: str
-    best: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
-    """Accuracy (up is better) against median latency, or size where nothing was measured, of one model.
-
-    Costs are drawn from 0 to `most`, accuracy from `worst` to `best`; `line` joins the points that nothing beats.
-    """
-
-    title: str
-    points: tuple[Point, ...]
-    line: str
-    most: str
-    worst: str
-    best: str
-
-    @property
-    def ahead(self) -> tuple[Point, ...]:
-        """The points that nothing beats, cheapest first; the page numbers them. Those in one place are one."""
-        places: dict[tuple[float, float], Point] = {}
-        for point in sorted((point for point in self.points if point.best), key=lambda point: point.x):
-            known = places.get((point.x, point.y))
-            places[point.x, point.y] = replace(point, label=f"{known.label}; {point.label}") if known else point
-        return tuple(places.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,13 +303,11 @@ class Curve:
 
 def curves(report: CampaignReport) -> tuple[Curve, ...]:
     """One drawing for each sustained run."""
-    found = ((row, row.sustained) for row in report.modes)
-    return tuple(_curve(row, numbers) for row, numbers in found if numbers and numbers.curve)
+    return tuple(_curve(row, row.sustained) for row in report.modes if row.sustained and row.sustained.curve)
 
 
 def _curve(row: ModeRow, numbers: SustainedNumbers) -> Curve:
-    medians = [one.median_ns for one in numbers.curve]
-    most, end = max(*medians, 1), max(numbers.length_ns, 1)
+    most, end = max(*(point.median_ns for point in numbers.curve), 1), max(numbers.length_ns, 1)
 
     def x(start_ns: int) -> float:
         return round(FRONT_MARGIN + start_ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1)
@@ -174,7 +319,7 @@ def _curve(row: ModeRow, numbers: SustainedNumbers) -> Curve:
     slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
     return Curve(
         title=f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}",
-        points=" ".join(f"{x(one.start_ns)},{y(one.median_ns)}" for one in numbers.curve),
+        points=" ".join(f"{x(point.start_ns)},{y(point.median_ns)}" for point in numbers.curve),
         fresh=y(numbers.fresh_ns),
         throttled=None if began is None else x(began),
         end=f"{end / 1e9:.0f} s",
@@ -183,123 +328,97 @@ def _curve(row: ModeRow, numbers: SustainedNumbers) -> Curve:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossBars:
-    """A bar for each layer, worst first; `width` is that of one, `worst` the noise of the first."""
-
-    title: str
-    bars: tuple[Point, ...]
-    width: float
-    worst: str
-    label: str
-
-
-def fronts(report: CampaignReport) -> tuple[Front, ...]:
+def fronts(report: CampaignReport) -> tuple[Plot, ...]:
     """One drawing for each model with accuracy of at least two artifacts, its own precision among them."""
-    found = (report.accuracy, dict.fromkeys(one.model for one in report.accuracy))
-    drawn = (_front(report, [one for one in found[0] if one.model == model]) for model in found[1])
-    return tuple(one for one in drawn if one)
+    groups = grouped((entry.model, entry) for entry in report.accuracy)
+    drawn = (_front(report, model, group) for model, group in groups.items())
+    return tuple(plot for plot in drawn if plot)
 
 
-def _front(report: CampaignReport, group: Sequence[ArtifactAccuracy]) -> Front | None:
-    model = group[0].model
-    measured = {one.variant: one.result for one in group if one.result}
-    first = next(iter(measured.values()), None)
-    own = [a.variant.name for a in report.artifacts if a.model == model and not a.variant.precision]
-    values = dict.fromkeys(own, first.reference_value if first else None)
-    values |= {name: result.value for name, result in measured.items()}
+def _front(report: CampaignReport, model: str, group: Sequence[ArtifactAccuracy]) -> Plot | None:
+    """Accuracy (up is better) against median latency, or size where nothing was measured.
+
+    Costs are drawn from 0 to the last tick along, accuracy from the second tick up to the first.
+    """
+    results = {entry.variant: entry.result for entry in group if entry.result}
+    first = next(iter(results.values()), None)
+    artifacts = [artifact for artifact in report.artifacts if artifact.model == model]
+    floats = [artifact.variant.name for artifact in artifacts if not artifact.variant.precision]
+    values = dict.fromkeys(floats, first.reference_value if first else None)
+    values |= {name: result.value for name, result in results.items()}
     accuracy = {name: value for name, value in values.items() if value is not None}
+    slowest_first = sorted(report.rows, key=lambda row: -_median(row))
     medians = {
-        row.variant: row.statistics.median_ns for row in sorted(report.rows, key=_slowest_first)
+        row.variant: row.statistics.median_ns
+        for row in slowest_first
         if row.model == model and row.statistics and row.variant in accuracy
-    }  # fmt: skip
-    sizes = {a.variant.name: a.size_bytes for a in report.artifacts if a.model == model and a.variant.name in accuracy}
+    }
+    sizes = {a.variant.name: a.size_bytes for a in artifacts if a.variant.name in accuracy}
     costs: dict[str, float] = dict(medians or sizes)
     if first is None or len({accuracy[name] for name in costs} | {costs[name] for name in costs}) < 3:
         return None
     show = wording.duration if medians else wording.size
-    texts = {name: f"{name}: {number(first, accuracy[name])} at {show(int(costs[name]))}" for name in costs}
     sign = 1 if higher_is_better(first.metric) else -1
-    points = _placed({name: (cost, sign * accuracy[name]) for name, cost in costs.items()}, texts)
+    worth = [sign * accuracy[name] for name in costs]
+    most, low, high = max(costs.values()), min(worth), max(worth)
+    points = [
+        (
+            round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - FRONT_MARGIN - 8), 1),
+            round(FRONT_TOP + (high - value) / ((high - low) or 1) * FRONT_SPAN, 1),
+        )
+        for cost, value in zip(costs.values(), worth, strict=True)
+    ]
+    best = unbeaten([(cost, -value) for cost, value in zip(costs.values(), worth, strict=True)])
+    ahead = list(dict.fromkeys(sorted((points[place] for place in best), key=lambda point: point[0])))
     drawn = sorted((accuracy[name] for name in costs), reverse=sign > 0)
-    front = Front(
+    return Plot(
         title=f"{model}: {first.metric} against {'median latency' if medians else 'size'}; the line joins the best",
-        points=points,
-        line="",
-        most=show(int(max(costs.values()))),
-        worst=number(first, drawn[-1]),
-        best=number(first, drawn[0]),
+        marks=tuple(
+            Mark(
+                x=points[place][0],
+                y=points[place][1],
+                label=f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
+                number=ahead.index(points[place]) + 1 if place in best else 0,
+            )
+            for place, (name, cost) in enumerate(costs.items())
+        ),
+        line=" ".join(f"{x},{y}" for x, y in ahead),
+        x_ticks=((FRONT_WIDTH, show(int(most))),),
+        y_ticks=((FRONT_TOP, number(first, drawn[0])), (FRONT_TOP + FRONT_SPAN, number(first, drawn[-1]))),
     )
-    return replace(front, line=" ".join(f"{point.x},{point.y}" for point in front.ahead))
 
 
-def _slowest_first(row: Row) -> float:
-    return -row.statistics.median_ns if row.statistics else 0.0
-
-
-def _placed(values: dict[str, tuple[float, float]], texts: dict[str, str]) -> tuple[Point, ...]:
-    """Points of variants by cost and worth, inside the margins."""
-    costs, worths = zip(*values.values(), strict=True)
-    most, low, high = max(costs), min(worths), max(worths)
-    return tuple(
-        Point(
-            x=round(FRONT_MARGIN + cost / most * (FRONT_WIDTH - FRONT_MARGIN - 8), 1),
-            y=round(FRONT_TOP + (high - worth) / ((high - low) or 1) * FRONT_SPAN, 1),
-            label=texts[name],
-            best=not any(_beats(other, (cost, worth)) for other in values.values()),
+def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
+    """One drawing for each search that measured layers: a bar for each, worst first, whose noise is the tick."""
+    plots = []
+    for entry in report.searches:
+        layers = entry.search.layers
+        marks = tuple(
+            Mark(
+                x=round(place * FRONT_WIDTH / len(layers), 1),
+                y=round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
+                label=f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
+                number=int(set(loss.nodes) <= set(entry.search.best.nodes)),
+            )
+            for place, loss in enumerate(layers)
         )
-        for name, (cost, worth) in values.items()
-    )
+        if marks:
+            title = f"{entry.model} in {entry.precision}: noise of each layer alone, worst first"
+            worst = (0.0, decibel(layers[0].sqnr_db))
+            plots.append(Plot(title=f"{title}; those in full color stay float", marks=marks, y_ticks=(worst,)))
+    return tuple(plots)
 
 
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether one costs no more and is worth no less, and is better in either."""
-    return one[0] <= other[0] and one[1] >= other[1] and one != other
-
-
-def loss_bars(report: CampaignReport) -> tuple[LossBars, ...]:
-    """One drawing for each search that measured layers."""
-    return tuple(_bars(one) for one in report.searches if one.search.layers)
-
-
-def _bars(one: PrecisionSearch) -> LossBars:
-    layers = one.search.layers
-    step = FRONT_WIDTH / len(layers)
-    bars = tuple(
-        Point(
-            x=round(number * step, 1),
-            y=round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
-            label=f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
-            best=set(loss.nodes) <= set(one.search.best.nodes),
-        )
-        for number, loss in enumerate(layers)
-    )
-    return LossBars(
-        title=f"{one.model} in {one.precision}: noise of each layer alone, worst first; those in full color stay float",
-        bars=bars,
-        width=round(max(step - 1, 1), 1),
-        worst=decibel(layers[0].sqnr_db),
-        label="; ".join(bar.label for bar in bars[:3]),
-    )
-
+# ---- An operator in two profiles
 
 TIMES_WIDTH, TIMES_HEIGHT = 160, 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBars:
-    """The time of an operator before and after as two bars, on an axis that a view's operators share."""
-
-    before: float
-    after: float
-    label: str
-
-
-def time_bars(row: OperatorChange, view: ProfileView) -> TimeBars:
-    """The bars of one operator of a view."""
-    most = max((max(one.before_ns, one.after_ns) for one in view.operators), default=0.0) or 1.0
-    return TimeBars(
-        before=round(row.before_ns / most * TIMES_WIDTH, 1),
-        after=round(row.after_ns / most * TIMES_WIDTH, 1),
-        label=f"{row.operator}: {wording.duration(row.before_ns)} before, {wording.duration(row.after_ns)} after",
-    )
+def time_bars(row: OperatorChange, view: ProfileView) -> tuple[float, float, str]:
+    """The time of an operator before and after as widths of two bars, on an axis that a view's operators share, and
+    the label.
+    """
+    most = max((max(other.before_ns, other.after_ns) for other in view.operators), default=0.0) or 1.0
+    before, after = (round(time / most * TIMES_WIDTH, 1) for time in (row.before_ns, row.after_ns))
+    label = f"{row.operator}: {wording.duration(row.before_ns)} before, {wording.duration(row.after_ns)} after"
+    return before, after, label

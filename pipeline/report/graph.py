@@ -4,11 +4,13 @@ A box leads to the list of its nodes with reasons, which opens without a script 
 computed here, so that a page with 2,000 nodes has nothing to lay out.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import ModelAnswer, percent_of
 from pipeline.partition.placement import (
@@ -35,28 +37,23 @@ MOST_BOXES = 300
 MOST_NAMES = 1_500
 """Names of nodes on one page, shared by its graphs; the JSON documents have all."""
 
-MOST_REASONS, MOST_TOLD, MOST_MEASURED = 12, 4, 4
-NAME_LENGTH, LINE_LENGTH, TOLD_LENGTH = 72, 30, 100
+MOST_REASONS, MOST_TIPS, MOST_MEASURED = 12, 4, 4
+NAME_LENGTH, LINE_LENGTH, TIP_LENGTH = 72, 30, 100
 CHARACTER, BOX_HEIGHT, LAYER_HEIGHT, MARGIN = 6.9, 42, 66, 12
 COLOURS = 10
 """Fills of partitions in turn: g0 to g9 in graph.css."""
 
 
-@dataclass(frozen=True, slots=True)
-class CutText:
-    """A text as it is shown, and the whole where that is longer."""
-
-    shown: str
-    whole: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlikeNodes:
-    """Nodes of an operator in a box that are claimed, or refused for the same reason; `more` are not named."""
+    """Nodes of an operator in a box that are claimed, or refused for the same reason; `more` are not named.
+
+    A name is as it is shown, and the whole where that is longer.
+    """
 
     operator: str
     count: int
-    names: tuple[CutText, ...]
+    names: tuple[tuple[str, str], ...]
     more: int = 0
     reason: str = ""
     remedy: str = ""
@@ -83,18 +80,12 @@ class GraphBox:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedRow:
-    """One reason for which nodes are refused, with an example where it names nodes or shapes."""
-
-    count: int
-    operators: str
-    reason: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDrawing:
-    """A drawing of one placement. `lines` is one SVG path of all edges; without boxes only the table is shown."""
+    """A drawing of one placement. `lines` is one SVG path of all edges; without boxes only the table is shown.
+
+    A reason has the number of nodes that are refused for it, their operators, the reason (with an example where it
+    names nodes or shapes) and the remedy.
+    """
 
     id: str
     title: str
@@ -104,7 +95,7 @@ class GraphDrawing:
     height: int
     lines: str
     boxes: tuple[GraphBox, ...]
-    reasons: tuple[RefusedRow, ...]
+    reasons: tuple[tuple[int, str, str, str], ...]
     more_reasons: int
 
 
@@ -120,26 +111,26 @@ def draw_graph(
 
     A graph of more than `most_boxes` is not drawn.
     """
-    found = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
-    drawn = len(found.groups) <= most_boxes
-    texts = list(_texts(found.groups, placement)) if drawn else []
+    collapsed = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
+    drawn = len(collapsed.groups) <= most_boxes
+    texts = list(_texts(collapsed.groups, placement)) if drawn else []
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
-    layout = lay_out(widths, found.edges if drawn else ())
+    layout = lay_out(widths, collapsed.edges if drawn else ())
     left, right = extent(layout, widths)
     shift = MARGIN - left
-    count = f"{len(found.groups)} box{'es' * (len(found.groups) != 1)}"
+    count = f"{len(collapsed.groups)} box{'es' * (len(collapsed.groups) != 1)}"
     reasons = list(_refused(placement))
     return GraphDrawing(
         id=anchor,
         title=f"{placement.model} with {placement.title}",
         facts=(_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
-        label=f"Graph of {placement.model}: {_nodes(len(placement.nodes))} in {count}",
+        label=f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
         width=round(right - left + 2 * MARGIN),
         height=layout.layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * MARGIN,
         lines=" ".join(curves(layout, shift, MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
         boxes=tuple(
             _box(
-                f"{anchor}-{place}", placement, found.groups[place], text,
+                f"{anchor}-{place}", placement, collapsed.groups[place], text,
                 x=layout.places[place][0] + shift - widths[place] / 2,
                 y=layout.places[place][1] * LAYER_HEIGHT + MARGIN,
                 width=widths[place],
@@ -156,14 +147,10 @@ def _predicted(placement: Placement) -> str:
     """As in `Predicted for all-fixed on adb:A: 3 of 4 nodes (75 %) in 2 partitions, by the rules of 1.29`."""
     count = len(placement.nodes)
     kernels = KERNEL_KIND in placement.kinds
-    groups = "" if kernels else f" in {placement.partitions} partition{'s' * (placement.partitions != 1)}"
+    groups = "" if kernels else f" in {counted(placement.partitions, 'partition')}"
     about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
-    claimed = f"{placement.claimed} of {_nodes(count)} ({percent_of(placement.claimed, count)} %)"
+    claimed = f"{placement.claimed} of {counted(count, 'node')} ({percent_of(placement.claimed, count)} %)"
     return f"Predicted{about}: {claimed}{groups}, ONNX Runtime {placement.release}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
 
 
 def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[str, str]]:
@@ -171,7 +158,7 @@ def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[
     for group in groups:
         kernels = f"{placement.title} kernels" if group.kind == KERNEL_KIND else "CPU"
         head = f"Partition {group.kind + 1}" if group.kind >= 0 else kernels
-        yield f"{head} · {_nodes(len(group.nodes))}", _begun(_operators(group, placement.nodes), LINE_LENGTH)
+        yield f"{head} · {counted(len(group.nodes), 'node')}", _begun(_operators(group, placement.nodes), LINE_LENGTH)
 
 
 def _operators(group: NodeGroup, nodes: Sequence[PlacedNode]) -> str:
@@ -185,12 +172,12 @@ def _begun(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def _cut(text: str, length: int) -> CutText:
-    """A text of at most so many characters: what is too long loses its middle, as the ends of names differ."""
+def _cut(text: str) -> tuple[str, str]:
+    """A name as it is shown, and the whole where that is longer: it loses its middle, as the ends of names differ."""
     text = visible(text)
-    if len(text) <= length:
-        return CutText(text)
-    return CutText(f"{text[: length // 3]}…{text[-(length - length // 3 - 1) :]}", text)
+    if len(text) <= NAME_LENGTH:
+        return text, ""
+    return f"{text[: NAME_LENGTH // 3]}…{text[-(NAME_LENGTH - NAME_LENGTH // 3 - 1) :]}", text
 
 
 def _box(
@@ -205,8 +192,8 @@ def _box(
     named: float,
 ) -> GraphBox:
     alike = tuple(_alike(group, placement, named))
-    why = [one for one in alike if one.reason][:MOST_TOLD]
-    told = (_begun(f"{one.count} {one.operator}: {one.reason}", TOLD_LENGTH) for one in why)
+    refused = [nodes for nodes in alike if nodes.reason][:MOST_TIPS]
+    reasons = (_begun(f"{nodes.count} {nodes.operator}: {nodes.reason}", TIP_LENGTH) for nodes in refused)
     return GraphBox(
         id=anchor,
         x=round(x, 1),
@@ -215,52 +202,41 @@ def _box(
         style="cpu" if group.kind == CPU_KIND else f"claimed g{max(group.kind, 0) % COLOURS}",
         head=texts[0],
         line=texts[1],
-        tip="; ".join((f"{texts[0]}: {_operators(group, placement.nodes)}", *told)),
+        tip="; ".join((f"{texts[0]}: {_operators(group, placement.nodes)}", *reasons)),
         alike=alike,
     )
 
 
 def _alike(group: NodeGroup, placement: Placement, named: float) -> Iterator[AlikeNodes]:
     """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
-    found: dict[tuple[str, int | None], list[PlacedNode]] = {}
-    for place in group.nodes:
-        node = placement.nodes[place]
-        found.setdefault((node.operator, node.reason), []).append(node)
-    for (operator, reason), nodes in found.items():
+    placed = (placement.nodes[place] for place in group.nodes)
+    for (operator, reason), nodes in grouped(((node.operator, node.reason), node) for node in placed).items():
         shown = nodes[: max(1, int(named * len(nodes)))]
         why = ClaimReason(reason="") if reason is None else placement.reasons[reason]
         yield AlikeNodes(
-            operator=_cut(operator, NAME_LENGTH).shown,
+            operator=_cut(operator)[0],
             count=len(nodes),
-            names=tuple(_cut(node.name, NAME_LENGTH) for node in shown if node.name),
+            names=tuple(_cut(node.name) for node in shown if node.name),
             more=len(nodes) - len(shown),
             reason=why.reason,
             remedy=why.remedy,
         )
 
 
-def _refused(placement: Placement) -> Iterator[RefusedRow]:
+def _refused(placement: Placement) -> Iterator[tuple[int, str, str, str]]:
     """Why nodes are refused, the commonest reason first; those that differ in names and shapes alone are one."""
-    found: dict[tuple[str, str], list[PlacedNode]] = {}
-    for node in placement.nodes:
-        if node.reason is not None:
-            why = placement.reasons[node.reason]
-            found.setdefault((same_reason(why.reason), why.remedy), []).append(node)
-    for (_, remedy), nodes in sorted(found.items(), key=lambda item: -len(item[1])):
-        reasons = dict.fromkeys(placement.reasons[node.reason].reason for node in nodes if node.reason is not None)
-        first = next(iter(reasons))
-        yield RefusedRow(
-            count=len(nodes),
-            operators=", ".join(name for name, _ in Counter(node.operator for node in nodes).most_common()),
-            reason=f"for example {first}" if len(reasons) > 1 else first,
-            remedy=remedy,
-        )
+    nodes = [(node, placement.reasons[node.reason]) for node in placement.nodes if node.reason is not None]
+    alike = grouped(((same_reason(why.reason), why.remedy), (node, why.reason)) for node, why in nodes)
+    for (_, remedy), group in sorted(alike.items(), key=lambda item: -len(item[1])):
+        operators = ", ".join(name for name, _ in Counter(node.operator for node, _ in group).most_common())
+        first, *others = dict.fromkeys(reason for _, reason in group)
+        yield len(group), operators, f"for example {first}" if others else first, remedy
 
 
 def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     """The drawings of a campaign: what was predicted, and what providers took where a profile run says so."""
     placements = report.placements
-    return drawings(placements, [tuple(_measured(one, report)) for one in placements])
+    return drawings(placements, [tuple(_measured(placement, report)) for placement in placements])
 
 
 def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
@@ -276,25 +252,25 @@ def _facts(answer: ModelAnswer) -> Iterator[str]:
         yield f"It does not load on the phone: {answer.load.error}"
     if answer.fixed:
         sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
-        claimed = f"{answer.fixed.claimed} of {_nodes(answer.fixed.nodes)}"
+        claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"
         yield f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}"
     yield from (warning.rstrip(".") for warning in answer.warnings)
 
 
 def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) -> tuple[GraphDrawing, ...]:
     """The drawings of one page, each with facts of its own; together they keep to the bounds of a page."""
-    found: list[GraphDrawing] = []
-    for number, (one, told) in enumerate(zip(placements, facts, strict=True), 1):
-        left = MOST_BOXES - sum(len(drawing.boxes) for drawing in found)
-        names = MOST_NAMES // len(placements)
-        found.append(draw_graph(one, f"graph-{number}", facts=told, most_boxes=left, names=names))
-    return tuple(found)
+    page: list[GraphDrawing] = []
+    names = MOST_NAMES // max(1, len(placements))
+    for number, (placement, texts) in enumerate(zip(placements, facts, strict=True), 1):
+        left = MOST_BOXES - sum(len(drawing.boxes) for drawing in page)
+        page.append(draw_graph(placement, f"graph-{number}", facts=texts, most_boxes=left, names=names))
+    return tuple(page)
 
 
 def _measured(placement: Placement, report: CampaignReport) -> Iterator[str]:
     """As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too."""
     rules = PROVIDER_RULES.get(placement.provider)
-    same = (one for one in report.profiles if rules and (one.model, one.provider) == (placement.model, rules.provider))
-    told = [(one.variant != placement.variant, f"Measured for {one.variant} {one.run} on {one.device}: {taken(one)}")
-            for one in same if taken(one)]  # fmt: skip
-    yield from dict.fromkeys(text for _, text in sorted(told, key=lambda pair: pair[0])[:MOST_MEASURED])
+    same = [row for row in report.profiles if rules and (row.model, row.provider) == (placement.model, rules.provider)]
+    same.sort(key=lambda row: row.variant != placement.variant)
+    texts = (f"Measured for {row.variant} {row.run} on {row.device}: {taken(row)}" for row in same if taken(row))
+    yield from dict.fromkeys(itertools.islice(texts, MOST_MEASURED))

@@ -1,26 +1,35 @@
-"""report.html: one page with everything in it, no request to anywhere; what runs in it is named by its digest."""
+"""report.html: one page with everything in it, no request to anywhere; what runs in it is named by its digest.
+
+What the page's script draws is in it, too: rows and runs as columns, raw latencies, gzipped and in base64.
+"""
 
 import base64
+import gzip
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import jinja2
+import msgspec
 
-from device_runner.result import Status
+from device_runner.result import Status, epoch_ms
+from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import Verdict
 from pipeline.core.features import Place
+from pipeline.core.groups import grouped
 from pipeline.partition.answer import ModelAnswer
-from pipeline.report import charts, drawing, profiles, wording
+from pipeline.report import drawing, profiles, wording
 from pipeline.report.decision import banner, decisions, not_a_phone, overview
 from pipeline.report.graph import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
     INTERVAL,
     Column,
-    Results,
     accuracies,
     drivers,
     inventory,
@@ -32,7 +41,6 @@ from pipeline.report.layout import (
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.operators import BAR, needed_operators, time_tables
-from pipeline.report.page_data import latencies, page_data
 from pipeline.report.parts import Listing
 from pipeline.report.proof import proof_listing
 from pipeline.report.rows import MeasuredRow
@@ -63,11 +71,13 @@ VERDICT_CLASSES = {
 class ResultTable:
     """The rows of one model on one device with what is drawn of them; `note` says why its times do not count."""
 
-    found: Results
+    model: str
+    device: str
+    rows: Sequence[Row]
     columns: tuple[Column, ...]
     note: str
-    distribution: charts.Distribution | None
-    scatters: tuple[charts.Scatter, ...]
+    distribution: drawing.Distribution | None
+    scatters: tuple[drawing.Plot, ...]
 
 
 def render(
@@ -81,7 +91,10 @@ def render(
     this one is compared with: of the same name, before it.
     """
     raw = latencies(measured)
-    drawn = _drawn(report)
+    tables = results(report)
+    places = {(choice.model, choice.device) for choice in report.choices}
+    some = [(place, rows) for place, rows in tables.items() if place in places][:MOST_DRAWN]
+    drawn = dict(some) if len(report.rows) > MOST_ROWS else tables
     return _template("report.html").render(
         scripts=_scripts() if measured else (read_template("report.js"),),
         data=page_data(report, measured) if measured else ("", ""),
@@ -92,12 +105,12 @@ def render(
         decisions=decisions(report),
         overview=overview(report),
         shipped={
-            ("" if one.classes else one.device, one.model, one.variant, one.run)
-            for one in report.choices
-            if one.classes or one.device
+            ("" if choice.classes else choice.device, choice.model, choice.variant, choice.run)
+            for choice in report.choices
+            if choice.classes or choice.device
         },
         tuned=offered(report),
-        tables=tuple(_table(found, raw) for found in drawn),
+        tables=tuple(_table(*place, rows, raw) for place, rows in drawn.items()),
         modes=mode_listings(report),
         curves=drawing.curves(report),
         accuracy=accuracies(report),
@@ -105,7 +118,7 @@ def render(
         searches=tuple(zip(drawing.loss_bars(report), searches(report), strict=True)),
         proofs=tuple(listing for listing in map(proof_listing, report.proofs) if listing.rows),
         sections={section.title: section for section in sections(report)},
-        views=profiles.views(report),
+        views=report.profile_views,
         times=time_tables(report.profiles),
         profiles=(profiles.summary(report.profiles),) if report.profiles else (),
         needed=needed_operators(report),
@@ -116,18 +129,9 @@ def render(
     )
 
 
-def _drawn(report: CampaignReport) -> tuple[Results, ...]:
-    """The tables that have pictures."""
-    found = results(report)
-    if len(report.rows) <= MOST_ROWS:
-        return found
-    places = {(one.model, one.device) for one in report.choices}
-    return tuple(one for one in found if (one.model, one.device) in places)[:MOST_DRAWN]
-
-
-def _compact(report: CampaignReport, drawn: Sequence[Results]) -> Listing:
+def _compact(report: CampaignReport, drawn: Mapping[tuple[str, str], Sequence[Row]]) -> Listing:
     """Every row in one table, where not all have pictures."""
-    if sum(len(found.rows) for found in drawn) == len(report.rows):
+    if sum(map(len, drawn.values())) == len(report.rows):
         return NO_TABLE
     plain = {"Variant", "Run"} | ({"Status"} if all(wording.status(row) == Status.OK for row in report.rows) else set())
     shown = [column for column in _filled(COLUMNS, report.rows) if column.title not in plain]
@@ -144,14 +148,16 @@ def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...
     return tuple(column for column in columns if any(column.text(row) != wording.DASH for row in rows))
 
 
-def _table(found: Results, raw: Mapping[charts.RowKey, Sequence[int]]) -> ResultTable:
-    uncounted = not_a_phone(found.rows)
+def _table(model: str, device: str, rows: Sequence[Row], raw: Mapping[drawing.RowKey, Sequence[int]]) -> ResultTable:
+    uncounted = not_a_phone(rows)
     return ResultTable(
-        found=found,
-        columns=_filled(PAGE_COLUMNS, found.rows),
+        model=model,
+        device=device,
+        rows=rows,
+        columns=_filled(PAGE_COLUMNS, rows),
         note="Not measured on a phone: these runs show what works, and their times rank nothing." if uncounted else "",
-        distribution=None if uncounted else charts.distribution(found.rows, raw),
-        scatters=() if uncounted else charts.scatters(found.rows),
+        distribution=None if uncounted else drawing.distribution(rows, raw),
+        scatters=() if uncounted else drawing.scatters(rows),
     )
 
 
@@ -169,6 +175,104 @@ PAGE_COLUMNS = tuple(
     if column.title not in {"Variant", "Run", "Status", INTERVAL.title}
 )
 """The columns of the page: variant, run and status stand at the head of a row, the interval under the ratio."""
+
+
+MOST_SAMPLES = 100_000
+"""Raw latencies within the page, some 300 KB: results.sqlite has those of larger campaigns."""
+
+
+def _thousandths(row: Row, bound: str) -> int | None:
+    value = getattr(row.comparison, bound, None)
+    return None if value is None else round(1000 * value)
+
+
+NAMED: dict[str, Callable[[Row], str]] = {
+    "device": lambda row: row.device,
+    "model": lambda row: row.model,
+    "variant": lambda row: row.variant,
+    "run": lambda row: row.run,
+    "verdict": wording.verdict,
+    "outputs": lambda row: wording.outputs(row.checks),
+}
+"""Columns of texts in the page's data: a row has the place of each in the list of names."""
+
+NUMBERS: dict[str, Callable[[Row], object]] = {
+    "median": lambda row: round(row.statistics.median_ns) if row.statistics else None,
+    "p90": lambda row: row.statistics.p90_ns if row.statistics else None,
+    "ratio": lambda row: _thousandths(row, "ratio"),
+    "low": lambda row: _thousandths(row, "low"),
+    "high": lambda row: _thousandths(row, "high"),
+    "load": lambda row: row.load_ns,
+    "memory": lambda row: row.memory_peak_bytes,
+    "size": lambda row: row.size_bytes,
+    "quantiles": lambda row: [int(float(f"{ns:.3g}")) for ns in row.shape.latencies_ns],  # enough for a drawing
+}
+"""Columns of numbers: times are nanoseconds, ratios thousandths."""
+
+
+def timed(measured: Sequence[MeasuredRow]) -> Iterator[tuple[drawing.RowKey, RunRecord]]:
+    """Every run that gave times, with the key of its row."""
+    for row in measured:
+        for run in row.runs:
+            if run.result.status is Status.OK and run.result.latencies_ns:
+                yield (row.device, row.model, row.variant, row.run), run
+
+
+def latencies(measured: Sequence[MeasuredRow]) -> dict[drawing.RowKey, list[int]]:
+    """All latencies of each row, ascending."""
+    runs = grouped((key, run.result.latencies_ns) for key, run in timed(measured))
+    return {key: sorted(itertools.chain.from_iterable(lists)) for key, lists in runs.items()}
+
+
+def page_data(report: CampaignReport, measured: Sequence[MeasuredRow]) -> tuple[str, str]:
+    """The columns, and the raw latencies as 32 bit numbers in the order of the runs ("" where there are too many).
+
+    Both are base64 of gzip. `row` of a run is a place in the rows, `at` milliseconds since the first run, `celsius`
+    tenths. Temperature (of the battery, else of the hottest thermal zone) and frequency (of the fastest core) are those
+    before the run, None where the device does not say. Latencies over 4.29 s are written as the largest number that
+    fits.
+    """
+    runs = list(timed(measured))
+    total = sum(len(run.result.latencies_ns) for _, run in runs)
+    raw = 0 < total <= MOST_SAMPLES
+    places = {(row.device, row.model, row.variant, row.run): place for place, row in enumerate(report.rows)}
+    kept = [(places[key], run) for key, run in runs if key in places]
+    starts = [epoch_ms(run.result.started_at) or 0 for _, run in kept]
+    first = min((start for start in starts if start), default=0)
+    before = [run.result.before for _, run in kept]
+    heat = [
+        max(conditions.zones_celsius.values(), default=None)
+        if conditions.battery_celsius is None
+        else conditions.battery_celsius
+        for conditions in before
+    ]
+    names: dict[str, int] = {}
+    rows: dict[str, list[Any]] = {
+        key: [names.setdefault(visible(text(row)), len(names)) for row in report.rows] for key, text in NAMED.items()
+    }
+    rows |= {key: [value(row) for row in report.rows] for key, value in NUMBERS.items()}
+    data = {
+        "started": min((run.result.started_at for _, run in kept if run.result.started_at), default=""),
+        "names": list(names),
+        "rows": rows,
+        "runs": {
+            "row": [place for place, _ in kept],
+            "round": [run.round for _, run in kept],
+            "at": [max(0, start - first) for start in starts],
+            "median": [run.result.median_ns or 0 for _, run in kept],
+            "celsius": [None if celsius is None else round(10 * celsius) for celsius in heat],
+            "mhz": [max(conditions.cpu_mhz, default=None) for conditions in before],
+            "thermal": [conditions.thermal_status for conditions in before],
+            "samples": [len(run.result.latencies_ns) for _, run in kept],
+        },
+        "raw": raw,
+    }
+    numbers = array("I", (min(ns, 2**32 - 1) for _, run in kept for ns in run.result.latencies_ns)) if raw else None
+    return _packed(msgspec.json.encode(data)), _packed(numbers.tobytes()) if numbers else ""
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, compresslevel=9, mtime=0)).decode("ascii")
 
 
 def read_template(name: str) -> str:
@@ -239,7 +343,6 @@ def _template(name: str) -> jinja2.Template:
     environment.globals.update(
         css=_styles(),
         policy=report_policy(),
-        charts=charts,
         drawing=drawing,
         profile_texts=profiles,
         wording=wording,
@@ -256,7 +359,7 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _classes(row: Row, shipped: Collection[charts.RowKey]) -> str:
+def _classes(row: Row, shipped: Collection[drawing.RowKey]) -> str:
     """The CSS classes of a row; colour only repeats what the words say. A device of "" in `shipped` is any."""
     wrong = any(check.failed for check in row.checks)
     verdict = VERDICT_CLASSES[row.comparison.verdict] if row.comparison and not wrong else ""

@@ -53,19 +53,9 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """The rows of one model on one device, in order."""
-
-    model: str
-    device: str
-    rows: tuple[Row, ...]
-
-
-def results(report: CampaignReport) -> tuple[Results, ...]:
+def results(report: CampaignReport) -> dict[tuple[str, str], list[Row]]:
     """Rows by model and device, in the order of the report."""
-    places = grouped(((row.model, row.device), row) for row in report.rows)
-    return tuple(Results(model=model, device=device, rows=tuple(rows)) for (model, device), rows in places.items())
+    return grouped(((row.model, row.device), row) for row in report.rows)
 
 
 MOST_LAYERS = 20

@@ -15,8 +15,8 @@ def escaped(text: str) -> str:
     return SPECIAL.sub(_entities, visible(text))
 
 
-def _entities(found: re.Match[str]) -> str:
-    return "".join(f"&#{ord(char)};" for char in found.group())
+def _entities(match: re.Match[str]) -> str:
+    return "".join(f"&#{ord(char)};" for char in match.group())
 
 
 def item(text: str) -> str:

@@ -10,8 +10,7 @@ from pipeline.report.layout import COLUMNS, accuracies, choices, inventory, offe
 from pipeline.report.markdown import escaped, item, listing_lines, section_lines, table
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
-from pipeline.report.profile_view import ProfileView
-from pipeline.report.profiles import changes, fallbacks, fusions, operators, summary, view_notes, views
+from pipeline.report.profiles import ProfileView, changes, fallbacks, fusions, operators, summary, view_notes
 from pipeline.report.proof import proof_listing
 from pipeline.report.wording import visible
 
@@ -31,7 +30,7 @@ def render(report: CampaignReport) -> str:
     ]
     parts += (part for proof in report.proofs for part in listing_lines(proof_listing(proof)))
     parts += section_lines(sections(report))
-    parts += (part for view in views(report) for part in _profile_view(view))
+    parts += (part for view in report.profile_views for part in _profile_view(view))
     for listing in (summary(report.profiles), *map(operators, report.profiles)):
         parts += listing_lines(listing)
     parts += (part for listing in inventory(report) for part in listing_lines(listing))
@@ -42,10 +41,10 @@ MARKS = {BannerState.STOP: "🛑", BannerState.CAUTION: "⚠️", BannerState.RE
 
 
 def _banner(report: CampaignReport) -> Iterator[str]:
-    if found := banner(report):
-        yield f"**{MARKS[found.state]} {escaped(found.headline)}**"
-        if found.reasons:
-            yield "\n".join(f"- {item(reason)}" for reason in found.reasons)
+    if verdict := banner(report):
+        yield f"**{MARKS[verdict.state]} {escaped(verdict.headline)}**"
+        if verdict.reasons:
+            yield "\n".join(f"- {item(reason)}" for reason in verdict.reasons)
 
 
 def _head(report: CampaignReport) -> str:
@@ -64,9 +63,9 @@ def _profile_view(view: ProfileView) -> Iterator[str]:
 
 
 def _results(report: CampaignReport) -> Iterator[str]:
-    for found in results(report):
-        yield f"## {escaped(found.model)} on {escaped(found.device)}"
-        yield table([column.title for column in COLUMNS], ([c.text(row) for c in COLUMNS] for row in found.rows))
+    for (model, device), rows in results(report).items():
+        yield f"## {escaped(model)} on {escaped(device)}"
+        yield table([column.title for column in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
     if report.rows:
         yield wording.legend(report)
 
@@ -92,8 +91,8 @@ def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCh
     yield ""
     yield f"{choice.reason[:1].upper()}{choice.reason[1:]}."
     yield ""
-    for device, found in choice.slower.items():
-        yield f"- slower than another {slower_text(device, found)}"
+    for device, comparison in choice.slower.items():
+        yield f"- slower than another {slower_text(device, comparison)}"
     yield from ("",) if choice.slower else ()
     wanted = (artifact.model, artifact.variant.name)
     rows = [row for row in report.rows if (row.model, row.variant) == wanted]
@@ -105,12 +104,12 @@ def _measured(rows: Sequence[Row]) -> Iterator[str]:
     yield "| device | session options | latency | medians of the rounds | p90 | rounds | peak memory |"
     yield "|---|---|---|---|---|---|---|"
     for row in rows:
-        found = row.statistics
-        medians = found.round_medians_ns if found else ()
+        times = row.statistics
+        medians = times.round_medians_ns if times else ()
         interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}" if medians else wording.DASH
         cells = (
-            row.device, row.run, wording.duration(found.median_ns if found else None), interval,
-            wording.duration(found.p90_ns if found else None), str(row.rounds), wording.size(row.memory_peak_bytes),
+            row.device, row.run, wording.duration(times.median_ns if times else None), interval,
+            wording.duration(times.p90_ns if times else None), str(row.rounds), wording.size(row.memory_peak_bytes),
         )  # fmt: skip
         yield f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |"
     yield ""

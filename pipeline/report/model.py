@@ -1,6 +1,5 @@
 """What every writer of a report gets: plain data, at the same time the document results.json with its schema."""
 
-import inspect
 from typing import Any, Final, Literal
 
 import msgspec
@@ -14,13 +13,12 @@ from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.campaign.tuned import TuneReport
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
-from pipeline.config import null_last
-from pipeline.core.documents import decode_document
+from pipeline.core.documents import decode_document, document_schema
 from pipeline.core.errors import Finding, PipelineError
 from pipeline.core.output import RESULTS
 from pipeline.core.variant import Artifact
 from pipeline.partition.placement import Placement
-from pipeline.report.profile_view import Profiled, ProfileView
+from pipeline.report.profiles import Profiled, ProfileView
 
 DOCUMENT_VERSION: Final = 1
 
@@ -205,15 +203,9 @@ def _refuse_negative(report: CampaignReport) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of the document, from the types and their docstrings."""
-    made = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(CampaignReport)))
-    # Python 3.13 takes the indentation out of docstrings; the schema must be the same with every version.
-    for definition in made["$defs"].values():
-        definition["description"] = inspect.cleandoc(definition.get("description", ""))
-    made = null_last(made)
-    head = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "results.json of ort-mobile",
-        "description": "A campaign: what was converted, measured, checked and chosen. Times are nanoseconds.",
-    }
-    return {**head, **made}
+    """The JSON schema of the document."""
+    return document_schema(
+        CampaignReport,
+        "results.json of ort-mobile",
+        "A campaign: what was converted, measured, checked and chosen. Times are nanoseconds.",
+    )

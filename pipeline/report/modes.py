@@ -1,7 +1,6 @@
 """Cold starts, sustained runs and MLPerf's p90: from stored runs to rows, and their tables for every format."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import msgspec
@@ -18,34 +17,27 @@ from pipeline.campaign.modes import (
 from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
+from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, ModeRow
 from pipeline.report.parts import Listing
-from pipeline.report.rows import MeasuredRow, baseline_row, make_rows, measured_rows
-
-Sizes = Mapping[tuple[str, str], int]
+from pipeline.report.rows import MeasuredRow, Rows, baseline_row, make_rows, measured_rows
 
 TIMES = 8
 """Moments of a sustained run that a table shows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeRows:
-    """What the runs beside the steady state come to; failures and skipped runs name the mode with the run."""
-
-    rows: tuple[ModeRow, ...]
-    failures: tuple[FailureRow, ...]
-    skipped: tuple[Skipped, ...]
-
-
 def mode_rows(
     planned: Sequence[RecordedRun],
     runs: Sequence[RunRecord],
-    sizes: Sizes,
+    sizes: Mapping[tuple[str, str], int],
     measure: MeasureConfig,
     rule: DecisionRule,
-) -> ModeRows:
-    """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that."""
+) -> Rows[ModeRow]:
+    """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that.
+
+    Failures and skipped runs name the mode with the run.
+    """
     rows: list[ModeRow] = []
     failures: list[FailureRow] = []
     skipped: list[Skipped] = []
@@ -53,64 +45,58 @@ def mode_rows(
         measured = measured_rows(planned, runs, sizes, mode)
         rows += _of_mode(mode, measured, measure, rule)
         if mode is not MeasureMode.STEADY:
-            found = make_rows(measured, rule)
-            failures += [msgspec.structs.replace(one, run=f"{one.run} ({mode})") for one in found.failures]
-            skipped += [msgspec.structs.replace(one, run=f"{one.run} ({mode})") for one in found.skipped]
-    return ModeRows(rows=tuple(rows), failures=tuple(failures), skipped=tuple(skipped))
+            whole = make_rows(measured, rule)
+            failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in whole.failures]
+            skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in whole.skipped]
+    return Rows(rows=tuple(rows), failures=tuple(failures), skipped=tuple(skipped))
 
 
 def _of_mode(
     mode: MeasureMode, measured: Sequence[MeasuredRow], measure: MeasureConfig, rule: DecisionRule
 ) -> Iterator[ModeRow]:
-    compared = _cold_comparisons(measured, rule) if mode is MeasureMode.COLD else {}
-    bases = [baseline_row(group) for group in _by_place(measured)]
-    for one in measured:
-        results = [record.result for record in one.runs if record.result.status is Status.OK]
-        row = ModeRow(device=one.device, model=one.model, variant=one.variant, run=one.run, baseline=one in bases)
-        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(_key(one)))):
+    groups = list(grouped(((row.device, row.model), row) for row in measured if not row.same_as).values())
+    compared = _cold_comparisons(groups, rule) if mode is MeasureMode.COLD else {}
+    bases = [baseline_row(group) for group in groups]
+    for timed in measured:
+        results = [record.result for record in timed.runs if record.result.status is Status.OK]
+        row = ModeRow(
+            device=timed.device, model=timed.model, variant=timed.variant, run=timed.run,
+            baseline=timed in bases,
+        )  # fmt: skip
+        key = timed.device, timed.model, timed.key
+        if mode is MeasureMode.COLD and (cold := cold_numbers(results, compared.get(key))):
             yield msgspec.structs.replace(row, cold=cold)
         if mode is MeasureMode.SUSTAINED:
-            found = (sustained_numbers(result.sustained) for result in results if result.sustained)
-            yield from (msgspec.structs.replace(row, sustained=numbers) for numbers in found if numbers)
+            lasting = (sustained_numbers(result.sustained) for result in results if result.sustained)
+            yield from (msgspec.structs.replace(row, sustained=numbers) for numbers in lasting if numbers)
         if mode is MeasureMode.STEADY and measure.rule is MeasureRule.MLPERF and (by_rule := mlperf_numbers(results)):
             yield msgspec.structs.replace(row, mlperf=by_rule)
 
 
-def _key(one: MeasuredRow) -> tuple[str, str, str]:
-    return one.device, one.model, f"{one.variant}/{one.run}"
-
-
 def _cold_comparisons(
-    measured: Sequence[MeasuredRow], rule: DecisionRule
+    groups: Sequence[Sequence[MeasuredRow]], rule: DecisionRule
 ) -> dict[tuple[str, str, str], Comparison | None]:
     """Cold starts with the baseline's of their device and model, in pairs by round."""
-    found: dict[tuple[str, str, str], Comparison | None] = {}
-    for group in _by_place(measured):
+    comparisons: dict[tuple[str, str, str], Comparison | None] = {}
+    for group in groups:
         base = baseline_row(group)
-        timed = [(one, [record for record in one.runs if record.result.status is Status.OK]) for one in group]
-        groups = [
-            RunGroup(key=_key(one)[2], rounds=tuple(cold_round(each.round, each.result) for each in records))
-            for one, records in timed
+        run_groups = [
+            RunGroup(
+                key=row.key,
+                rounds=tuple(
+                    cold_round(record.round, record.result) for record in row.runs if record.result.status is Status.OK
+                ),
+            )
+            for row in group
         ]
-        for summary in summarize(groups, _key(base)[2] if base else None, rule):
-            found[group[0].device, group[0].model, summary.key] = summary.comparison
-    return found
-
-
-def _by_place(measured: Sequence[MeasuredRow]) -> list[list[MeasuredRow]]:
-    """The rows that were run, of each device and model."""
-    places: dict[tuple[str, str], list[MeasuredRow]] = {}
-    for one in measured:
-        if not one.same_as:
-            places.setdefault((one.device, one.model), []).append(one)
-    return list(places.values())
+        for summary in summarize(run_groups, base.key if base else None, rule):
+            comparisons[group[0].device, group[0].model, summary.key] = summary.comparison
+    return comparisons
 
 
 def mode_listings(report: CampaignReport) -> tuple[Listing, ...]:
     """The tables of a report's modes, each by model and device."""
-    places: dict[tuple[str, str], list[ModeRow]] = {}
-    for row in report.modes:
-        places.setdefault((row.model, row.device), []).append(row)
+    places = grouped(((row.model, row.device), row) for row in report.modes)
     return tuple(listing for place, rows in places.items() for listing in _listings(*place, rows))
 
 
@@ -190,10 +176,10 @@ def _change(before: float | None, after: float | None, unit: str) -> str:
 
 def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
     """Medians of the medians in even stretches of time, as far as the longest run went."""
-    found = [(row, row.sustained) for row in rows if isinstance(row.sustained, SustainedNumbers)]
-    length = max(numbers.length_ns for _, numbers in found) / TIMES
+    sustained = [(row, row.sustained) for row in rows if isinstance(row.sustained, SustainedNumbers)]
+    length = max(numbers.length_ns for _, numbers in sustained) / TIMES
     lines = []
-    for row, numbers in found:
+    for row, numbers in sustained:
         stretches: list[list[int]] = [[] for _ in range(TIMES)]
         for point in numbers.curve:
             stretches[min(int(point.start_ns / length), TIMES - 1)].append(point.median_ns)

@@ -115,7 +115,7 @@ def show_fits(document: FitDocument) -> None:
 
 def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
     opset = f", opset {model.opset}" if model.opset else ""
-    nodes = f"{model.nodes} node{'s' * (model.nodes != 1)}"
+    nodes = counted(model.nodes, "node")
     yield f"{click.style(visible(model.path), bold=True)}: {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}"
     if model.dynamic:
         guessed = f"; guessed: {_named(model.guessed)}" if model.guessed else ""
@@ -135,7 +135,7 @@ def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
 
 def _all_rows(model: ModelFit) -> list[FitRow]:
     """Each provider's, and behind it what differs on the oldest systems."""
-    return [one for row in model.rows for one in (row, *(old for old in model.oldest if old.ep == row.ep))]
+    return [each for row in model.rows for each in (row, *(old for old in model.oldest if old.ep == row.ep))]
 
 
 def _title(row: FitRow) -> str:
@@ -194,20 +194,20 @@ def _helps(model: ModelFit) -> Iterator[str]:
         return
     yield ""
     yield click.style("What would help most:", bold=True)
-    for number, one in enumerate(model.helps, 1):
-        worse = ", ".join(PROVIDER_RULES[ep].title for ep in one.losses)
-        yield f"  {number}. {visible(one.what)}" + (f", which is worse for {worse}" if worse else "")
-        yield from (f"     {visible(line)}" for line in _help(one))
-    if best := next((ep for one in model.helps for ep in one.gains), None):
+    for number, remedy in enumerate(model.helps, 1):
+        worse = ", ".join(PROVIDER_RULES[ep].title for ep in remedy.losses)
+        yield f"  {number}. {visible(remedy.what)}" + (f", which is worse for {worse}" if worse else "")
+        yield from (f"     {visible(line)}" for line in _help(remedy))
+    if best := next((ep for remedy in model.helps for ep in remedy.gains), None):
         yield f"  Try what can be done automatically: {_command(model)} --ep {best} --advise"
     yield ""
 
 
-def _help(one: Help) -> Iterator[str]:
-    for changes, mark in ((one.gains, ""), (one.losses, "worse: ")):
+def _help(remedy: Help) -> Iterator[str]:
+    for changes, mark in ((remedy.gains, ""), (remedy.losses, "worse: ")):
         yield from (f"{mark}{PROVIDER_RULES[ep].title}: {change}" for ep, change in changes.items())
-    if one.reason:
-        yield f"because {one.reason}" + (f"; {one.remedy}" if one.remedy else "")
+    if remedy.reason:
+        yield f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else "")
 
 
 def _command(model: ModelFit) -> str:
@@ -403,9 +403,9 @@ def summary(reference: LibraryReference) -> str:
     """How many models differ, by which library."""
     library = f"libonnxruntime {reference.release or 'of unknown release'}"
     library += f" for {reference.abi} (sha256 {reference.sha256[:12]})"
-    failed = sum(bool(one.error) for one in reference.models)
+    failed = sum(bool(model.error) for model in reference.models)
     silent = f", {failed} without an answer of the library" if failed else ""
-    answered = sum(one.asked for one in reference.models) - failed
+    answered = sum(model.asked for model in reference.models) - failed
     models = counted(answered, "model")
     if not reference.rules:
         return f"{models}: no rules for this release, the claims are those of {library}{silent}"
@@ -425,16 +425,16 @@ def _compared_model(model: ClaimDiff, *, everything: bool) -> Iterator[Part]:
 
 
 def _verdict(model: ClaimDiff) -> Iterator[str | tuple[str, str]]:
-    theirs = counted(model.library_partitions, "partition")
+    partitions = counted(model.library_partitions, "partition")
     if model.same is None:
         claimed = sum(node.library is not None and node.library.claimed for node in model.nodes)
-        yield f"the library claims {claimed} of {len(model.nodes)} nodes, {theirs}"
+        yield f"the library claims {claimed} of {len(model.nodes)} nodes, {partitions}"
     elif model.same:
-        yield from (("the same claims", "green"), f", {theirs}")
+        yield from (("the same claims", "green"), f", {partitions}")
     else:
         different = sum(node.different for node in model.nodes)
         yield "1 node differs" if different == 1 else f"{different} nodes differ", "bold red"
-        yield f": ours {counted(model.our_partitions or 0, 'partition')}, the library's {theirs}"
+        yield f": ours {counted(model.our_partitions or 0, 'partition')}, the library's {partitions}"
 
 
 def _nodes(nodes: Sequence[NodeDiff]) -> Listing:

@@ -68,6 +68,6 @@ def gathered(notes: Iterable[ListingNote]) -> list[ListingNote]:
     for note in notes:
         places.setdefault((note.title, note.text, note.remedy), []).extend(note.places)
     return [
-        ListingNote(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(found)))
-        for (title, text, remedy), found in places.items()
+        ListingNote(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(where)))
+        for (title, text, remedy), where in places.items()
     ]

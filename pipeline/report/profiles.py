@@ -1,12 +1,239 @@
-"""Profiles as tables for every format: what providers took, times by operator, where the trace lies."""
+"""Profile runs, and two side by side: time by operator before and after, what fused, what fell back; their tables.
 
-from collections.abc import Iterator, Mapping, Sequence
+Nodes are matched by name. ONNX Runtime keeps a fused node's name (Conv becomes FusedConv), puts its own word behind it
+(MatMul/MatMulAddFusion) or names it after the output (Clip_output_0_nchwc); some fusions leave no name (Gelu): 1.31.1.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
+from device_runner.profile import CPU, Coverage
+from device_runner.result import NodeTime, Profile, Struct
+from pipeline.campaign.record import Prediction, RefusedNodes
+from pipeline.core.groups import grouped
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport
 from pipeline.report.parts import Line, Listing, Part
-from pipeline.report.profile_view import OperatorChange, Profiled, ProfileView
+
+
+class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+    """One artifact or file with one set of run options, run once more with ONNX Runtime's profiler on.
+
+    `name` is the file, or MODEL / VARIANT of a campaign. `file` is the trace for Perfetto, `failure` why there is
+    none. `coverage` is the provider's own word on what it took; `finding` says where that is not what was predicted.
+    `provider` is the one that was asked for.
+    """
+
+    name: str
+    run: str
+    device: str = ""
+    file: str = ""
+    profile: Profile | None = None
+    coverage: Coverage | None = None
+    prediction: Prediction | None = None
+    finding: str = ""
+    failure: str = ""
+    model: str = ""
+    variant: str = ""
+    provider: str = "cpu"
+
+    @property
+    def brief(self) -> "Profiled":
+        """Without what is known of each node: what reports are made from."""
+        profile = self.profile and msgspec.structs.replace(self.profile, nodes=())
+        return msgspec.structs.replace(self, profile=profile, prediction=self.prediction and self.prediction.brief)
+
+
+NAMED = 3
+"""Names of nodes that are given as examples."""
+
+SUFFIXES = ("_nchwc", "_output_0")
+"""What ONNX Runtime and exporters put behind a node's name to name another node, or an output."""
+
+UNKNOWN_REASON = "added when the session was created, or refused by the driver: the rules do not refuse it"
+
+
+class OperatorChange(Struct, frozen=True, kw_only=True):
+    """All nodes of an operator on a provider in both profiles: how many, and their time in one inference."""
+
+    operator: str
+    provider: str
+    nodes_before: int = 0
+    nodes_after: int = 0
+    before_ns: float = 0.0
+    after_ns: float = 0.0
+
+
+class Fusion(Struct, frozen=True, kw_only=True):
+    """Nodes of an operator that the first profile does not have.
+
+    `replaced` counts the operators of the nodes that their names are made from; empty where names do not say.
+    """
+
+    operator: str
+    provider: str
+    nodes: int
+    replaced: dict[str, int]
+    examples: tuple[str, ...]
+
+
+class FallenBack(Struct, frozen=True, kw_only=True):
+    """Nodes of one operator that ran on the CPU although another provider was asked for, and why.
+
+    `share` is theirs of the time of all nodes.
+    """
+
+    operator: str
+    nodes: int
+    reason: str
+    share: float
+    examples: tuple[str, ...]
+
+
+class ProfileView(Struct, frozen=True, kw_only=True):
+    """One profile beside the one that it is compared with; both are named VARIANT/RUN.
+
+    `operators` are slowest first, by the longer of both times. `vanished` counts the operators of nodes that are gone.
+    The costs say how much longer an inference takes with the profiler on (0.1 is 10 %), None where that is not known.
+    """
+
+    device: str
+    model: str
+    before: str
+    after: str
+    operators: tuple[OperatorChange, ...]
+    vanished: dict[str, int]
+    fusions: tuple[Fusion, ...]
+    fallen_back: tuple[FallenBack, ...] = ()
+    profiler_cost_before: float | None = None
+    profiler_cost_after: float | None = None
+
+
+Medians = Mapping[tuple[str, str, str, str], float]
+"""The median of inferences without the profiler, by device, model, variant and run, in nanoseconds."""
+
+
+def profile_views(profiles: Sequence[Profiled], medians: Medians, rank: Mapping[str, int]) -> tuple[ProfileView, ...]:
+    """For each device and model: the fastest of each provider beside the least optimized on the CPU.
+
+    That is the first of the lowest rank; ranks are by variant, 0 where there is none.
+    """
+    known = [row for row in profiles if row.profile and row.profile.nodes]
+    views = []
+    for group in grouped(((row.device, row.model), row) for row in known).values():
+        before = min(group, key=lambda row: (row.provider != "cpu", rank.get(row.variant, 0)))
+        for rows in grouped((row.provider, row) for row in group).values():
+            if rest := [row for row in rows if row is not before]:
+                after = min(rest, key=lambda row: medians.get(_key(row), float("inf")))
+                views.append(view_of(before, after, medians))
+    return tuple(views)
+
+
+def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
+    """One profile beside another; both must have a profile."""
+    first, second = before.profile, after.profile
+    if first is None or second is None:
+        raise ValueError("both runs must have a profile")
+    kept = {(node.name, node.operator) for node in second.nodes}
+    # what the second profile has not, or has as another operator
+    gone = {node.name: node.operator for node in first.nodes if (node.name, node.operator) not in kept}
+    return ProfileView(
+        device=after.device,
+        model=after.model,
+        before=f"{before.variant}/{before.run}",
+        after=f"{after.variant}/{after.run}",
+        operators=_changes(first, second),
+        vanished=dict(Counter(gone.values()).most_common()),
+        fusions=tuple(_fusions(first, second, gone)),
+        fallen_back=fallen_back(after),
+        profiler_cost_before=profiler_cost(before, medians),
+        profiler_cost_after=profiler_cost(after, medians),
+    )
+
+
+def _changes(before: Profile, after: Profile) -> tuple[OperatorChange, ...]:
+    """Operators by provider, slowest first by the longer of both times."""
+    changes = {(row.operator, row.provider): OperatorChange(operator=row.operator, provider=row.provider)
+               for row in (*before.operators, *after.operators)}  # fmt: skip
+    for row in before.operators:
+        key = row.operator, row.provider
+        changes[key] = msgspec.structs.replace(changes[key], nodes_before=row.nodes, before_ns=row.nanoseconds)
+    for row in after.operators:
+        key = row.operator, row.provider
+        changes[key] = msgspec.structs.replace(changes[key], nodes_after=row.nodes, after_ns=row.nanoseconds)
+    return tuple(sorted(changes.values(), key=lambda row: -max(row.before_ns, row.after_ns)))
+
+
+def _fusions(before: Profile, after: Profile, gone: Mapping[str, str]) -> Iterator[Fusion]:
+    known = {(node.name, node.operator) for node in before.nodes}
+    new = (node for node in after.nodes if (node.name, node.operator) not in known)
+    groups = grouped(((node.operator, node.provider), node) for node in new)
+    for (operator, provider), nodes in sorted(groups.items(), key=lambda item: -sum(n.nanoseconds for n in item[1])):
+        sources = (_source(node.name, gone) for node in nodes)
+        yield Fusion(
+            operator=operator,
+            provider=provider,
+            nodes=len(nodes),
+            replaced=dict(Counter(gone[source] for source in sources if source).most_common()),
+            examples=tuple(node.name for node in nodes[:NAMED]),
+        )
+
+
+def _source(name: str, gone: Mapping[str, str]) -> str:
+    """The node that is gone whose name this name is made from: the longest that is all of it or its first part."""
+    for suffix in SUFFIXES:
+        name = name.removesuffix(suffix)
+    name = name.removeprefix("fused ")
+    while name:
+        if name in gone:
+            return name
+        name = name.rpartition("/")[0]
+    return ""
+
+
+def fallen_back(row: Profiled) -> tuple[FallenBack, ...]:
+    """The nodes that ran on the CPU in a run with another provider, most time first; none for a run on the CPU."""
+    if row.profile is None or row.provider == "cpu":
+        return ()
+    reason_of = _reasons((row.prediction.refused if row.prediction else ()) or ())
+    unknown = UNKNOWN_REASON if row.prediction else ""
+    total = sum(node.nanoseconds for node in row.profile.nodes) or 1.0
+    groups = grouped(
+        ((node.operator, reason_of(node) or unknown), node) for node in row.profile.nodes if node.provider == CPU
+    )
+    fallen = (
+        FallenBack(
+            operator=operator,
+            nodes=len(nodes),
+            reason=reason,
+            share=sum(node.nanoseconds for node in nodes) / total,
+            examples=tuple(node.name for node in nodes[:NAMED]),
+        )
+        for (operator, reason), nodes in groups.items()
+    )
+    return tuple(sorted(fallen, key=lambda group: -group.share))
+
+
+def _reasons(refused: Sequence[RefusedNodes]) -> Callable[[NodeTime], str | None]:
+    """Why a node is refused: by its name, else by its operator where all of it are refused for one reason."""
+    by_name = {name: group.reason for group in refused for name in group.nodes if name}
+    reasons = grouped((group.operator, group.reason) for group in refused)
+    by_operator = {operator: alike[0] for operator, alike in reasons.items() if len(set(alike)) == 1}
+    return lambda node: by_name.get(node.name) or by_operator.get(node.operator)
+
+
+def profiler_cost(row: Profiled, medians: Medians) -> float | None:
+    """How much longer an inference takes with the profiler on; None where it was not measured without."""
+    median = medians.get(_key(row))
+    if not median or not row.profile or not row.profile.inference_ns:
+        return None
+    return row.profile.inference_ns / median - 1
+
+
+def _key(row: Profiled) -> tuple[str, str, str, str]:
+    return row.device, row.model, row.variant, row.run
 
 
 def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
@@ -35,44 +262,42 @@ SHOWN = 15
 
 def summary(profiles: Sequence[Profiled]) -> Listing:
     """One line for each profile: what the provider took, what was predicted, and where the trace is."""
-    rows = ((one.device, one.name, one.run, taken(one), predicted(one), where(one)) for one in profiles)
+    rows = (
+        (
+            row.device, row.name, row.run, taken(row), predicted(row),
+            f"none: {row.failure}" if row.failure else row.file.rpartition("/")[2],
+        )
+        for row in profiles
+    )  # fmt: skip
     head = ("Device", "Model / variant", "Run", "Measured", "Predicted", "Trace in profiles/, for ui.perfetto.dev")
     return Listing(title="Profiles", head=head, rows=tuple(rows))
 
 
 def claims(profiles: Sequence[Profiled]) -> Listing:
     """As `summary`, for narrow places: only where a provider took something, or should have, and no file names."""
-    rows = [(one.device, one.name, one.run, taken(one) or one.failure, predicted(one)) for one in profiles]
+    rows = [(row.device, row.name, row.run, taken(row) or row.failure, predicted(row)) for row in profiles]
     return Listing(
-        title=f"Profiles: {sum(bool(one.file) for one in profiles)} traces in profiles/, for ui.perfetto.dev",
+        title=f"Profiles: {sum(bool(row.file) for row in profiles)} traces in profiles/, for ui.perfetto.dev",
         head=("Device", "Model / variant", "Run", "Measured", "Predicted"),
         rows=tuple(row for row in rows if row[3] or row[4]),
     )
 
 
-def operators(one: Profiled) -> Listing:
+def operators(profiled: Profiled) -> Listing:
     """The slowest operators of a profile with their providers; empty where there is none."""
-    rows = one.profile.operators[:SHOWN] if one.profile else ()
-    device = f" on {one.device}" if one.device else ""
+    rows = (
+        (
+            row.operator, _provider(row.provider), str(row.nodes), wording.duration(round(row.nanoseconds)),
+            f"{100 * row.share:.1f} %",
+        )
+        for row in (profiled.profile.operators[:SHOWN] if profiled.profile else ())
+    )  # fmt: skip
+    device = f" on {profiled.device}" if profiled.device else ""
     return Listing(
-        title=f"Operators of {one.name}, {one.run}{device}",
+        title=f"Operators of {profiled.name}, {profiled.run}{device}",
         head=("Operator", "Provider", "Nodes", "Time of an inference", "Share"),
-        rows=tuple(
-            (
-                row.operator,
-                _provider(row.provider),
-                str(row.nodes),
-                wording.duration(round(row.nanoseconds)),
-                f"{100 * row.share:.1f} %",
-            )
-            for row in rows
-        ),
+        rows=tuple(rows),
     )
-
-
-def views(report: CampaignReport) -> tuple[ProfileView, ...]:
-    """The profiles of a report that stand beside another."""
-    return report.profile_views
 
 
 def view_title(view: ProfileView) -> str:
@@ -103,8 +328,8 @@ def changes(view: ProfileView, most: int = SHOWN) -> Listing:
 def fusions(view: ProfileView) -> Listing:
     """The nodes that the first profile has not, with those that their names come from."""
     rows = (
-        (one.operator, _provider(one.provider), str(one.nodes), _counts(one.replaced), ", ".join(one.examples))
-        for one in view.fusions
+        (row.operator, _provider(row.provider), str(row.nodes), _counts(row.replaced), ", ".join(row.examples))
+        for row in view.fusions
     )
     return Listing(title="New nodes", head=("Operator", "Provider", "Nodes", "Made of", "Examples"), rows=tuple(rows))
 
@@ -112,8 +337,8 @@ def fusions(view: ProfileView) -> Listing:
 def fallbacks(view: ProfileView) -> Listing:
     """The nodes that ran on the CPU although another provider was asked for."""
     rows = (
-        (one.operator, str(one.nodes), wording.share(one.share), one.reason or wording.DASH, ", ".join(one.examples))
-        for one in view.fallen_back
+        (row.operator, str(row.nodes), wording.share(row.share), row.reason or wording.DASH, ", ".join(row.examples))
+        for row in view.fallen_back
     )
     head = ("Operator", "Nodes", "Share of time", "Why not the provider", "Examples")
     return Listing(title="Nodes that fell back to the CPU", head=head, rows=tuple(rows))
@@ -122,15 +347,15 @@ def fallbacks(view: ProfileView) -> Listing:
 def view_notes(view: ProfileView) -> Iterator[str]:
     """What is gone, what fell back and what the profiler costs, a sentence each."""
     if view.vanished:
-        new = _counts({one.operator: one.nodes for one in view.fusions})
+        new = _counts({row.operator: row.nodes for row in view.fusions})
         yield f"gone: {_counts(view.vanished)}; new: {new or 'none'}"
     if view.fallen_back:
-        nodes, share = sum(one.nodes for one in view.fallen_back), sum(one.share for one in view.fallen_back)
+        nodes, share = sum(row.nodes for row in view.fallen_back), sum(row.share for row in view.fallen_back)
         yield f"{nodes} nodes fell back to the CPU, with {wording.share(share)} of the time"
     costs = (view.profiler_cost_before, view.profiler_cost_after)
     if any(cost is not None for cost in costs):
-        told = " and ".join(wording.DASH if cost is None else f"{cost:+.0%}" for cost in costs)
-        yield f"the profiler changes the time of an inference by {told}: trust shares, not totals"
+        shares = " and ".join(wording.DASH if cost is None else f"{cost:+.0%}" for cost in costs)
+        yield f"the profiler changes the time of an inference by {shares}: trust shares, not totals"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -141,27 +366,21 @@ def _provider(ort_name: str) -> str:
     return ort_name.removesuffix("ExecutionProvider").lower()
 
 
-def taken(one: Profiled) -> str:
+def taken(row: Profiled) -> str:
     """What providers took: by their own log, else by the profile; "" for the CPU alone."""
-    if one.coverage:
-        return _claims(one.coverage.claimed_nodes, one.coverage.nodes, one.coverage.partitions)
-    counts = one.profile.partitions if one.profile else {}
+    if row.coverage:
+        return _claims(row.coverage.claimed_nodes, row.coverage.nodes, row.coverage.partitions)
+    counts = row.profile.partitions if row.profile else {}
     names = (f"{provider.removesuffix('ExecutionProvider')}: {count}" for provider, count in counts.items())
     return ", ".join(f"{name} partitions, or nodes where it has kernels of its own" for name in names)
 
 
-def predicted(one: Profiled) -> str:
+def predicted(row: Profiled) -> str:
     """What the rules said before; "" where they have no word for the provider."""
-    if not one.prediction:
+    if not row.prediction:
         return ""
-    found = one.prediction
-    words = found.error or _claims(found.claimed, found.nodes, found.partitions)
-    return f"{words} (by the rules of {found.rules})" if found.rules else words
-
-
-def where(one: Profiled) -> str:
-    """The trace's file name, or why there is none."""
-    return f"none: {one.failure}" if one.failure else one.file.rpartition("/")[2]
+    words = row.prediction.error or _claims(row.prediction.claimed, row.prediction.nodes, row.prediction.partitions)
+    return f"{words} (by the rules of {row.prediction.rules})" if row.prediction.rules else words
 
 
 def _claims(claimed: object, nodes: object, partitions: object) -> str:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from pipeline.campaign.statistics import (
 from pipeline.check.compare import OutputCheck, worst_sqnr
 from pipeline.config import MeasureMode
 from pipeline.core.errors import Finding, warning
+from pipeline.core.groups import grouped
 from pipeline.report.model import Row, Shape
 
 SHAPE_POINTS = 20
@@ -48,15 +50,23 @@ class MeasuredRow:
     @property
     def status(self) -> Status:
         """That of the best round; skipped where there is none."""
-        found = {record.result.status for record in self.runs}
-        return next((status for status in (Status.OK, Status.FAILED) if status in found), Status.SKIPPED)
+        statuses = {record.result.status for record in self.runs}
+        return next((status for status in (Status.OK, Status.FAILED) if status in statuses), Status.SKIPPED)
+
+    @property
+    def key(self) -> str:
+        """VARIANT/RUN."""
+        return f"{self.variant}/{self.run}"
+
+
+AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class Rows(Generic[AnyRow]):
     """What runs come to. What was skipped in every round has no row."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[AnyRow, ...]
     failures: tuple[FailureRow, ...]
     skipped: tuple[Skipped, ...]
 
@@ -65,7 +75,7 @@ def own_runs(
     planned: Sequence[RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
 ) -> tuple[RunRecord, ...]:
     """Without those of a planned run of another device: whoever measures one device says nothing of the others."""
-    devices = {one.id: one.device for one in planned}
+    devices = {run.id: run.device for run in planned}
     strange = [run for run in runs if devices.get(run.planned, run.result.device) != run.result.device]
     left_out += [
         warning(
@@ -84,50 +94,50 @@ def measured_rows(
     mode: MeasureMode = MeasureMode.STEADY,
 ) -> list[MeasuredRow]:
     """Planned runs of a mode with their timed runs, in the order of the plan; sizes are by model and variant."""
-    timed: dict[str, list[RunRecord]] = {}
-    for record in runs:
-        if not record.spec.profile and record.round < FRESH_FROM:
-            timed.setdefault(record.planned, []).append(record)
-    keys = {one.id: f"{one.variant}/{one.run}" for one in planned}
+    timed = grouped(
+        (record.planned, record) for record in runs if not record.spec.profile and record.round < FRESH_FROM
+    )
+    keys = {run.id: f"{run.variant}/{run.run}" for run in planned}
     return [
         MeasuredRow(
-            device=one.device,
-            model=one.model,
-            variant=one.variant,
-            run=one.run,
-            runs=timed.get(one.id, ()),
-            size_bytes=size_bytes[one.model, one.variant],
-            baseline=one.baseline,
-            same_as=keys.get(one.same_as, ""),
+            device=run.device,
+            model=run.model,
+            variant=run.variant,
+            run=run.run,
+            runs=timed.get(run.id, ()),
+            size_bytes=size_bytes[run.model, run.variant],
+            baseline=run.baseline,
+            same_as=keys.get(run.same_as, ""),
         )
-        for one in planned
-        if one.mode is mode
+        for run in planned
+        if run.mode is mode
     ]
 
 
 def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: RecordedRun) -> Comparison | None:
     """The chosen run and another in rounds that chose nothing; None without any."""
     groups = []
-    for one in (chosen, other):
-        own = [run for run in runs if run.planned == one.id and run.round >= FRESH_FROM and run.result.failure is None]
-        rounds = (Round(number=r.round, latencies_ns=r.result.latencies_ns, marks=r.result.marks) for r in own)
-        groups.append(RunGroup(key=f"{one.variant}/{one.run}", rounds=tuple(rounds)))
+    for planned in (chosen, other):
+        rounds = (
+            Round(number=run.round, latencies_ns=run.result.latencies_ns, marks=run.result.marks)
+            for run in runs
+            if run.planned == planned.id and run.round >= FRESH_FROM and run.result.failure is None
+        )
+        groups.append(RunGroup(key=f"{planned.variant}/{planned.run}", rounds=tuple(rounds)))
     return compare(groups[0], groups[1])
 
 
-def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> Rows:
+def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> Rows[Row]:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
     Raises ValueError for two of the same device, model, variant and run.
     """
-    places: dict[tuple[str, str], list[MeasuredRow]] = {}
-    for one in measured:
-        places.setdefault((one.device, one.model), []).append(one)
-    groups = tuple(places.values())
+    groups = grouped(((row.device, row.model), row) for row in measured).values()
+    run = [row for group in groups for row in group if not row.same_as]
     return Rows(
         rows=tuple(row for group in groups for row in _rows(group, rule)),
-        failures=tuple(failure for group in groups for one in _run(group) for failure in _failures(one)),
-        skipped=tuple(skipped for group in groups for one in _run(group) for skipped in _skipped(one)),
+        failures=tuple(failure for row in run for failure in _failures(row)),
+        skipped=tuple(skipped for row in run for skipped in _skipped(row)),
     )
 
 
@@ -138,78 +148,71 @@ def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
 
 def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
     """The rows of one device and model; what was not run itself has those numbers that count for it."""
-    own = _run(group)
-    base = baseline_row(own)
-    own = [replace(one, baseline=one is base) for one in own]
-    summaries = summarize([run_group(one) for one in own], _key(base) if base else None, rule)
-    pairs = zip(own, summaries, strict=True)
-    rows = {_key(one): _row(one, summary) for one, summary in pairs if one.status is not Status.SKIPPED}
-    found = [(one, rows.get(one.same_as or _key(one))) for one in group]
-    return [_same(one, row) if one.same_as else row for one, row in found if row]
+    run = [measured for measured in group if not measured.same_as]
+    base = baseline_row(run)
+    run = [replace(measured, baseline=measured is base) for measured in run]
+    summaries = summarize([run_group(measured) for measured in run], base.key if base else None, rule)
+    pairs = zip(run, summaries, strict=True)
+    by_key = {row.key: _row(row, summary) for row, summary in pairs if row.status is not Status.SKIPPED}
+    rows = []
+    for measured in group:
+        row = by_key.get(measured.same_as or measured.key)
+        if row and measured.same_as:  # its numbers, without the doubts and the drawing that the other shows
+            row = msgspec.structs.replace(
+                row, variant=measured.variant, run=measured.run, same_as=measured.same_as, baseline=False,
+                cautions=(), shape=Shape(),
+            )  # fmt: skip
+        rows += [row] if row else []
+    return rows
 
 
 def baseline_row(group: Sequence[MeasuredRow]) -> MeasuredRow | None:
     """What the others of a device and model are compared with: the row marked so or, where all its runs failed, the
     first that gave times, one with the same options before others.
     """
-    marked = next((one for one in group if one.baseline), None)
-    if marked is None or _gave_times(marked):
+
+    def gave_times(row: MeasuredRow) -> bool:
+        return any(record.result.status is Status.OK for record in row.runs)
+
+    marked = next((row for row in group if row.baseline), None)
+    if marked is None or gave_times(marked):
         return marked
-    return min(filter(_gave_times, group), key=lambda one: one.run != marked.run, default=marked)
+    return min(filter(gave_times, group), key=lambda row: row.run != marked.run, default=marked)
 
 
-def _gave_times(one: MeasuredRow) -> bool:
-    return any(record.result.status is Status.OK for record in one.runs)
-
-
-def _run(group: Iterable[MeasuredRow]) -> list[MeasuredRow]:
-    return [one for one in group if not one.same_as]
-
-
-def _same(one: MeasuredRow, row: Row) -> Row:
-    """The row of what runs the same: its numbers, without the doubts and the drawing that the other shows."""
-    return msgspec.structs.replace(
-        row, variant=one.variant, run=one.run, same_as=one.same_as, baseline=False, cautions=(), shape=Shape()
-    )
-
-
-def _key(one: MeasuredRow) -> str:
-    return f"{one.variant}/{one.run}"
-
-
-def run_group(one: MeasuredRow) -> RunGroup:
+def run_group(row: MeasuredRow) -> RunGroup:
     """The latencies of every round that gave times, under `VARIANT/RUN`."""
-    return rounds_of(one.runs, _key(one))
+    return rounds_of(row.runs, row.key)
 
 
-def _row(one: MeasuredRow, summary: Summary) -> Row:
-    results = [record.result for record in one.runs if record.result.status is Status.OK]
+def _row(measured: MeasuredRow, summary: Summary) -> Row:
+    results = [record.result for record in measured.runs if record.result.status is Status.OK]
     return Row(
-        device=one.device,
-        model=one.model,
-        variant=one.variant,
-        run=one.run,
-        status=one.status,
-        baseline=one.baseline,
+        device=measured.device,
+        model=measured.model,
+        variant=measured.variant,
+        run=measured.run,
+        status=measured.status,
+        baseline=measured.baseline,
         rounds=len(results),
-        failed_rounds=sum(record.result.status is Status.FAILED for record in one.runs),
-        size_bytes=one.size_bytes,
+        failed_rounds=sum(record.result.status is Status.FAILED for record in measured.runs),
+        size_bytes=measured.size_bytes,
         load_ns=_median(result.load_ns for result in results),
         first_run_ns=_median(result.first_run_ns for result in results),
         memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
         statistics=summary.statistics,
         comparison=summary.comparison,
-        checks=worst_checks(record.checks for record in one.runs),
+        checks=worst_checks(record.checks for record in measured.runs),
         cautions=summary.cautions,
         shape=_shape(results),
-        prediction=next((record.prediction for record in one.runs if record.prediction is not None), None),
-        measured_with=next((facts_of_run(record) for record in one.runs if record.result.status is Status.OK), {}),
+        prediction=next((record.prediction for record in measured.runs if record.prediction is not None), None),
+        measured_with=next((facts_of_run(record) for record in measured.runs if record.result.status is Status.OK), {}),
     )
 
 
 def _median(values: Iterable[int]) -> int:
-    found = list(values)
-    return int(np.median(found)) if found else 0
+    known = list(values)
+    return int(np.median(known)) if known else 0
 
 
 def _shape(results: Sequence[RunResult]) -> Shape:
@@ -225,16 +228,16 @@ def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, 
 
     Failed once is failed; what was known once only is not known.
     """
-    by_output: dict[str, list[OutputCheck]] = {}
-    for check in (check for one_run in checks for check in one_run):
-        by_output.setdefault(check.output, []).append(check)
-    return tuple(_worst(found) for found in by_output.values())
+    by_output = grouped((check.output, check) for of_run in checks for check in of_run)
+    return tuple(map(_worst, by_output.values()))
 
 
 def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
     """One check for those of all rounds; the first whose metric was computed has it for all."""
     measured = next((check for check in checks if check.metric), checks[0])
     passed, failed = all(check.passed for check in checks), any(check.failed for check in checks)
+    # what failed counts before what is not known
+    gravest = min((check for check in checks if not check.passed), key=lambda check: not check.failed, default=None)
     return OutputCheck(
         output=checks[0].output,
         passed=passed,
@@ -246,17 +249,12 @@ def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
         sqnr_db=worst_sqnr(checks),
         cosine=_among(min, (check.cosine for check in checks)),
         top1_agreement=_among(min, (check.top1_agreement for check in checks)),
-        reason=next((check.reason for check in sorted(checks, key=_gravity) if not check.passed), ""),
-        remedy=next((check.remedy for check in sorted(checks, key=_gravity) if not check.passed), ""),
+        reason=gravest.reason if gravest else "",
+        remedy=gravest.remedy if gravest else "",
         metric=measured.metric,
         value=measured.value,
         original_value=measured.original_value,
     )
-
-
-def _gravity(check: OutputCheck) -> bool:
-    """Sorts what failed before what is not known."""
-    return not check.failed
 
 
 def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
@@ -264,35 +262,31 @@ def _among(choose: Callable[[list[float]], float], values: Iterable[float | None
     return choose(known) if known else None
 
 
-def _failures(one: MeasuredRow) -> list[FailureRow]:
+def _failures(row: MeasuredRow) -> list[FailureRow]:
     """Equal failures of several rounds once, with how often."""
-    failed = (record.result for record in one.runs if record.result.status is Status.FAILED)
-    counts = Counter(_failure(result) for result in failed)
+    silent = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
+    failed = (record.result for record in row.runs if record.result.status is Status.FAILED)
+    counts = Counter(silent if result.failure is None else result.failure for result in failed)
     return [
         FailureRow(
             kind=failure.kind.value,
             message=failure.message,
             cause=failure.cause,
             remedy=failure.remedy,
-            device=one.device,
-            model=one.model,
-            variant=one.variant,
-            run=one.run,
+            device=row.device,
+            model=row.model,
+            variant=row.variant,
+            run=row.run,
             times=times,
         )
         for failure, times in counts.items()
     ]
 
 
-def _failure(result: RunResult) -> Failure:
-    unsaid = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
-    return unsaid if result.failure is None else result.failure
-
-
-def _skipped(one: MeasuredRow) -> list[Skipped]:
+def _skipped(row: MeasuredRow) -> list[Skipped]:
     """Why it was skipped, where every round was or there was none."""
-    if one.status is not Status.SKIPPED:
+    if row.status is not Status.SKIPPED:
         return []
-    said = dict.fromkeys(record.result.failure.message for record in one.runs if record.result.failure is not None)
-    reason = "; ".join(said) or NEVER_RUN
-    return [Skipped(what=reason, device=one.device, model=one.model, variant=one.variant, run=one.run)]
+    reasons = dict.fromkeys(record.result.failure.message for record in row.runs if record.result.failure is not None)
+    reason = "; ".join(reasons) or NEVER_RUN
+    return [Skipped(what=reason, device=row.device, model=row.model, variant=row.variant, run=row.run)]

@@ -15,7 +15,6 @@ from pipeline.report.layout import (
     DOUBTS,
     INTERVAL,
     Column,
-    Results,
     accuracies,
     choices,
     offered,
@@ -25,7 +24,7 @@ from pipeline.report.layout import (
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.parts import Line, Listing, ListingNote, Part, Section
-from pipeline.report.profiles import changes, claims, view_notes, views
+from pipeline.report.profiles import changes, claims, view_notes
 from pipeline.report.proof import proof_listing, proof_notes
 from pipeline.report.show import show, width
 
@@ -98,8 +97,8 @@ def show_report(report: CampaignReport, console: Console | None = None) -> None:
 
 def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
-    for result in results(report):
-        yield results_listing(result, width)
+    for (model, device), rows in results(report).items():
+        yield results_listing(model, device, rows, width)
     if report.rows:
         yield Line((wording.legend(report, interval=INTERVAL in shown(width)), "dim"), indent=0)
         yield Line(indent=0)
@@ -114,7 +113,7 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
         yield section if section.title != DOUBTS else _in_short(section)
     if report.profiles:
         yield claims(report.profiles)
-    for view in views(report):
+    for view in report.profile_views:
         yield changes(view, most=SHORT)
         yield from map(Line, (*view_notes(view), ""))
     if report.choices:
@@ -147,15 +146,15 @@ def shown(width: int) -> list[Column]:
     return [column for column in COLUMNS if column.from_width <= width]
 
 
-def results_listing(found: Results, width: int) -> Listing:
+def results_listing(model: str, device: str, rows: Sequence[Row], width: int) -> Listing:
     """One line per variant and run; columns that need a wider terminal are left out."""
     columns = shown(width)
     return Listing(
-        title=f"{found.model} on {found.device}",
+        title=f"{model} on {device}",
         head=tuple(column.title for column in columns),
-        rows=tuple(tuple(column.text(row) for column in columns) for row in found.rows),
+        rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
         right=tuple(column.title for column in columns if column.number),
-        styles=tuple(map(_style, found.rows)),
+        styles=tuple(map(_style, rows)),
     )
 
 

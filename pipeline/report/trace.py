@@ -5,14 +5,14 @@ what a device reported of its heat and its clocks before and after each run, and
 """
 
 import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from device_runner.result import Conditions, RunResult, Status, epoch_ms
 from pipeline.campaign.record import RunRecord
+from pipeline.core.groups import grouped
 from pipeline.core.progress import StageTime
 from pipeline.report.wording import visible
 
@@ -38,18 +38,18 @@ def encode(name: str, campaign: str, runs: Sequence[RunRecord], stages: Sequence
 
 
 def _events(runs: Sequence[RunRecord], stages: Sequence[StageTime]) -> Iterator[Event]:
-    for number, (host, found) in enumerate(_by(stages, lambda one: one.host), start=1):
+    hosts = sorted(grouped((stage.host, stage) for stage in stages).items())
+    for number, (host, of_host) in enumerate(hosts, start=1):
         yield from _process(number, f"ort-mobile on {host or 'this computer'}", "stages")
-        yield from _stages(number, found)
-    first = 1 + len({one.host for one in stages})
-    lanes = _by(runs, lambda run: (run.result.host, run.result.device))
-    for number, ((host, device), its) in enumerate(lanes, start=first):
+        yield from _stages(number, of_host)
+    lanes = sorted(grouped(((run.result.host, run.result.device), run) for run in runs).items())
+    for number, ((host, device), of_lane) in enumerate(lanes, start=1 + len(hosts)):
         yield from _process(number, f"{device} of {host}" if host else device, "runs")
         end = 0
-        for run in sorted(its, key=lambda run: run.result.started_at):
-            found = list(_run(number, run, end))
-            end = max(end, *(event["ts"] + event.get("dur", 0) for event in found), 0) if found else end
-            yield from found
+        for run in sorted(of_lane, key=lambda run: run.result.started_at):
+            events = list(_run(number, run, end))
+            end = max(end, *(event["ts"] + event.get("dur", 0) for event in events), 0) if events else end
+            yield from events
 
 
 def _stages(pid: int, stages: Sequence[StageTime]) -> Iterator[Event]:
@@ -57,18 +57,13 @@ def _stages(pid: int, stages: Sequence[StageTime]) -> Iterator[Event]:
     by readers, so one that begins in the last millisecond of another follows it.
     """
     around: list[int] = []
-    for one in sorted(stages, key=lambda one: (epoch_ms(one.started_at) or 0, -one.elapsed_ns)):
-        start, duration = (epoch_ms(one.started_at) or 0) * 1000, one.elapsed_ns // 1000
+    for stage in sorted(stages, key=lambda stage: (epoch_ms(stage.started_at) or 0, -stage.elapsed_ns)):
+        start, duration = (epoch_ms(stage.started_at) or 0) * 1000, stage.elapsed_ns // 1000
         while around and start >= around[-1] - 1000:
             start = max(start, around.pop())
         end = min([start + duration, *around[-1:]])
-        yield _slice(pid, one.name, start, end - start, {"steps": one.steps})
+        yield _slice(pid, stage.name, start, end - start, {"steps": stage.steps})
         around.append(end)
-
-
-def _by(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
-    for found, group in groupby(sorted(items, key=key), key=key):
-        yield found, list(group)
 
 
 def _process(pid: int, name: str, thread: str) -> Iterator[Event]:
@@ -90,8 +85,8 @@ def _slice(pid: int, name: str, start: int, duration: int, args: Mapping[str, An
 def parts_of(result: RunResult) -> tuple[tuple[str, int], ...]:
     """What a run spent its time with, in order, in nanoseconds; the rest of `elapsed_ns` is its process and files."""
     bins = result.sustained.bins if result.sustained else ()
-    timed = sum(result.latencies_ns) + sum(one.total_ns for one in bins)
-    found = (
+    timed = sum(result.latencies_ns) + sum(interval.total_ns for interval in bins)
+    parts = (
         ("push", result.push_ns),
         ("open library", result.open_ns),
         ("load model", result.load_ns),
@@ -99,7 +94,7 @@ def parts_of(result: RunResult) -> tuple[tuple[str, int], ...]:
         ("warm-up", sum(result.warmup_ns)),
         ("timed", timed),
     )
-    return tuple((name, nanoseconds) for name, nanoseconds in found if nanoseconds > 0)
+    return tuple((name, nanoseconds) for name, nanoseconds in parts if nanoseconds > 0)
 
 
 def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
@@ -130,7 +125,7 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
 
 def _arguments(run: RunRecord) -> dict[str, Any]:
     result, failure = run.result, run.result.failure
-    said = {
+    arguments = {
         "run": run.planned,
         "round": run.round,
         "status": result.status.value,
@@ -139,8 +134,8 @@ def _arguments(run: RunRecord) -> dict[str, Any]:
         "marks": ", ".join(result.marks),
     }
     if failure:
-        said |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
-    return {key: visible(value) if isinstance(value, str) else value for key, value in said.items() if value != ""}
+        arguments |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
+    return {key: visible(value) if isinstance(value, str) else value for key, value in arguments.items() if value != ""}
 
 
 def _counters(pid: int, at: int, conditions: Conditions) -> Iterator[Event]:
@@ -148,13 +143,13 @@ def _counters(pid: int, at: int, conditions: Conditions) -> Iterator[Event]:
     zones = {visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
     battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
     percent = conditions.battery_percent
-    found: dict[str, dict[str, float]] = {
+    units: dict[str, dict[str, float]] = {
         "temperature (°C)": {**zones, **battery},
         "frequency (MHz)": {f"cpu{core}": mhz for core, mhz in enumerate(conditions.cpu_mhz)},
         "thermal status": {} if conditions.thermal_status is None else {"status": conditions.thermal_status},
         "battery (%)": {} if percent is None else {"level": percent},
     }
-    yield from (_counter(pid, at, name, values) for name, values in found.items() if values)
+    yield from (_counter(pid, at, name, values) for name, values in units.items() if values)
 
 
 def _sustained(pid: int, result: RunResult, start: int) -> Iterator[Event]:

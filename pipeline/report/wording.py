@@ -20,8 +20,8 @@ DASH = "-"
 
 def instant(text: str) -> str:
     """An instant in ISO 8601 without fractions of a second, as in 2026-01-31 12:30:00 UTC; any other text as it is."""
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", text)
-    return f"{found[1]} {found[2]} UTC" if found else text
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)", text)
+    return f"{match[1]} {match[2]} UTC" if match else text
 
 
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -81,8 +81,8 @@ def fresh(comparison: Comparison | None) -> str:
     """How a choice did in rounds that did not choose it; nothing where there were none."""
     if comparison is None or comparison.low is None:
         return ""
-    found = f"{ratio(comparison)} times {comparison.baseline} (interval {interval(comparison)})"
-    return f"; in {comparison.rounds} fresh rounds {found}"
+    text = f"{ratio(comparison)} times {comparison.baseline} (interval {interval(comparison)})"
+    return f"; in {comparison.rounds} fresh rounds {text}"
 
 
 def verdict(row: "Row") -> str:
@@ -99,10 +99,10 @@ def verdict(row: "Row") -> str:
         return f"same within {row.comparison.margin * 100:g} %"
     if row.comparison.low is None:
         return "too few rounds"
-    found, least = row.comparison.verdict, row.comparison.detectable
+    result, least = row.comparison.verdict, row.comparison.detectable
     digits = float(format(least * 100, ".2g")) if least is not None else 0.0
-    shown = f" ({digits:g} % would show)" if found is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
-    return f"{found.value}{shown}"
+    shown = f" ({digits:g} % would show)" if result is Verdict.NOT_SHOWN and least is not None and least < 10 else ""
+    return f"{result.value}{shown}"
 
 
 def status(row: "Row") -> str:

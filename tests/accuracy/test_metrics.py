@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.detection import overlap_of
-from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric
+from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric, overlap_of
 from pipeline.accuracy.score import Answer, score
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError

@@ -17,7 +17,7 @@ from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
 from pipeline.report.model import CampaignReport
-from pipeline.report.profile_view import profile_views
+from pipeline.report.profiles import profile_views
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.trace import encode
 from tests.browser.conftest import Browser, Open, Opened

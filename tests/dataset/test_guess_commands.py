@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
 from onnx import helper
 
-from pipeline.cli.convert import convert
-from pipeline.cli.partition import partition
-from pipeline.core.errors import ConfigError
-from pipeline.dataset.guess import FeedsRequest, make_feeds, ort_inputs
-from pipeline.features.perf.command import perf
+from pipeline.dataset.guess import GuessRequest, make_feeds, ort_inputs
+from pipeline.model.sources import SourceModel
+from tests.command import Done, ort_mobile
 from tests.dataset.test_guess import embedded, flattened, impossible, model
 
 
@@ -26,23 +23,23 @@ def paddle(folder: Path) -> Path:
 SIZES = ("--dimension", "x[0]=1", "--dimension", "x[2]=28", "--dimension", "x[3]=28")
 
 
-def converted(folder: Path, *options: str) -> Result:
-    words = [str(folder / "m.onnx"), "--output", str(folder / "out"), "--level", "basic", "--style", "fixed", *options]
-    return CliRunner().invoke(convert, words)
+def converted(folder: Path, *options: object) -> Done:
+    words = (folder / "m.onnx", "--output", folder / "out", "--level", "basic", "--style", "fixed")
+    return ort_mobile("convert", *words, *options)
 
 
-def measured(file: Path, folder: Path, *options: str) -> Result:
-    words = [str(file), "--rounds", "1", "--min-runs", "1", "--min-seconds", "0.001", "--json", str(folder / "p.json")]
-    return CliRunner().invoke(perf, [*words, *options])
+def measured(file: Path, folder: Path, *options: object) -> Done:
+    words = (file, "--rounds", 1, "--min-runs", 1, "--min-seconds", 0.001, "--json", folder / "p.json")
+    return ort_mobile("perf", *words, *options)
 
 
 @pytest.mark.long
 def test_conversion_and_measuring_take_the_same_names(tmp_path: Path) -> None:
     paddle(tmp_path)
-    assert converted(tmp_path, "--check").exit_code == 0
+    assert converted(tmp_path, "--check").code == 0
     for file in (tmp_path / "m.onnx", tmp_path / "out" / "m.basic-fixed.ort"):
         result = measured(file, tmp_path, *SIZES)
-        assert result.exit_code == 0, f"{result.output} {result.exception}"
+        assert result.code == 0, result.text
         assert json.loads((tmp_path / "p.json").read_text())["rows"]
 
 
@@ -58,24 +55,24 @@ def test_a_misspelt_dimension_is_refused_by_perf(tmp_path: Path, name: str) -> N
     onnx.save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, ["batch", 3])}), tmp_path / "m.onnx")
     converted(tmp_path)
     result = measured(tmp_path / name, tmp_path, "--dimension", "bacth=3")
-    assert isinstance(result.exception, ConfigError)
-    assert result.exception.remedy == "did you mean 'batch'?"
+    assert result.code == 2
+    assert "remedy: did you mean 'batch'?\n" in result.err
 
 
 def test_a_file_in_the_ort_format_wants_sizes_by_name(tmp_path: Path) -> None:
     paddle(tmp_path)
     converted(tmp_path)
     result = measured(tmp_path / "out" / "m.basic-fixed.ort", tmp_path, "--dimension", "x[2]=4")
-    assert isinstance(result.exception, ConfigError)
-    assert "x[3]" in result.exception.what
+    assert result.code == 2
+    assert "x[3]" in result.err
 
 
 def test_what_is_measured_is_the_test_data(tmp_path: Path) -> None:
     values = np.arange(3 * 28 * 28, dtype=np.float32).reshape(1, 3, 28, 28)
     np.savez(tmp_path / "a.npz", x=values)
     paddle(tmp_path)
-    result = measured(tmp_path / "m.onnx", tmp_path, "--test-data", str(tmp_path / "a.npz"))
-    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    result = measured(tmp_path / "m.onnx", tmp_path, "--test-data", tmp_path / "a.npz")
+    assert result.code == 0, result.text
 
 
 def test_values_of_inputs_become_the_feeds(tmp_path: Path) -> None:
@@ -83,8 +80,9 @@ def test_values_of_inputs_become_the_feeds(tmp_path: Path) -> None:
 
     onnx.save(embedded(178), tmp_path / "m.onnx")
     data = dataset_from(None, {"tokens": {"low": 170, "high": 178}})
-    request = FeedsRequest(file=str(tmp_path / "m.onnx"), dimensions={"length": 9}, data=data, folder=str(tmp_path))
-    (tensor,) = make_feeds(request).tensors
+    source = SourceModel(path=str(tmp_path / "m.onnx"))
+    request = GuessRequest(source=source, dimensions={"length": 9}, data=data, work_folder=str(tmp_path))
+    (tensor,) = make_feeds(request)
     found = np.fromfile(tensor.file, "<i8")
     assert tensor.shape == (1, 9)
     assert ((found >= 170) & (found < 178)).all()
@@ -94,34 +92,33 @@ def test_a_check_runs_on_test_data_and_refuses_other_before_converting(tmp_path:
     paddle(tmp_path)
     np.savez(tmp_path / "good.npz", x=np.ones((1, 3, 28, 28), np.float32))
     np.savez(tmp_path / "bad.npz", x=np.ones((1, 3, 28, 28), np.float64))
-    assert converted(tmp_path, "--check", "--test-data", str(tmp_path / "good.npz")).exit_code == 0
-    refused = converted(tmp_path, "--check", "--test-data", str(tmp_path / "bad.npz"), "--output", str(tmp_path / "b"))
-    assert isinstance(refused.exception, ConfigError)
+    assert converted(tmp_path, "--check", "--test-data", tmp_path / "good.npz").code == 0
+    refused = converted(tmp_path, "--check", "--test-data", tmp_path / "bad.npz", "--output", tmp_path / "b")
+    assert refused.code == 2
     assert not list((tmp_path / "b").glob("*.ort"))
-    assert "--check and --precision; add one" in converted(tmp_path, "--input", "x=1").output
+    assert "--check and --precision; add one" in converted(tmp_path, "--input", "x=1").err
 
 
 def test_a_check_without_any_size_names_the_option(tmp_path: Path) -> None:
     onnx.save(impossible(), tmp_path / "m.onnx")
     result = converted(tmp_path, "--check")
-    assert isinstance(result.exception, ConfigError), result.output
-    assert "--dimension" in result.exception.remedy
+    assert result.code == 2, result.text
+    assert "--dimension" in result.err.partition("remedy:")[2]
 
 
 def test_advice_is_checked_on_test_data(tmp_path: Path) -> None:
     paddle(tmp_path)
     np.savez(tmp_path / "good.npz", x=np.ones((1, 3, 28, 28), np.float32))
-    words = [str(tmp_path / "m.onnx"), "--ep", "nnapi"]
-    options = ["--advise", "--test-data", str(tmp_path / "good.npz"), "--json", str(tmp_path / "a.json")]
-    result = CliRunner().invoke(partition, [*words, *options])
-    assert result.exit_code == 0, f"{result.output} {result.exception}"
+    words = ("partition", tmp_path / "m.onnx", "--ep", "nnapi")
+    result = ort_mobile(*words, "--advise", "--test-data", tmp_path / "good.npz", "--json", tmp_path / "a.json")
+    assert result.code == 0, result.text
     assert "[1, 3, 28, 28]" in (tmp_path / "a.json").read_text()
-    assert "add one" in CliRunner().invoke(partition, [*words, "--input", "x=1"]).output
+    assert "add one" in ort_mobile(*words, "--input", "x=1").err
 
 
 def test_conversion_names_dimensions_as_the_cause(tmp_path: Path) -> None:
     onnx.save(flattened(3 * 4 * 6, ["batch", 3, "height", "width"]), tmp_path / "m.onnx")
     result = converted(tmp_path, "--dimension", "height=5", "--dimension", "width=5", "--json", "-")
-    assert result.exit_code
-    assert "sizes given for its dimensions" in result.output
-    assert "check_model" not in result.output
+    assert result.code
+    assert "sizes given for its dimensions" in result.text
+    assert "check_model" not in result.text

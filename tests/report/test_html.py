@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from device_runner.result import Conditions, Status
 from pipeline.campaign.record import Host
-from pipeline.report import charts, drawing, html, page_data
+from pipeline.report import drawing, html
 from pipeline.report.decision import MOST_CARDS
 from pipeline.report.model import CampaignReport
 from pipeline.report.rows import make_rows
@@ -115,11 +115,12 @@ def test_the_vendored_script_is_the_released_one() -> None:
 
 def test_the_data_of_the_page_are_the_runs() -> None:
     report, rows = make_report(), [*measured("mnist", "local"), *measured("mnist", "adb:R58M123")]
-    columns, raw = page_data.page_data(report, rows)
-    data = msgspec.json.decode(gzip.decompress(base64.b64decode(columns)), type=page_data.PageData)
-    runs = list(page_data.timed(rows))
-    assert len(data.runs.row) == len(runs) == 2 * (5 * 7 + 5)
-    first = data.names[data.rows.variant[data.runs.row[0]]], data.names[data.rows.device[data.runs.row[0]]]
+    columns, raw = html.page_data(report, rows)
+    data = msgspec.json.decode(gzip.decompress(base64.b64decode(columns)))
+    runs = list(html.timed(rows))
+    place, *others = data["runs"]["row"]
+    assert 1 + len(others) == len(runs) == 2 * (5 * 7 + 5)
+    first = tuple(data["names"][data["rows"][key][place]] for key in ("variant", "device"))
     assert first == ("none-fixed", "local")
     numbers = array("I", gzip.decompress(base64.b64decode(raw)))
     assert list(numbers) == [ns for _, run in runs for ns in run.result.latencies_ns]
@@ -223,9 +224,8 @@ def test_temperatures_are_the_batterys_else_the_hottest_zones() -> None:
         Conditions(),
     ):
         rows = with_times(measured("mnist", "local"), before)
-        columns, _ = page_data.page_data(make_report(), rows)
-        data = msgspec.json.decode(gzip.decompress(base64.b64decode(columns)), type=page_data.PageData)
-        found.append(set(data.runs.celsius))
+        columns, _ = html.page_data(make_report(), rows)
+        found.append(set(msgspec.json.decode(gzip.decompress(base64.b64decode(columns)))["runs"]["celsius"]))
     assert found == [{315}, {613}, {None}]
 
 
@@ -236,11 +236,11 @@ def test_costs_that_hardly_differ_look_alike() -> None:
     far = [msgspec.structs.replace(row, size_bytes=1_000_000 * (n + 1)) for n, row in enumerate(rows)]
     heights = []
     for costs in (close, far):
-        drawn = charts.scatters(costs)[0]
+        drawn = drawing.scatters(costs)[0]
         ys = [mark.y for mark in drawn.marks]
         heights.append(max(ys) - min(ys))
-        assert len({tick.text for tick in drawn.y_ticks}) == 2
-        assert all(mark.x - 5 > charts.COST_LEFT for mark in drawn.marks)
+        assert len({text for _, text in drawn.y_ticks}) == 2
+        assert all(mark.x - 5 > drawing.COST_LEFT for mark in drawn.marks)
     assert heights[0] < 1
     assert heights[1] > 100
 
@@ -290,7 +290,7 @@ def test_drawings_stay_inside(report: CampaignReport) -> None:
         assert [x for x, _ in strip.dots] == sorted(x for x, _ in strip.dots)
         assert all(0 < x < drawing.STRIP_WIDTH and 0 < y < drawing.STRIP_HEIGHT for x, y in strip.dots)
         assert strip.dots[0][0] <= strip.median <= strip.dots[-1][0]
-        points = [tuple(map(float, point.split(","))) for point in line.points.split(" ")]
+        points = [tuple(map(float, point.split(","))) for point in line.line.split(" ")]
         assert all(0 < x < drawing.ROUNDS_WIDTH and 0 < y < drawing.ROUNDS_HEIGHT for x, y in points)
     assert drawing.strip(rows[-1], rows) is None
     assert drawing.rounds_line(rows[-1]) is None

@@ -11,7 +11,7 @@ from device_runner.result import NodeTime, OperatorTime, Profile
 from pipeline.campaign.record import Prediction, RefusedNodes
 from pipeline.report import html, markdown_page, model, terminal
 from pipeline.report.model import CampaignReport
-from pipeline.report.profile_view import UNKNOWN_REASON, Profiled, fallen_back, profile_views, view_of
+from pipeline.report.profiles import UNKNOWN_REASON, Profiled, fallen_back, profile_views, view_of
 
 NNAPI = "NnapiExecutionProvider"
 

@@ -60,7 +60,7 @@ def test_rows_are_gone_through_as_often_for_many_models_as_for_one() -> None:
         accuracy = tuple(ArtifactAccuracy(model=name, variant=one.rows[0].variant) for name in names)
         report = msgspec.structs.replace(one, **many | {"rows": Counted(many["rows"]), "accuracy": accuracy})
         Counted.times = 0
-        assert {found.model for found in results(report)} == set(names)
+        assert {name for name, _ in results(report)} == set(names)
         assert len(decisions(report)) == number * len(one.choices) + len(one.withheld)
         assert accuracies(report).rows
         times.append(Counted.times)

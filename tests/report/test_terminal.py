@@ -13,7 +13,7 @@ from pipeline.campaign.record import Host, Prediction
 from pipeline.campaign.statistics import Caution, Doubt
 from pipeline.report import markdown_page, terminal
 from pipeline.report.model import CampaignReport
-from pipeline.report.profile_view import Profiled
+from pipeline.report.profiles import Profiled
 from tests.report_samples import make_report
 
 

@@ -8,7 +8,7 @@ import click
 from pipeline.cli.command import Command
 from pipeline.cli.options import data_options, dataset_from, dimension_option, library_option, progress, wait_option
 from pipeline.cli.outputs import FILE, Outputs, json_option, output_option
-from pipeline.features.perf.command import conditions_of, run_conditions
+from pipeline.cli.run import conditions_of, run_conditions
 
 if TYPE_CHECKING:
     from pipeline.features.doctor.files import DoctorOrder

@@ -15,7 +15,7 @@ from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
 from pipeline.report.model import CampaignReport
 from pipeline.report.modes import mode_rows
-from pipeline.report.profile_view import Profiled, profile_views
+from pipeline.report.profiles import Profiled, profile_views
 from pipeline.report.rows import make_rows, measured_rows, medians
 
 

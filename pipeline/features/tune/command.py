@@ -7,6 +7,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    config_options,
     data_options,
     dataset_from,
     devices_option,
@@ -15,32 +16,13 @@ from pipeline.cli.options import (
     output_option,
     precision_option,
     wait_option,
-    words,
+    with_given,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option
 from pipeline.cli.run import completed_job, config_of_model, with_overrides
+from pipeline.config import TuneConfig
 
-GOALS = ("latency", "p90", "memory", "size", "energy")
-STRATEGIES = ("ridge", "optuna", "grid")
-
-LIMITS = {
-    "max_latency_ms": "median latency, in milliseconds",
-    "max_p90_ms": "90th percentile of latency, in milliseconds",
-    "max_memory_mb": "peak memory of the process, in MB",
-    "max_size_mb": "size of the artifact, in MB",
-}
-"""Keys of [tune] that are options by the same name, and what each bounds."""
-
-
-def limits(command: Any) -> Any:
-    """Add the options of constraints, which a command gets by the names of their keys."""
-    for key, text in reversed(LIMITS.items()):
-        option = click.option(
-            f"--{key.replace('_', '-')}", key, type=click.FloatRange(min=0, min_open=True), metavar="N",
-            help=f"Constraint: {text}.",
-        )  # fmt: skip
-        command = option(command)
-    return command
+LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
 
 
 @click.command(cls=Command)
@@ -50,21 +32,9 @@ def limits(command: Any) -> Any:
 @devices_option
 @wait_option
 @library_option
-@click.option(
-    "--minutes", type=click.FloatRange(min=0, min_open=True, max=10_000),
-    help="Time for runs on each device.  [default: 20]",
-)  # fmt: skip
-@click.option(
-    "--goal", "goals", callback=words(GOALS), metavar="NAME,…",
-    help=f"What to make small: {', '.join(GOALS)}. The first decides what ships.  [default: latency]",
-)  # fmt: skip
-@limits
-@click.option("--strategy", type=click.Choice(STRATEGIES), help="How to search.  [default: ridge]")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), help="Of the random part of the search.  [default: 0]")
-@click.option(
-    "--share-percent", type=click.FloatRange(0, 100, max_open=True), metavar="N",
-    help="Classes of devices share a configuration that costs each less than this.  [default: 2]",
-)  # fmt: skip
+@config_options(TuneConfig, "minutes")
+@config_options(TuneConfig, goals="goal")
+@config_options(TuneConfig, *LIMITS, "strategy", "seed", "share_percent")
 @click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
 @click.option(
     "--blame", is_flag=True,
@@ -109,7 +79,7 @@ def tune(
         raise click.UsageError("give either a config file or --model MODEL.onnx", ctx)
     import msgspec
 
-    from pipeline.config import TuneConfig, read_config
+    from pipeline.config import read_config
     from pipeline.job.campaign import JobOptions
 
     data = dataset_from(test_data, input_values)
@@ -117,9 +87,7 @@ def tune(
         raise click.UsageError("--test-data, --input and --dimension are for --model; a config has keys for them", ctx)
     whole = config_of_model(model, data, dimensions) if model else read_config(Path(str(config)), existing=True)
     whole = with_overrides(whole, precisions=precisions, max_drop=max_drop, perf_test=None)
-    given = {key: value for key, value in settings.items() if value not in (None, ())}
-    wanted = {**msgspec.to_builtins(whole.tune), **given}
-    whole = msgspec.structs.replace(whole, tune=msgspec.convert(wanted, TuneConfig))
+    whole = msgspec.structs.replace(whole, tune=with_given(whole.tune, settings))
     options = JobOptions(
         output=output,
         devices=devices,

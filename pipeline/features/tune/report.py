@@ -1,10 +1,7 @@
 """What searches for the best configuration found: tune.json, and the tables of every report."""
 
-import inspect
 from collections.abc import Iterable, Iterator
 from typing import Any
-
-import msgspec
 
 from pipeline.campaign.tuned import (
     CandidateValues,
@@ -15,7 +12,7 @@ from pipeline.campaign.tuned import (
     TunedCandidate,
     TuneReport,
 )
-from pipeline.config import null_last
+from pipeline.core.documents import document_schema
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport
 from pipeline.report.parts import Listing
@@ -29,12 +26,8 @@ DEFAULTS = {"documentation": "the documentation's default", "onnxruntime": "ONNX
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of the document, from the types and their docstrings."""
-    document = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(TuneReport)))
-    for definition in document["$defs"].values():
-        definition["description"] = inspect.cleandoc(definition.get("description", ""))
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tune.json of ort-mobile"}
-    return {**head, **null_last(document)}
+    """The JSON schema of the document."""
+    return document_schema(TuneReport, "tune.json of ort-mobile")
 
 
 def listings(report: CampaignReport, brief: bool) -> Iterator[Listing]:

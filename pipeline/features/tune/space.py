@@ -19,7 +19,7 @@ from pipeline.campaign.options import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS
 from pipeline.campaign.plan import PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
 from pipeline.config import Config, Goal, RunConfig, TuneConfig
-from pipeline.config.tune import SPACE_KEYS, widened
+from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Level, Style
