@@ -25,7 +25,7 @@ Tick = tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class PlotPoint:
     """A place with what it stands for; `number` is not 0 for what no other beats, in the list below, and for float
     layers.
     """
@@ -41,13 +41,13 @@ class Plot:
     """Marks, and a line in SVG's notation that joins what nothing beats, or medians of rounds."""
 
     title: str
-    marks: tuple[Mark, ...]
+    marks: tuple[PlotPoint, ...]
     line: str = ""
     x_ticks: tuple[Tick, ...] = ()
     y_ticks: tuple[Tick, ...] = ()
 
     @property
-    def ahead(self) -> tuple[Mark, ...]:
+    def ahead(self) -> tuple[PlotPoint, ...]:
         """What nothing beats, in the order of its numbers; marks in one place are one."""
         numbered = sorted((mark for mark in self.marks if mark.number), key=lambda mark: mark.number)
         places = grouped((mark.number, mark) for mark in numbered)
@@ -135,7 +135,7 @@ def rounds_line(row: Row) -> Plot | None:
         points.append((round(MARGIN + place * step, 1), y))
     return Plot(
         title=f"medians of {len(medians)} rounds: " + ", ".join(wording.duration(median) for median in medians),
-        marks=(Mark(x=points[-1][0], y=points[-1][1]),),
+        marks=(PlotPoint(x=points[-1][0], y=points[-1][1]),),
         line=" ".join(f"{x},{y}" for x, y in points),
     )
 
@@ -253,7 +253,7 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot
     return Plot(
         title=f"Latency against {name}: down and left is better, the line joins what nothing beats",
         marks=tuple(
-            Mark(
+            PlotPoint(
                 x=point[0],
                 y=point[1],
                 label=f"{row.variant} {row.run}: {wording.duration(_median(row))}, {wording.size(cost(row))}",
@@ -374,7 +374,7 @@ def _front(report: CampaignReport, model: str, group: Sequence[ArtifactAccuracy]
     return Plot(
         title=f"{model}: {first.metric} against {'median latency' if medians else 'size'}; the line joins the best",
         marks=tuple(
-            Mark(
+            PlotPoint(
                 x=points[place][0],
                 y=points[place][1],
                 label=f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
@@ -394,7 +394,7 @@ def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
     for entry in report.searches:
         layers = entry.search.layers
         marks = tuple(
-            Mark(
+            PlotPoint(
                 x=round(place * FRONT_WIDTH / len(layers), 1),
                 y=round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
                 label=f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
