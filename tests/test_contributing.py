@@ -80,7 +80,7 @@ def test_the_example_of_a_provider_works(copy: Path) -> None:
     (model,) = answer["models"]
     assert (model["claimed"], model["nodes"], model["load"]["partitions"]) == (2, 4, 2)
     assert "Identity is not supported by MyNPU" in {one["reason"] for one in model["decisions"]}
-    assert "mynpu" in python(copy, "-m", "pipeline", "perf", "--help")
+    assert "mynpu" in python(copy, "-m", "pipeline", "help", "session-options")
 
 
 def test_the_example_of_a_pass_works(copy: Path) -> None:

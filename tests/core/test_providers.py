@@ -124,7 +124,8 @@ def python(folder: Path, *arguments: str) -> str:
 
 
 def test_the_command_line_offers_it(folder: Path) -> None:
-    helps = [python(folder, "-m", "pipeline", *words, "--help") for words in (["partition"], ["convert"], ["perf"])]
+    pages = (["partition", "--help"], ["convert", "--help"], ["help", "session-options"])
+    helps = [python(folder, "-m", "pipeline", *words) for words in pages]
     offered = ["".join(text.split()) for text in helps]  # words may be broken at the end of a line
     assert ["quick-tpu" in offered[0], "quick-tpu" in offered[1], ",tpu," in offered[2]] == [True, True, True]
     assert "tpu" in python(folder, "-m", "pipeline", "op-config", "create", "--help")
