@@ -12,10 +12,9 @@ from pipeline.cli.outputs import Outputs, json_option
 if TYPE_CHECKING:
     from pipeline.core.errors import Finding
     from pipeline.ort_build.doctor import Check
-    from pipeline.ort_build.history import SizeChange
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import BuildRecord, Built, SourceTree
+    from pipeline.ort_build.run import BuildRecord, Built, SizeChange, SourceTree
 
 FILE = click.Path(path_type=Path)
 
@@ -55,7 +54,7 @@ def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import errors
-    from pipeline.ort_build.lint import lint
+    from pipeline.ort_build.plan import lint
 
     requests, tree = _requests(**chosen)
     plans = [_plan(request, tree, output) for request in requests]
@@ -99,8 +98,7 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 @json_option
 def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs, **chosen: Any) -> None:
     """Build a library, or reuse the cached build of the same plan and source."""
-    from pipeline.ort_build.history import newest_build, sizes_of_record
-    from pipeline.ort_build.run import default_cache
+    from pipeline.ort_build.run import default_cache, newest_build, sizes_of_record
 
     requests, tree = _requests(**chosen)
     place = cache or default_cache()
@@ -131,8 +129,7 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
     """
     import msgspec
 
-    from pipeline.ort_build.history import ranking
-    from pipeline.ort_build.run import builds_in, default_cache
+    from pipeline.ort_build.run import builds_in, default_cache, ranking
 
     place = cache or default_cache()
     if before and after:
@@ -189,7 +186,7 @@ def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
 
 
 def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
-    from pipeline.ort_build.history import added_names, measured_at, size_changes
+    from pipeline.ort_build.run import added_names, measured_at, size_changes
 
     (old_sizes, old), (new_sizes, new) = measured_at(before, cache), measured_at(after, cache)
     changes = size_changes(old_sizes, new_sizes)
@@ -292,7 +289,7 @@ def _show_plan(plan: "BuildPlan") -> None:
 def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "list[BuildPlan]") -> None:
     """Raise CheckFailed when a plan cannot work: by the settings, or because the tree's scripts refuse it."""
     from pipeline.core.errors import CheckFailed
-    from pipeline.ort_build.lint import tree_options, unaccepted
+    from pipeline.ort_build.plan import tree_options, unaccepted
 
     if errors:
         raise CheckFailed(
@@ -313,7 +310,7 @@ def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> No
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import errors
     from pipeline.ort_build.doctor import examine, require
-    from pipeline.ort_build.lint import lint
+    from pipeline.ort_build.plan import lint
 
     findings = lint(request)
     show_findings(findings)
@@ -376,7 +373,7 @@ def _show_built(built: "Built", before: "Mapping[str, int]") -> None:
 def _check_sizes(built: "Built", request: "Request") -> None:
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import CheckFailed, errors
-    from pipeline.ort_build.history import check_budget, sizes_of_record
+    from pipeline.ort_build.run import check_budget, sizes_of_record
 
     findings = check_budget(sizes_of_record(built.record), request.settings.max_library_bytes)
     show_findings(findings)
@@ -386,7 +383,7 @@ def _check_sizes(built: "Built", request: "Request") -> None:
 
 def _show_ranking(records: "Iterable[BuildRecord]") -> None:
     """Rank what operators add among builds that differ in their operators only."""
-    from pipeline.ort_build.history import ranking
+    from pipeline.ort_build.run import ranking
 
     for abi, addition in ranking(records):
         click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}")

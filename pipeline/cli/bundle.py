@@ -130,8 +130,7 @@ def _gate(assembled: "Assembled", folder: Path) -> None:
 
 def _show_ranking() -> None:
     """What operators and types cost in the builds of this computer, the dearest first, where they allow it."""
-    from pipeline.ort_build.history import ranking
-    from pipeline.ort_build.run import builds_in, default_cache
+    from pipeline.ort_build.run import builds_in, default_cache, ranking
 
     for abi, addition in ranking(record for _, record in builds_in(default_cache())):
         click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
     from pipeline.model.sources import SourceModel
     from pipeline.passes.base import Pass
-    from pipeline.passes.run import TransformReport
-    from pipeline.passes.verify import Verification
+    from pipeline.passes.run import TransformReport, Verification
     from pipeline.report.parts import Part
 
 

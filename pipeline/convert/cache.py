@@ -17,8 +17,7 @@ from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing, share_file, sources_digest, write_bytes
 from pipeline.core.variant import ConvertedFile
-from pipeline.model.ort_format import Attribute, AttributeValue, OrtGraph, OrtModel, OrtNode, Tensor, read_ort
-from pipeline.model.ort_format.values import Buffer
+from pipeline.model.ort_format import Attribute, AttributeValue, Buffer, OrtGraph, OrtModel, OrtNode, Tensor, read_ort
 
 # (sha256 of a tensor's bytes)
 TensorDigest = Callable[[Tensor], bytes]

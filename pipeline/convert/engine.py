@@ -207,10 +207,10 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     wanted: dict[SessionSettings, list[Variant]] = {}
     for variant in variants:
         if reason := refusal(variant, maker.target, maker.installed):
+            why, remedy = reason
             failures[variant] = VariantFailure(
-                variant=variant, what=f"{variant.name} is left out", where=where, why=reason.why, remedy=reason.remedy,
-                skipped=True,
-            )  # fmt: skip
+                variant=variant, what=f"{variant.name} is left out", where=where, why=why, remedy=remedy, skipped=True
+            )
         else:
             settings = session_settings(variant, request.platform, request.wish(variant, maker.target))
             wanted.setdefault(settings, []).append(variant)
@@ -356,12 +356,12 @@ class _Maker:
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
-                written = write_file(plan, path)
+                digest = write_file(plan, path)
             with self.clock("digest"):
                 model = parts.read(inner_types=self.request.preflight)
                 file = ConvertedFile(
-                    size_bytes=written.size_bytes,
-                    sha256=written.sha256,
+                    size_bytes=plan.size_bytes,
+                    sha256=digest,
                     semantic_digest=semantic_digest(model, parts.skeleton, known),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
                     unreplayable=unreplayable(

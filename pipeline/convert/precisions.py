@@ -81,7 +81,7 @@ class PrecisionSet:
     """A model as it was given, with itself in each precision, and why `auto` kept or dropped each that it tried."""
 
     model: NamedModel
-    own: ModelInPrecision
+    base: ModelInPrecision
     """The model behind its transforms, whether or not its own precision is among `models`."""
     models: tuple[ModelInPrecision, ...]
     verdicts: tuple[PrecisionVerdict, ...] = ()
@@ -92,9 +92,9 @@ class PrecisionSet:
         Transforms may cost accuracy as well: what they made is then compared with the model as it was given, unless
         they changed its inputs or outputs.
         """
-        effects = {find_pass(step.do).effect for step in self.own.steps}
+        effects = {find_pass(step.do).effect for step in self.base.steps}
         given = Effect.LOSSY in effects and Effect.INTERFACE not in effects
-        original = self.model.source if given else self.own.model.source
+        original = self.model.source if given else self.base.model.source
         return None if original == form.model.source else original
 
 
@@ -148,7 +148,7 @@ def _chosen(
         names += kept_precisions(verdicts) if name == AUTO else [name]
     models = tuple(forms[order.model.name, name] for name in dict.fromkeys(names))
     base = forms[order.model.name, ""]
-    return PrecisionSet(model=order.model, own=base, models=models, verdicts=tuple(verdicts))
+    return PrecisionSet(model=order.model, base=base, models=models, verdicts=tuple(verdicts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a conversion is asked and answers, and what a variant means to ONNX Runtime (its converter, 1.21 to 1.31)."""
 
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -16,8 +16,7 @@ from pipeline.core.variant import Artifact, Level, Style, Variant, Way
 from pipeline.model.ort_format import OrtModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
-from pipeline.required_ops.needs import needs_by_build
-from pipeline.required_ops.value import Need
+from pipeline.required_ops.value import Need, needs_by_build
 
 
 class OptimizerPlatform(StrEnum):
@@ -135,15 +134,8 @@ def run_time_options(variant: Variant, target: Release, *, replayable: bool = Tr
     return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
 
 
-class VariantRefusal(NamedTuple):
-    """Why a variant cannot be had, and what to do."""
-
-    why: str
-    remedy: str
-
-
-def refusal(variant: Variant, target: Release, installed: Release) -> VariantRefusal | None:
-    """Why this variant cannot be made with the installed onnxruntime for a target's release; None when it can."""
+def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str, str] | None:
+    """Why this variant cannot be made with the installed onnxruntime for a target's release, and the remedy."""
     at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
@@ -159,7 +151,7 @@ def refusal(variant: Variant, target: Release, installed: Release) -> VariantRef
         (bool(variant.providers) and variant.style is Style.RUNTIME,
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
     )  # fmt: skip
-    return next((VariantRefusal(why, remedy) for applies, why, remedy in rules if applies), None)
+    return next(((why, remedy) for applies, why, remedy in rules if applies), None)
 
 
 class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):

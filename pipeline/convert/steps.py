@@ -31,8 +31,7 @@ from pipeline.model.onnx_model import (
     read_in,
     scan_message,
 )
-from pipeline.model.ort_format import OrtModel, Tensor, parse_ort
-from pipeline.model.ort_format.values import Buffer
+from pipeline.model.ort_format import Buffer, OrtModel, Tensor, parse_ort
 from pipeline.model.ort_writer import Weight
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from pipeline.dataset.candidates import (
 )
 from pipeline.dataset.files import write_tensor
 from pipeline.model.onnx_model import LoadedModel, PreparedModel, load_model, prepare_model
-from pipeline.model.ort_format import read_ort
-from pipeline.model.ort_format.values import TensorType
+from pipeline.model.ort_format import TensorType, read_ort
 from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
 

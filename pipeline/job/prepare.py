@@ -149,7 +149,7 @@ def prepare(
     given = dict(zip((model.name for model, _ in models), models, strict=True))
     check_all_inputs([_subject(*given[order.model.name]) for order in orders if not order.transforms], work)
     sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
-    changed = [group.own for group in sets if group.own.steps and not group.own.error]
+    changed = [group.base for group in sets if group.base.steps and not group.base.error]
     check_all_inputs(
         [_subject(original.model, given[original.model.name][1]) for original in changed], work / "changed"
     )
@@ -271,9 +271,9 @@ def _request(
     form = next(form for form in group.models if form.precision == artifact.variant.precision)
     return AccuracyRequest(
         model=form.model.source.path if saturates_here(file) else str(file),
-        reference=group.own.model.source,
+        reference=group.base.model.source,
         data=part_of(table, Part.EVALUATION),
-        dimensions=group.own.model.dimensions,
+        dimensions=group.base.model.dimensions,
         session_options=artifact.session_options,
         accuracy=config.accuracy,
         calibration=calibration_data(config, table) if PRECISIONS[form.precision].needs_data else None,

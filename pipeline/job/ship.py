@@ -31,7 +31,7 @@ from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.job.stored import with_stages, write_reports
 from pipeline.job.targets import oldest_release
-from pipeline.ort_build.history import added_by_operator
+from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, libraries_of, library_name, runs_of, signature_of

@@ -24,9 +24,7 @@ import flatbuffers
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Resolver, ResolverArg
-from pipeline.model.ort_format.reader import resolver_at
-from pipeline.model.ort_format.values import Buffer, Reader, Slots
+from pipeline.model.ort_format import Buffer, Reader, Resolver, ResolverArg, Slots, resolver_at
 
 BUFFER_BYTES = 2 << 20
 # Direct writes begin and end at multiples of the disk's block, in memory as in the file; 4 KiB suits all that is sold.
@@ -175,14 +173,6 @@ class FilePlan:
     body: memoryview
     blobs: tuple[tuple[int, Weight], ...]
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFile:
-    """What was written."""
-
-    size_bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,22 +373,22 @@ def _resolver_arg(builder: _Builder, arg: ResolverArg) -> int:
     return int(builder.EndObject())
 
 
-def write_file(plan: FilePlan, path: Path) -> WrittenFile:
-    """Write the planned file; weights pass through a small buffer, so memory does not grow with the model.
+def write_file(plan: FilePlan, path: Path) -> str:
+    """Write the planned file and give its sha256; weights pass through a small buffer, so memory does not grow.
 
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
     """
     if not plan.blobs and plan.size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
         content = plan.head + plan.body
         path.write_bytes(content)
-        return WrittenFile(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+        return hashlib.sha256(content).hexdigest()
     with HashingFile(path, plan.size_bytes) as out:
         out.write(plan.head)
         out.write(plan.body)
         for start, weight in plan.blobs:
             out.write(bytes(start - out.size_bytes) + struct.pack("<I", weight.place.length))
             _copy(weight, out)
-        return WrittenFile(sha256=out.finish(), size_bytes=out.size_bytes)
+        return out.finish()
 
 
 def _copy(weight: Weight, out: HashingFile) -> None:

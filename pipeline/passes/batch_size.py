@@ -1,15 +1,443 @@
-"""Another batch size, where every operator provably computes each sample by itself."""
+"""Another batch size, where every operator provably computes each sample by itself.
 
-from typing import TYPE_CHECKING, Any
+Rules say where the batch of an output lies, given where it lies in its inputs; nothing where samples could mix.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.errors import ConfigError
-from pipeline.model.edit import ONNX_DOMAINS, copied, onnx_opset, read_names, set_nodes, sort_nodes
+from pipeline.model.edit import (
+    ONNX_DOMAINS,
+    attribute,
+    copied,
+    fresh_name,
+    onnx_opset,
+    operand,
+    read_names,
+    set_nodes,
+    sort_nodes,
+)
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.batch_rules import RULES, Batch, Walk
 from pipeline.passes.edit import IR_OF_CONSTANTS, changed, make_constant, value_types
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, NodeProto
+    from onnx import ModelProto, NodeProto, TensorProto
+
+    from pipeline.partition.graph import Value
+
+
+class Batch(NamedTuple):
+    """The axis of a value on which samples lie one after the other, each with `inner` entries."""
+
+    axis: int
+    inner: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Walk:
+    """What rules know: values before the change, where their batch lies, constants, and the sizes before and after.
+
+    Rules may give a node other constant inputs; what they add is in `tensors`, and in `nodes` what comes before it.
+    """
+
+    types: "Mapping[str, Value]"
+    constants: Mapping[str, Any]
+    opset: int
+    before: int
+    after: int
+    taken: set[str]
+    batches: dict[str, Batch] = field(default_factory=dict)
+    tensors: "list[TensorProto]" = field(default_factory=list)
+    nodes: "list[NodeProto]" = field(default_factory=list)
+
+    def shape(self, name: str) -> tuple[int | None, ...]:
+        """Sizes of a value as they were; nothing for an unknown rank, which no rule then accepts."""
+        known = self.types.get(name)
+        return known.shape or () if known else ()
+
+    def of(self, node: "NodeProto", slot: int) -> Batch | None:
+        """Where the batch of an input lies; None where it has none."""
+        return self.batches.get(operand(node, slot))
+
+    def integers(self, node: "NodeProto", slot: int) -> list[int] | None:
+        """The numbers of a constant input; None for others."""
+        numbers = self.constants.get(operand(node, slot))
+        return None if numbers is None else [int(number) for number in numbers.reshape(-1)]
+
+    def replace(self, node: "NodeProto", slot: int, numbers: Sequence[int]) -> None:
+        """Give a node other integers in a slot."""
+        node.input[slot] = self.constant(numbers, f"{node.output[0]}/{slot}")
+
+    def constant(self, numbers: Sequence[int], base: str) -> str:
+        """Add a list of 64-bit integers and return its name."""
+        import numpy as np
+        from onnx import numpy_helper
+
+        name = fresh_name(base, self.taken)
+        self.tensors.append(numpy_helper.from_array(np.array(numbers, np.int64), name))
+        return name
+
+    def expand(self, node: "NodeProto", slot: int, axis: int) -> bool:
+        """Repeat an input that is the same for every sample along an axis of size 1; whether that is possible."""
+        from onnx import helper
+
+        shape = self.shape(node.input[slot])
+        if self.before != 1 or not axis < len(shape) or shape[axis] != 1:
+            return False
+        target = [self.after if place == axis else 1 for place in range(len(shape))]
+        name = fresh_name(f"{node.input[slot]}/batch", self.taken)
+        sizes = self.constant(target, f"{name}/shape")
+        self.nodes.append(helper.make_node("Expand", [node.input[slot], sizes], [name], name=name))
+        node.input[slot] = name
+        return True
+
+
+Found = Batch | None | tuple[Batch | None, ...]
+"""One place for all outputs, or one for each."""
+
+BatchRule = Callable[["NodeProto", Walk], Found]
+"""Where the batch of a node's outputs lies; None when samples may mix, or it cannot be seen that they do not."""
+
+
+def axis_of(node: "NodeProto", rank: int, default: int) -> int:
+    """The attribute `axis` of a node on a value of that rank, not below 0."""
+    axis = int(attribute(node, "axis", default))
+    return axis + rank if axis < 0 else axis
+
+
+def only(node: "NodeProto", walk: Walk, *slots: int) -> bool:
+    """Whether no other inputs than these have a batch."""
+    return all(walk.of(node, slot) is None for slot in range(len(node.input)) if slot not in slots)
+
+
+def without(place: Batch, axes: Sequence[int], *, keep: bool) -> Batch | None:
+    """Where a batch lies once axes are gone, or are 1 with `keep`; None when its own is among them."""
+    if place.axis in axes:
+        return None
+    return place if keep else Batch(place.axis - sum(axis < place.axis for axis in axes), place.inner)
+
+
+def axes_of(node: "NodeProto", walk: Walk, rank: int, slot: int = 1) -> list[int] | None:
+    """Axes of a node as an attribute or a constant input, none below 0; None where they are not given."""
+    given = attribute(node, "axes")
+    given = walk.integers(node, slot) if given is None else given
+    return None if not given else [axis + rank if axis < 0 else axis for axis in given]
+
+
+WHOLE_END = (1 << 31) - 1
+"""From here on the end of a Slice means all that there is."""
+
+
+def transpose(node: "NodeProto", walk: Walk) -> Found:
+    """The axis moves."""
+    place = walk.of(node, 0)
+    rank = len(walk.shape(node.input[0]))
+    perm = attribute(node, "perm") or list(reversed(range(rank)))
+    return Batch(perm.index(place.axis), place.inner) if place and place.axis in perm else None
+
+
+def squeeze(node: "NodeProto", walk: Walk) -> Found:
+    """Axes that are named, and are not the batch's."""
+    place = walk.of(node, 0)
+    axes = axes_of(node, walk, len(walk.shape(node.input[0])))
+    return without(place, axes, keep=False) if place and axes else None
+
+
+def unsqueeze(node: "NodeProto", walk: Walk) -> Found:
+    """New axes move the batch's to the right."""
+    place, rank = walk.of(node, 0), len(walk.shape(node.output[0]))
+    axes = axes_of(node, walk, rank)
+    if not place or not axes:
+        return None
+    left = [axis for axis in range(rank) if axis not in axes]
+    return Batch(left[place.axis], place.inner)
+
+
+def concat(node: "NodeProto", walk: Walk) -> Found:
+    """Another axis; what is the same for every sample is repeated."""
+    axis = axis_of(node, len(walk.shape(node.input[0])), 0)
+    places = {place for slot in range(len(node.input)) if (place := walk.of(node, slot))}
+    if len(places) != 1:
+        return None
+    (place,) = places
+    if place.axis == axis:
+        return None
+    for slot in range(len(node.input)):
+        if walk.of(node, slot) is None and not (place.inner == 1 and walk.expand(node, slot, place.axis)):
+            return None
+    return place
+
+
+def slices(node: "NodeProto", walk: Walk) -> Found:
+    """Other axes, or all of the batch."""
+    place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
+    as_inputs = len(node.input) > 1
+    starts = walk.integers(node, 1) if as_inputs else attribute(node, "starts")
+    ends = walk.integers(node, 2) if as_inputs else attribute(node, "ends")
+    steps = walk.integers(node, 4) if operand(node, 4) else [1] * len(starts or ())
+    if not place or not starts or not ends or steps is None or (operand(node, 3) and not walk.integers(node, 3)):
+        return None
+    axes = axes_of(node, walk, rank, 3) or list(range(len(starts)))
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=False):
+        if axis == place.axis and ((start, step) != (0, 1) or end < WHOLE_END):
+            return None
+    return place
+
+
+def gather(node: "NodeProto", walk: Walk) -> Found:
+    """Constant indices into another axis, or samples of indices into a table."""
+    data, indices = walk.of(node, 0), walk.of(node, 1)
+    axis = axis_of(node, len(walk.shape(node.input[0])), 0)
+    if data and not indices and data.axis != axis:
+        more = len(walk.shape(node.input[1])) - 1
+        return Batch(data.axis + (more if data.axis > axis else 0), data.inner)
+    return Batch(axis + indices.axis, indices.inner) if indices and not data else None
+
+
+def flatten(node: "NodeProto", walk: Walk) -> Found:
+    """Two axes; what is before the second is merged with the batch."""
+    place, shape = walk.of(node, 0), walk.shape(node.input[0])
+    axis = axis_of(node, len(shape), 1)
+    if not place or place.axis >= axis or any(size != 1 for size in shape[: place.axis]):
+        return None
+    between = shape[place.axis + 1 : axis]
+    return None if None in between else Batch(0, place.inner * math.prod(size or 0 for size in between))
+
+
+def reshape(node: "NodeProto", walk: Walk) -> Found:
+    """The order of numbers stays, so the batch is where as many of them come before it; its size is written anew."""
+    batch, target = walk.of(node, 0), walk.integers(node, 1)
+    shape, target_shape = walk.shape(node.input[0]), walk.shape(node.output[0])
+    if not batch or not target or not only(node, walk, 0) or attribute(node, "allowzero", 0):
+        return None
+    if batch == Batch(0) and target_shape[:1] == (walk.before,) and target[0] in (walk.before, 0):
+        if target[0]:  # other axes may be open: the first stays what it is
+            walk.replace(node, 1, [walk.after, *target[1:]])
+        return batch
+    if None in shape or None in target_shape or 0 in target_shape:
+        return None
+    sizes = [size or 0 for size in target_shape]
+    first = math.prod(size or 0 for size in shape[: batch.axis])
+    places = [k for k in range(len(sizes)) if math.prod(sizes[:k]) == first and sizes[k] % walk.before == 0]
+    if not places:
+        return None
+    alone = [k for k in places if sizes[k] == walk.before]
+    axis = batch.axis if batch.axis in alone else (alone or places)[0]
+    place = Batch(axis, sizes[axis] // walk.before)
+    walk.replace(node, 1, [*sizes[:axis], walk.after * place.inner, *sizes[axis + 1 :]])
+    return place
+
+
+def expand(node: "NodeProto", walk: Walk) -> Found:
+    """A target of 1 leaves the batch as it is."""
+    batch, target = walk.of(node, 0), walk.integers(node, 1)
+    if not batch or target is None or not only(node, walk, 0):
+        return None
+    rank = len(walk.shape(node.input[0]))
+    place = Batch(batch.axis + max(len(target) - rank, 0), batch.inner)
+    axis = place.axis - max(rank - len(target), 0)
+    if axis >= 0 and target[axis] not in (1, walk.before * batch.inner):
+        return None
+    if axis >= 0 and target[axis] != 1:
+        walk.replace(node, 1, [*target[:axis], 1, *target[axis + 1 :]])
+    return place
+
+
+def tile(node: "NodeProto", walk: Walk) -> Found:
+    """Repeats of other axes."""
+    place, repeats = walk.of(node, 0), walk.integers(node, 1)
+    return place if place and repeats and repeats[place.axis] == 1 else None
+
+
+def pad(node: "NodeProto", walk: Walk) -> Found:
+    """Padding of other axes."""
+    place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
+    pads = attribute(node, "pads") or walk.integers(node, 1)
+    if not place or not pads or operand(node, 3):
+        return None
+    return place if not pads[place.axis] and not pads[place.axis + rank] else None
+
+
+RESIZE_OF_TWO_INPUTS = 10
+
+
+def resize(node: "NodeProto", walk: Walk) -> Found:
+    """Scales of 1, or sizes that are written anew."""
+    place, slot = walk.of(node, 0), 2 if node.op_type == "Resize" and walk.opset > RESIZE_OF_TWO_INPUTS else 1
+    scales = walk.constants.get(operand(node, slot))
+    scales = attribute(node, "scales") if scales is None else scales.reshape(-1)
+    if (
+        not place
+        or attribute(node, "axes")
+        or attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
+    ):
+        return None
+    if scales is not None and len(scales):
+        return place if float(scales[place.axis]) == 1 else None
+    sizes = walk.integers(node, 3)
+    if not sizes or sizes[place.axis] != walk.before * place.inner:
+        return None
+    walk.replace(node, 3, [*sizes[: place.axis], walk.after * place.inner, *sizes[place.axis + 1 :]])
+    return place
+
+
+def elementwise(node: "NodeProto", walk: Walk) -> Found:
+    """Broadcasting from the right: batches lie on the same axis, and what has none has size 1 there."""
+    shapes = [walk.shape(name) for name in node.input]
+    rank = max(map(len, shapes))
+    places = set()
+    for slot, shape in enumerate(shapes):
+        if (batch := walk.of(node, slot)) is not None:
+            places.add(Batch(batch.axis + rank - len(shape), batch.inner))
+    if len(places) != 1:
+        return None
+    (place,) = places
+    for slot, shape in enumerate(shapes):
+        axis = place.axis - (rank - len(shape))
+        if walk.of(node, slot) is None and axis >= 0 and shape[axis] != 1:
+            return None
+    return place
+
+
+def sample_wise(node: "NodeProto", walk: Walk) -> Found:
+    """Convolutions, pools, normalizations over the rest: the first axis counts samples.
+
+    Training and the indices of MaxPool go over all samples.
+    """
+    place = walk.of(node, 0)
+    mixes = attribute(node, "training_mode", 0) or (node.op_type == "MaxPool" and len(node.output) > 1)
+    return place if place and place.axis == 0 and only(node, walk, 0) and not mixes else None
+
+
+def quantized(node: "NodeProto", walk: Walk) -> Found:
+    """One scale for all, or one for each entry of another axis."""
+    place, shape = walk.of(node, 0), walk.shape(node.input[0])
+    scale = walk.shape(node.input[1])
+    apart = place and (axis_of(node, len(shape), 1) != place.axis or math.prod(size or 0 for size in scale) == 1)
+    fits = apart and len(scale) < 2 and only(node, walk, 0)
+    return place if fits else None
+
+
+def matmul(node: "NodeProto", walk: Walk) -> Found:
+    """Samples in the stack of both, or rows of the first or columns of the second."""
+    shapes = [walk.shape(name) for name in node.input[:2]]
+    rank = max(map(len, shapes))
+    if not only(node, walk, 0, 1) or min(map(len, shapes)) < 2:
+        return None
+    places = set()
+    for slot, shape in enumerate(shapes):
+        batch = walk.of(node, slot)
+        if batch is None:
+            continue
+        place = batch.axis + rank - len(shape)
+        if place == (rank - 1 if slot == 0 else rank - 2):
+            return None
+        other = 1 - slot
+        axis = place - (rank - len(shapes[other]))
+        stacked = place < rank - 2
+        if stacked and axis >= 0 and walk.of(node, other) is None and shapes[other][axis] != 1:
+            return None
+        places.add(Batch(place, batch.inner))
+    both = walk.of(node, 0) is not None and walk.of(node, 1) is not None
+    if len(places) != 1:
+        return None
+    (placed,) = places
+    return None if (both and placed.axis >= rank - 2) else placed
+
+
+def gemm(node: "NodeProto", walk: Walk) -> Found:
+    """Samples are rows of A."""
+    place, bias = walk.of(node, 0), walk.shape(operand(node, 2))
+    rows = place and place.axis == (1 if attribute(node, "transA", 0) else 0)
+    free = len(bias) < 2 or bias[0] == 1
+    return Batch(0, place.inner) if place and rows and free and only(node, walk, 0) else None
+
+
+SOFTMAX_ON_ONE_AXIS = 13
+
+
+def along_other_axis(node: "NodeProto", walk: Walk) -> Found:
+    """Softmax, TopK, Split, CumSum and the like work on one axis; Softmax before opset 13 on all from it on."""
+    place, rank = walk.of(node, 0), len(walk.shape(node.input[0]))
+    flattens = node.op_type in ("Softmax", "LogSoftmax", "Hardmax") and walk.opset < SOFTMAX_ON_ONE_AXIS
+    default = {"TopK": -1, "Split": 0, "LayerNormalization": -1}.get(node.op_type, 1 if flattens else -1)
+    axis = axis_of(node, rank, default)
+    if node.op_type == "CumSum":
+        given = walk.integers(node, 1)
+        axis = given[0] % rank if given else place.axis if place else 0
+    if not place or not only(node, walk, 0):
+        return None
+    onwards = flattens or node.op_type == "LayerNormalization"
+    return place if (place.axis < axis if onwards else place.axis != axis) else None
+
+
+def reduce(node: "NodeProto", walk: Walk) -> Found:
+    """Sums and means over other axes that are named."""
+    place = walk.of(node, 0)
+    axes = axes_of(node, walk, len(walk.shape(node.input[0])))
+    keep = bool(attribute(node, "keepdims", 1))
+    return without(place, axes, keep=keep) if place and axes and only(node, walk, 0) else None
+
+
+def arg_reduce(node: "NodeProto", walk: Walk) -> Found:
+    """The place of the largest on another axis."""
+    place = walk.of(node, 0)
+    axis = axis_of(node, len(walk.shape(node.input[0])), 0)
+    return without(place, [axis], keep=bool(attribute(node, "keepdims", 1))) if place else None
+
+
+def recurrent(node: "NodeProto", walk: Walk) -> Found:
+    """LSTM, GRU and RNN: samples on the second axis, of constant states too, which are repeated."""
+    plain = not attribute(node, "layout", 0) and not operand(node, 4)
+    if walk.of(node, 0) != Batch(1) or not plain or not only(node, walk, 0, 5, 6):
+        return None
+    states = [slot for slot in (5, 6) if operand(node, slot) and walk.of(node, slot) != Batch(1)]
+    if not all(walk.of(node, slot) is None and walk.expand(node, slot, 1) for slot in states):
+        return None
+    return Batch(2), Batch(1), Batch(1)
+
+
+def einsum(node: "NodeProto", walk: Walk) -> Found:
+    """A letter for samples that every operand with a batch has there, no other operand has, and the output has."""
+    left, arrow, right = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or "." in left or len(terms) != len(node.input):
+        return None
+    places = {
+        (terms[slot][batch.axis], batch.inner)
+        for slot in range(len(terms))
+        if (batch := walk.of(node, slot)) and batch.axis < len(terms[slot])
+    }
+    if len(places) != 1:
+        return None
+    ((letter, inner),) = places
+    counts = [term.count(letter) for term in terms]
+    wanted = [int(walk.of(node, slot) is not None) for slot in range(len(terms))]
+    return Batch(right.index(letter), inner) if counts == wanted and right.count(letter) == 1 else None
+
+
+_TABLE: dict[BatchRule, str] = {
+    elementwise: "Abs Acos Add And Asin Atan BitShift Cast Ceil Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp "
+    "Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max "
+    "Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign "
+    "Sqrt Sub Sum Tan Tanh ThresholdedRelu Where Xor",
+    sample_wise: "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalMaxPool "
+    "GroupNormalization InstanceNormalization LRN LpPool MaxPool SpaceToDepth",
+    along_other_axis: "CumSum Hardmax LayerNormalization LogSoftmax Softmax Split TopK",
+    reduce: "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare",
+    arg_reduce: "ArgMax ArgMin", quantized: "DequantizeLinear QuantizeLinear", matmul: "MatMul", gemm: "Gemm",
+    recurrent: "GRU LSTM RNN", einsum: "Einsum",
+    transpose: "Transpose", squeeze: "Squeeze", unsqueeze: "Unsqueeze", concat: "Concat",
+    slices: "Slice", gather: "Gather", flatten: "Flatten", reshape: "Reshape",
+    expand: "Expand", tile: "Tile", pad: "Pad", resize: "Resize Upsample",
+}  # fmt: skip
+
+RULES: Mapping[str, BatchRule] = {name: rule for rule, names in _TABLE.items() for name in names.split()}
+"""The rule of each operator of ai.onnx that has one."""
 
 
 WHY_NOT = {

@@ -13,8 +13,7 @@ from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.model.types import FLOAT16, TYPES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import model_bytes, quantized_operators, read_back, whole
-from pipeline.passes.fold import check_folding
-from pipeline.passes.surgery import constants_fixed, raise_opset
+from pipeline.passes.surgery import check_folding, constants_fixed, raise_opset
 
 if TYPE_CHECKING:
     import onnx

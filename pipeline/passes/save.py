@@ -10,8 +10,15 @@ from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing
 from pipeline.model.edit import copied
 from pipeline.model.guards import tensor_bytes
-from pipeline.model.onnx_model import ByteRange, LeanModel
-from pipeline.model.onnx_wire import GRAPH_INITIALIZER, LENGTH, MODEL_GRAPH, TENSOR_RAW_DATA, encode_varint
+from pipeline.model.onnx_model import (
+    GRAPH_INITIALIZER,
+    LENGTH,
+    MODEL_GRAPH,
+    TENSOR_RAW_DATA,
+    ByteRange,
+    LeanModel,
+    encode_varint,
+)
 
 if TYPE_CHECKING:
     from onnx import TensorProto

@@ -18,8 +18,8 @@ from pipeline.core.errors import BUDGET, Finding, Severity, finding_of
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of
 from pipeline.core.variant import Style
 from pipeline.library.fetch import known_libraries
-from pipeline.ort_build.history import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
+from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.required_ops import RequiredOps
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
 from pipeline.model.types import CPP_BY_ORT
-from pipeline.required_ops.needs import Needs, from_needs
 from pipeline.required_ops.text import HEADER, ArtifactNeeds, operator_lines, parse_merged, render
 from pipeline.required_ops.value import (
     ALWAYS_KEPT,
@@ -25,10 +24,12 @@ from pipeline.required_ops.value import (
     TYPE_AGNOSTIC,
     TYPE_SLOTS,
     Need,
+    Needs,
     OperatorKey,
     OpTypes,
     RequiredOps,
     Slot,
+    from_needs,
 )
 
 

@@ -25,7 +25,6 @@ from device_runner.reading import read_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.sources import SourceModel, Spool, find_models
-from pipeline.required_ops.needs import Needs, needs_by_build, replays
 from pipeline.required_ops.value import (
     CUSTOM,
     INPUTS,
@@ -35,10 +34,13 @@ from pipeline.required_ops.value import (
     TRIPLE,
     TYPE_NAMES,
     TYPE_SLOTS,
+    Needs,
     OperatorKey,
     OpTypes,
     RequiredOps,
     Slot,
+    needs_by_build,
+    replays,
     union_of,
 )
 

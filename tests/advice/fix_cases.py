@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.advice.trial import State, TrialContext, attempt, fixes_for, judged
+from pipeline.advice.advise import State, TrialContext, attempt, fixes_for, judged
 from pipeline.advice.verdict import FixResult
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.model.onnx_model import load_model

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from pipeline.advice.trial import MODEL_FIXES, fixes_for
+from pipeline.advice.advise import MODEL_FIXES, fixes_for
 from pipeline.advice.verdict import FixOutcome
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import Settings

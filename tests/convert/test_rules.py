@@ -66,8 +66,8 @@ def test_what_a_release_lacks_is_refused_with_the_reason(
 ) -> None:
     reason = refusal(wanted, Release(*target), Release(*installed))
     assert reason is not None
-    assert said in reason.why
-    assert reason.remedy
+    assert said in reason[0]
+    assert reason[1]
 
 
 @pytest.mark.parametrize("level", Level)

@@ -20,7 +20,7 @@ from device_runner.adb.link import Link, LinkLost, server_at
 from device_runner.adb.store import PIECES_VARIABLE, RESERVE_BYTES, DeviceStore, NoSpace
 from device_runner.result import Status
 from device_runner.spec import RunSpec
-from pipeline.model.ort_format.reader import read_ort
+from pipeline.model.ort_format import read_ort
 from tests.device.adb_farm import Farm, Open, Phone
 
 ROOT = Path(__file__).resolve().parents[2]

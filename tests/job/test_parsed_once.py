@@ -37,7 +37,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         found[source] += 1
         return parse_ort(data, source)
 
-    monkeypatch.setattr("pipeline.model.ort_format.reader.parse_ort", counted)
+    monkeypatch.setattr("pipeline.model.ort_format.parse_ort", counted)
     return found
 
 

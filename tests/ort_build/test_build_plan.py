@@ -9,8 +9,15 @@ from hypothesis import given
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
-from pipeline.ort_build.lint import Option, unaccepted
-from pipeline.ort_build.plan import BuildPaths, BuildPlan, build_tree_digest, plan_build, plan_digest
+from pipeline.ort_build.plan import (
+    BuildPaths,
+    BuildPlan,
+    Option,
+    build_tree_digest,
+    plan_build,
+    plan_digest,
+    unaccepted,
+)
 from pipeline.ort_build.request import Request
 from pipeline.required_ops import parse, render
 from tests.ort_build.build_requests import OPERATORS, request, requests

@@ -14,8 +14,17 @@ from device_runner.files import cache_folder
 from pipeline.config import Platform
 from pipeline.config.tables import BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
-from pipeline.ort_build.lint import options_in, tree_options, unaccepted
-from pipeline.ort_build.plan import AAR_SCRIPT, APPLE_SCRIPT, BUILD_SCRIPT, BuildPaths, BuildPlan, plan_build
+from pipeline.ort_build.plan import (
+    AAR_SCRIPT,
+    APPLE_SCRIPT,
+    BUILD_SCRIPT,
+    BuildPaths,
+    BuildPlan,
+    options_in,
+    plan_build,
+    tree_options,
+    unaccepted,
+)
 from pipeline.ort_build.run import check_release, read_tree, source_digest
 from tests.ort_build.build_requests import request
 from tests.ort_build.debian_source import RELEASE, source_tree

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.errors import Severity, errors
-from pipeline.ort_build.history import added_names, check_budget, rank_additions, size_changes
+from pipeline.ort_build.run import added_names, check_budget, rank_additions, size_changes
 from pipeline.required_ops import EMPTY, RequiredOps, parse
 
 SIZES = st.dictionaries(st.sampled_from(["arm64-v8a", "x86_64", "x86"]), st.integers(1, 1 << 30))

@@ -8,7 +8,7 @@ import pytest
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.required_ops import RequiredOps, covers, needs_of, parse, render, union_of
-from pipeline.required_ops.needs import OPTIMIZER_OPS
+from pipeline.required_ops.value import OPTIMIZER_OPS
 from tests.ort_models import LEVELS, MODELS, convert, converted, parsed
 from tests.required_ops.proving import from_model
 
