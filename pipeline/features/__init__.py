@@ -9,7 +9,6 @@ folder and its rows away and looks at the rest.
 ALLOWED: dict[str, frozenset[str]] = {
     "android": frozenset({"packages"}),
     "apple": frozenset({"packages"}),
-    "doctor": frozenset({"perf"}),
 }
 """The features that a feature may import: they go with it when they go."""
 

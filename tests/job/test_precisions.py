@@ -225,7 +225,7 @@ def test_precisions_of_the_template_are_ready_to_use(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rest", "message", "where"),
     [
-        ('precisions = ["int8"]\n', "there is no precision 'int8'", "[variants] precisions"),
+        ('precisions = ["int9"]\n', "there is no precision 'int9'", "[variants] precisions"),
         ('[[models.transforms]]\ndo = "prune"\n', "there is no pass 'prune'", "models[0].transforms[0]"),
         (
             '[[models.transforms]]\ndo = "opset"\n[[models.transforms]]\ndo = "fp16"\noptions = { keep = true }\n',
