@@ -106,7 +106,7 @@ def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path
     campaign = campaign_digest(own, own.targets[0])
     built(cache, "a", "ai.onnx;11;Conv\n", 2_000, campaign)
     built(cache, "b", WITHOUT_GEMM, 5_000, campaign)
-    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(cache))
+    ended = ort_mobile("run", config, "--convert-only", "--output", out, process=True, ORT_MOBILE_CACHE=str(cache))
     assert ended.code == 4
     assert "built without ai.onnx:Gemm" in ended.err
     assert "target phone is checked against build b of this computer" in ended.err
