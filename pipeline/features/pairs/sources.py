@@ -119,7 +119,7 @@ def _of_bundle(folder: Path) -> CampaignReport:
     except msgspec.ValidationError as error:
         raise PipelineError(
             "the bundle does not say what was measured", where=str(folder), why=str(error),
-            remedy="make it again: `ort-mobile release OUTPUT`",
+            remedy="make it again: `ort-mobile bundle rebuild OUTPUT`",
         ) from error  # fmt: skip
     return CampaignReport(
         name=manifest.content.name,
