@@ -213,7 +213,7 @@ def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
         kind=BuildKind(facts.kind),
         providers=frozenset(facts.providers),
         system=facts.system,
-        abis=tuple(one.abi for one in (facts, *others)),
+        abis=tuple(library.abi for library in (facts, *others)),
     )
 
 

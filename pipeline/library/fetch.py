@@ -222,7 +222,7 @@ def _nearest(release: str, published: set[str]) -> str:
 
     def distance(other: str) -> tuple[int, ...]:
         pairs = zip(other.split("."), release.split("."), strict=True)
-        return tuple(abs(int(mine) - int(theirs)) for mine, theirs in pairs)
+        return tuple(abs(int(left) - int(right)) for left, right in pairs)
 
     return min(sorted(published - {release}), key=distance, default="")
 
@@ -347,13 +347,13 @@ def show_library(text: str) -> Contents:
     """
     from device_runner.android_host.build import unknown_imports
 
-    found = resolve_all(text)
-    libraries = tuple(library.facts for library in found)
+    resolved = resolve_all(text)
+    libraries = tuple(library.facts for library in resolved)
     unknown = [
         name
         for facts in libraries
         if (facts.abi, facts.system) == ("x86_64", "android")
         for name in unknown_imports(facts.imports)
     ]
-    archives = dict.fromkeys(str(library.archive) for library in found)
+    archives = dict.fromkeys(str(library.archive) for library in resolved)
     return Contents(archive=", ".join(archives), libraries=libraries, unknown_imports=tuple(unknown))

@@ -176,12 +176,12 @@ def _refused(error: urllib.error.HTTPError, base: str, wanted: Coordinates) -> M
 
 
 def _checked(content: bytes, kind: str, wanted: str, address: str) -> bytes:
-    found = hashlib.new(kind, content).hexdigest()
-    if found != wanted:
+    digest = hashlib.new(kind, content).hexdigest()
+    if digest != wanted:
         raise MissingError(
             "what was fetched is not what the repository says",
             where=address,
-            why=f"its {kind} is {found}, the repository's is {wanted[:128] or 'empty'}",
+            why=f"its {kind} is {digest}, the repository's is {wanted[:128] or 'empty'}",
             remedy="try again; if it stays so, something between here and the repository changes files",
         )
     return content

@@ -118,15 +118,15 @@ def attest_tests(folder: Path, manifest: Manifest, key: SigningKey) -> AttestedT
 
     Raises CheckFailed for evidence that cannot be read.
     """
-    found = tested(folder, manifest)
-    if not (found.passed or found.warned or found.failed):
+    results = tested(folder, manifest)
+    if not (results.passed or results.warned or results.failed):
         (folder / ATTESTATION_FILE).unlink(missing_ok=True)
         return None
-    statement = TestsStatement(subject=_subjects(folder, manifest), predicate=found)
+    statement = TestsStatement(subject=_subjects(folder, manifest), predicate=results)
     payload = msgspec.json.encode(statement, order="sorted")
     envelope = sealed_envelope(payload, key, named=True)
     write_bytes(folder / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
-    return found
+    return results
 
 
 def verify_attestation(folder: Path, manifest: Manifest, key: PublicKey) -> AttestedTests | None:
@@ -139,17 +139,17 @@ def verify_attestation(folder: Path, manifest: Manifest, key: PublicKey) -> Atte
         return None
     try:
         envelope = decode_json(read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True)
-        said = decode_json(opened_envelope(envelope, key), TestsStatement, unique=True)
+        statement = decode_json(opened_envelope(envelope, key), TestsStatement, unique=True)
     except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
         raise _refusal(folder, str(error)[:200]) from error
-    if (said.type, said.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
-        raise _refusal(folder, f"what was signed is {said.predicate_type[:200]}, not {PREDICATE_TYPE}")
-    if [one.digest for one in said.subject] != [one.digest for one in _subjects(folder, manifest)]:
+    if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
+        raise _refusal(folder, f"what was signed is {statement.predicate_type[:200]}, not {PREDICATE_TYPE}")
+    if [file.digest for file in statement.subject] != [file.digest for file in _subjects(folder, manifest)]:
         raise _refusal(folder, "it is the attestation of another bundle")
-    return said.predicate
+    return statement.predicate
 
 
-def told(result: AttestedTests) -> str:
+def tests_text(result: AttestedTests) -> str:
     """The result in one line: counts by outcome, and what kinds of tests there were."""
     groups = {"passed": result.passed, "undecided": result.warned, "failed": result.failed}
     counts = ", ".join(f"{len(names)} {word}" for word, names in groups.items() if names) or "no test"
@@ -194,12 +194,12 @@ def _tests(evidence: _Tested) -> Iterator[tuple[str, Outcome]]:
             yield f"run/{name}", "PASSED" if row.status is Status.OK else "FAILED"
         if row.checks:
             yield f"device-outputs/{name}", _of_checks(row.checks)
-    for one in evidence.accuracy:
-        unknown = one.result is None or not one.result.computed
-        refused = one.result is not None and one.result.refused
-        if unknown or refused or (one.result is not None and one.result.max_drop is not None):
+    for accuracy in evidence.accuracy:
+        unknown = accuracy.result is None or not accuracy.result.computed
+        refused = accuracy.result is not None and accuracy.result.refused
+        if unknown or refused or (accuracy.result is not None and accuracy.result.max_drop is not None):
             outcome: Outcome = "FAILED" if refused else "WARNED" if unknown else "PASSED"
-            yield f"accuracy/{one.model}/{one.variant}", outcome
+            yield f"accuracy/{accuracy.model}/{accuracy.variant}", outcome
     for proof in evidence.library_proofs:
         if proof.not_run:
             yield f"library/{proof.library.file}", "WARNED"
@@ -207,10 +207,10 @@ def _tests(evidence: _Tested) -> Iterator[tuple[str, Outcome]]:
 
 
 def _of_checks(checks: Iterable[OutputCheck]) -> Outcome:
-    found = list(checks)
-    if any(check.failed for check in found):
+    rows = list(checks)
+    if any(check.failed for check in rows):
         return "FAILED"
-    return "WARNED" if any(check.unknown for check in found) else "PASSED"
+    return "WARNED" if any(check.unknown for check in rows) else "PASSED"
 
 
 def _of_proof(library: str, row: ProofRow) -> tuple[str, Outcome]:

@@ -88,30 +88,30 @@ def readme(
     """The text, for a bundle of this name with these parts."""
     signatures = {model.model: model for model in models}
     parts = [HEAD.format(name=visible(name), measured=MEASURED_FILE)]
-    for target in dict.fromkeys(one.target for one in ships):
-        own = [one for one in ships if one.target == target]
-        parts += _target(own)
-        parts += selection_text([row for row in rows if row.target == target], ships, own[0].platform, _code)
-        parts += [line for one in own for line in _model(one, signatures.get(one.model))]
+    for target in dict.fromkeys(shipped.target for shipped in ships):
+        of_target = [shipped for shipped in ships if shipped.target == target]
+        parts += _target(of_target)
+        parts += selection_text([row for row in rows if row.target == target], ships, of_target[0].platform, _code)
+        parts += [line for shipped in of_target for line in _model(shipped, signatures.get(shipped.model))]
     return "\n".join(parts)
 
 
 def _target(ships: Sequence[Shipped]) -> Iterator[str]:
     """The heading of a target, and the package that the app needs there."""
-    one = ships[0]
-    lowest = f", API level {one.min_api_level} or higher" if one.min_api_level else ""
-    lowest += f", version {one.min_os_version} or higher" if one.min_os_version else ""
-    yield f"## Target {_code(one.target)}: {one.platform}{lowest}, ONNX Runtime {one.ort_release}\n"
-    if one.library and not release_of(one.library):
-        kind = f" ({one.library_kind} build)" if one.library_kind else ""
-        yield f"The app ships the library {_code(one.library)}{kind}, not the package of the release.\n"
-    elif one.library_kind not in ("", "full"):
+    shipped = ships[0]
+    lowest = f", API level {shipped.min_api_level} or higher" if shipped.min_api_level else ""
+    lowest += f", version {shipped.min_os_version} or higher" if shipped.min_os_version else ""
+    yield f"## Target {_code(shipped.target)}: {shipped.platform}{lowest}, ONNX Runtime {shipped.ort_release}\n"
+    if shipped.library and not release_of(shipped.library):
+        kind = f" ({shipped.library_kind} build)" if shipped.library_kind else ""
+        yield f"The app ships the library {_code(shipped.library)}{kind}, not the package of the release.\n"
+    elif shipped.library_kind not in ("", "full"):
         yield (
-            f"The app ships a reduced build of ONNX Runtime ({one.library_kind}), not the package of the release. "
+            f"The app ships a reduced build of ONNX Runtime ({shipped.library_kind}), not the package of the release. "
             "Build it with `ort-mobile build run`; it needs at least the operators of `operators/`.\n"
         )
     else:
-        yield package_lines(one.platform, release_of(one.library) or one.ort_release)
+        yield package_lines(shipped.platform, release_of(shipped.library) or shipped.ort_release)
 
 
 def package_lines(platform: str, release: str) -> str:
@@ -131,23 +131,23 @@ def package_lines(platform: str, release: str) -> str:
     )
 
 
-def _model(one: Shipped, signature: ModelSignature | None) -> Iterator[str]:
-    yield f"### Model {_code(one.model)}: `{one.file}`\n"
-    yield f"{basis_text(one)}\n"
+def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
+    yield f"### Model {_code(shipped.model)}: `{shipped.file}`\n"
+    yield f"{basis_text(shipped)}\n"
     if signature:
         yield from _signature(signature)
-    options = one.runs[0]
+    options = shipped.runs[0]
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
-    for code in code_for(one.platform, options, one.file.rpartition("/")[2]):
+    for code in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]):
         yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
 
 
-def basis_text(one: Shipped) -> str:
+def basis_text(shipped: Shipped) -> str:
     """Why this variant ships, in a sentence."""
-    if one.basis == "measured":
+    if shipped.basis == "measured":
         where = "on which devices, and where another is faster"
-        return f"Variant {one.variant.name}, chosen by measurements on such devices ({MEASURED_FILE}: {where})."
-    return f"Variant {one.variant.name}; not measured on such a device."
+        return f"Variant {shipped.variant.name}, chosen by measurements on such devices ({MEASURED_FILE}: {where})."
+    return f"Variant {shipped.variant.name}; not measured on such a device."
 
 
 def _signature(signature: ModelSignature) -> Iterator[str]:
@@ -158,14 +158,14 @@ def _signature(signature: ModelSignature) -> Iterator[str]:
         yield f"Dimensions that were fixed for this file: {sizes}. It takes no other sizes.\n"
     if signature.guessed:
         yield f"Sizes that were guessed, and confirmed by nobody: {', '.join(map(_code, signature.guessed))}.\n"
-    open_axes = {axis for one in signature.inputs for axis in one.shape or () if not isinstance(axis, int)}
+    open_axes = {axis for tensor in signature.inputs for axis in tensor.shape or () if not isinstance(axis, int)}
     if open_axes:
         yield "Axes without a number are dynamic: any size that the model can compute.\n"
     yield from _preparation(signature)
 
 
 def _table(kind: str, tensors: Iterable[TensorSignature]) -> str:
-    rows = [f"| {_code(one.name)} | {one.dtype or 'no tensor'} | {_shape(one.shape)} |" for one in tensors]
+    rows = [f"| {_code(tensor.name)} | {tensor.dtype or 'no tensor'} | {_shape(tensor.shape)} |" for tensor in tensors]
     return "\n".join((f"| {kind} | type | shape |", "|---|---|---|", *rows, ""))
 
 
@@ -221,7 +221,7 @@ def _size(size: tuple[int, int]) -> str:
 
 
 def _numbers(value: float | tuple[float, ...]) -> str:
-    return f"({', '.join(f'{one:g}' for one in value)})" if isinstance(value, tuple) else f"{value:g}"
+    return f"({', '.join(f'{number:g}' for number in value)})" if isinstance(value, tuple) else f"{value:g}"
 
 
 def _value(value: InputValue) -> str:

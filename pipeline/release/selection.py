@@ -41,9 +41,9 @@ private fun chip(): String {
 
 def selection(ships: Sequence[Shipped], classes: Sequence[Sequence[TunedClass]]) -> Iterator[SelectionRow]:
     """For each target and model the classes that were told apart, by what ships, then all others."""
-    told = [one for one, own in zip(ships, classes, strict=True) if own]
-    for target, model in dict.fromkeys((one.target, one.model) for one in told):
-        numbers = [number for number, one in enumerate(ships) if (one.target, one.model) == (target, model)]
+    apart = [shipped for shipped, of_devices in zip(ships, classes, strict=True) if of_devices]
+    for target, model in dict.fromkeys((shipped.target, shipped.model) for shipped in apart):
+        numbers = [number for number, shipped in enumerate(ships) if (shipped.target, shipped.model) == (target, model)]
         rows = [
             SelectionRow(
                 target=target, model=model, soc=each.chip, abi=each.abi, min_api_level=each.api_level, ships=number
@@ -60,15 +60,15 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
 
     A model of which no classes were told apart has one row: the first that ships.
     """
-    found: dict[str, tuple[SelectionRow, ...]] = {}
+    by_model: dict[str, tuple[SelectionRow, ...]] = {}
     for row in content.selection:
         if row.target == target:
-            found[row.model] = (*found.get(row.model, ()), row)
-    told = set(found)
-    for number, one in enumerate(content.ships):
-        if one.target == target and one.model not in told:
-            found.setdefault(one.model, (SelectionRow(target=target, model=one.model, ships=number),))
-    return found
+            by_model[row.model] = (*by_model.get(row.model, ()), row)
+    apart = set(by_model)
+    for number, shipped in enumerate(content.ships):
+        if shipped.target == target and shipped.model not in apart:
+            by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
+    return by_model
 
 
 def selection_text(
@@ -84,10 +84,11 @@ def selection_text(
     yield "The first row of a model that fits the device counts; empty cells fit every device.\n"
     yield "| model | chip | ABI | API level from | file | session options |\n|---|---|---|---|---|---|"
     for row in rows:
-        one = ships[row.ships]
-        options = code(options_name(one.runs[0]))
+        shipped = ships[row.ships]
+        options = code(options_name(shipped.runs[0]))
         level = str(row.min_api_level or "")
-        cells = (code(row.model), row.soc and code(row.soc), row.abi and code(row.abi), level, code(one.file), options)
+        soc, abi = row.soc and code(row.soc), row.abi and code(row.abi)
+        cells = (code(row.model), soc, abi, level, code(shipped.file), options)
         yield f"| {' | '.join(cells)} |"
     yield ""
     if platform == "android":

@@ -154,10 +154,10 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     )
 
 
-def _no_abi(target: Target, missing: Iterable[str], found: Mapping[str, LibraryFacts]) -> Finding:
+def _no_abi(target: Target, missing: Iterable[str], by_abi: Mapping[str, LibraryFacts]) -> Finding:
     return Finding(
         severity=Severity.ERROR, what=f"the library that ships has nothing for {', '.join(missing)}",
-        where=f"target {target.name}: library", why=f"{target.library} has: {', '.join(found)}",
+        where=f"target {target.name}: library", why=f"{target.library} has: {', '.join(by_abi)}",
         remedy="build those ABIs too, or take them out of the target's abis",
     )  # fmt: skip
 

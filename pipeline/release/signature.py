@@ -130,13 +130,13 @@ def verify_signature(folder: Path, manifest: Manifest, key: PublicKey) -> None:
             remedy="ask its maker for the signed bundle; `ort-mobile bundle sign` makes a signature",
         )
     try:
-        said = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
+        statement = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
     except (ValueError, OSError) as error:
         raise _refusal(folder, str(error)) from error
     here = _statement(folder, manifest)
-    if changed := _differing(said.predicate.resources, here.predicate.resources):
+    if changed := _differing(statement.predicate.resources, here.predicate.resources):
         raise _refusal(folder, f"it was made for other files than those that are here: {changed}")
-    if [one.digest for one in said.subject] != [here.subject[0].digest]:
+    if [file.digest for file in statement.subject] != [here.subject[0].digest]:
         raise _refusal(folder, "its digest of all files is not that of the files that it lists")
 
 
@@ -155,12 +155,12 @@ def signed_statement(content: bytes, key: PublicKey) -> Statement:
     if named != key.fingerprint:
         raise ValueError(f"it names the key {named[:64]}, given is {key.fingerprint}")
     try:
-        found = decode_json(opened_envelope(whole.envelope, key), Statement, unique=True)
+        statement = decode_json(opened_envelope(whole.envelope, key), Statement, unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"what was signed is no statement on a model ({str(error)[:200]})") from error
-    if (found.type, found.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
-        raise ValueError(f"what was signed is {found.predicate_type[:200]}, not {PREDICATE_TYPE}")
-    return found
+    if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
+        raise ValueError(f"what was signed is {statement.predicate_type[:200]}, not {PREDICATE_TYPE}")
+    return statement
 
 
 def _named_key(material: Material) -> str:
@@ -192,11 +192,11 @@ def _statement(folder: Path, manifest: Manifest) -> Statement:
     )
 
 
-def _differing(said: tuple[Resource, ...], here: tuple[Resource, ...]) -> str:
+def _differing(listed: tuple[Resource, ...], here: tuple[Resource, ...]) -> str:
     """The names of files in which two lists differ, three at most; "" where they are the same in any order."""
-    if sorted(said, key=lambda one: one.name) == list(here):
+    if sorted(listed, key=lambda resource: resource.name) == list(here):
         return ""
-    names = sorted({one.name for one in set(said) ^ set(here)}) or ["a file is listed twice"]
+    names = sorted({resource.name for resource in set(listed) ^ set(here)}) or ["a file is listed twice"]
     return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -76,17 +76,17 @@ def requirements(
     """
     typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
     for target in dict.fromkeys(shipped.target for shipped in ships):
-        own = [shipped for shipped in ships if shipped.target == target]
-        read = [read_ort(files[name]) for name in dict.fromkeys(shipped.file for shipped in own)]
-        lowest, below = range_of(release_of(own[0].library) or own[0].ort_release)
+        of_target = [shipped for shipped in ships if shipped.target == target]
+        read = [read_ort(files[name]) for name in dict.fromkeys(shipped.file for shipped in of_target)]
+        lowest, below = range_of(release_of(of_target[0].library) or of_target[0].ort_release)
         domains = {node.domain for model in read for graph in model.graph.walk() for node in graph.nodes}
-        names = {shipped.model for shipped in own}
+        names = {shipped.model for shipped in of_target}
         yield AppRule(
             target=target,
             lowest_release=lowest,
             below_release=below,
             format_version=max(int(model.format_version) for model in read),
-            providers=tuple(sorted({shipped.runs[0].provider for shipped in own})),
+            providers=tuple(sorted({shipped.runs[0].provider for shipped in of_target})),
             custom_domains=tuple(sorted(domains - KNOWN_DOMAINS - {""})),
             operators_sha256=typed,
             signature_sha256=signature_digest([model for model in models if model.model in names]),
@@ -103,8 +103,12 @@ def signature_digest(models: Sequence[ModelSignature]) -> str:
 def refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
     """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one."""
     if objections := list(_objections(app, old.content, new.content, folder)):
-        alone = [replace(app, target=row.target) for row in new.content.requires if not app.target]
-        fits = [one.target for one in alone if not any(_objections(one, old.content, new.content, folder))]
+        targets = [] if app.target else [row.target for row in new.content.requires]
+        fits = [
+            target
+            for target in targets
+            if not any(_objections(replace(app, target=target), old.content, new.content, folder))
+        ]
         raise CheckFailed(
             "this update is not for this app",
             where=f"bundle {new.content_sha256[:16]}",
@@ -125,7 +129,7 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
     for row in rows:
         yield from _of_library(app, row)
         yield from _of_operators(app, row, new, folder)
-        before = next((one for one in old.requires if one.target == row.target), None)
+        before = next((rule for rule in old.requires if rule.target == row.target), None)
         if before:
             yield from _of_code(row, before)
 
@@ -146,13 +150,13 @@ def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterato
     if app.operators is None:
         return
     has = read_config(app.operators)
-    for one in (one for one in new.ships if one.target == row.target):
-        extended = one.library_kind != BuildKind.MINIMAL
-        found, failed = needs_of_artifacts(
-            [folder / one.file], providers=sorted({one.runs[0].provider} - {"cpu"}), extended=extended
+    for shipped in (shipped for shipped in new.ships if shipped.target == row.target):
+        extended = shipped.library_kind != BuildKind.MINIMAL
+        needed, failed = needs_of_artifacts(
+            [folder / shipped.file], providers=sorted({shipped.runs[0].provider} - {"cpu"}), extended=extended
         )
-        yield from (f"{one.file} cannot be read" for _ in failed)
-        for needs in found:
+        yield from (f"{shipped.file} cannot be read" for _ in failed)
+        for needs in needed:
             yield from (
                 f"the app's library has no {lack.domain}:{lack.op} ({lack.line})" for lack in covers(has, needs.needs)
             )

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine
 
-from pipeline.campaign.store.errors import hidden, told
+from pipeline.campaign.store.errors import hidden, store_errors
 from pipeline.campaign.store.store import Store
 from pipeline.campaign.store.tables import REVISION
 from pipeline.core.errors import ConfigError, MissingError, PipelineError, install_extra
@@ -53,7 +53,7 @@ def open_store(url: str, busy_seconds: float = BUSY_SECONDS) -> Store:
     engine = _engine(parsed, where, busy_seconds)
     store = Store(engine, where)
     try:
-        with told(where):
+        with store_errors(where):
             _prepare(engine, where)
         store.bring_spooled()
     except BaseException:
@@ -79,7 +79,7 @@ def open_reading(url: str, busy_seconds: float = READING_SECONDS) -> Store:
         raise MissingError("there is no such database file", where=where, remedy="name the file that has results")
     engine = _engine(parsed, where, busy_seconds, READ_ONLY[kind])
     try:
-        with told(where), engine.begin() as connection:
+        with store_errors(where), engine.begin() as connection:
             revision = _revision(connection)
         _refuse_other(revision, where)
     except BaseException:

@@ -193,7 +193,7 @@ UNKNOWN = DatabaseRefusal(
 
 
 @contextmanager
-def told(where: str) -> Iterator[None]:
+def store_errors(where: str) -> Iterator[None]:
     """Raise what the database refuses as PipelineError; `where` is its URL without a password."""
     try:
         yield

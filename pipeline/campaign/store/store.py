@@ -19,7 +19,15 @@ from device_runner.reading import decode_json, visible
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
-from pipeline.campaign.store.errors import PATIENCE_SECONDS, StoreError, damaged, is_away, patiently, spool_of, told
+from pipeline.campaign.store.errors import (
+    PATIENCE_SECONDS,
+    StoreError,
+    damaged,
+    is_away,
+    patiently,
+    spool_of,
+    store_errors,
+)
 from pipeline.campaign.store.tables import (
     REPEATED,
     RunRow,
@@ -155,7 +163,7 @@ class Store:
         """
         row = self._row(run)
         try:
-            with told(self.where):
+            with store_errors(self.where):
                 try:
                     return self._entrance.bring(row)
                 except sa.exc.SQLAlchemyError as error:
@@ -181,7 +189,7 @@ class Store:
         brought = 0
         for path, run in self._spool.waiting():
             try:
-                with told(self.where):
+                with store_errors(self.where):
                     brought += self._entrance.bring(self._row(run))
             except MissingError:
                 raise
@@ -341,7 +349,7 @@ class Store:
             with self.engine.begin() as connection:
                 return work(connection)
 
-        with told(self.where):
+        with store_errors(self.where):
             return patiently(once, seconds=self._patience_seconds)
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -362,7 +370,7 @@ class Store:
             except sa.exc.IntegrityError:
                 return once()
 
-        with self._writing, told(self.where):
+        with self._writing, store_errors(self.where):
             return patiently(work_or_again)
 
     def _check_pages(self, connection: Connection) -> None:

@@ -57,7 +57,7 @@ def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = 
     """
     archive = find_archive(text)
     members = _members(archive)
-    abis = sorted({found[1] for name in members if (found := FOLDER.fullmatch(name))})
+    abis = sorted({match[1] for name in members if (match := FOLDER.fullmatch(name))})
     if not abis or CLASSES not in members or ANDROID_MANIFEST not in members:
         lacks = [name for name in (CLASSES, ANDROID_MANIFEST) if name not in members]
         raise _no_runtime(archive, f"it has no {', no '.join(lacks) or 'library for any ABI'}")

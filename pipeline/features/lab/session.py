@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.reading import visible
-from pipeline.campaign.store.errors import hidden, told
+from pipeline.campaign.store.errors import hidden, store_errors
 from pipeline.campaign.store.tables import metadata
 from pipeline.core.errors import ConfigError
 
@@ -131,7 +131,7 @@ class LabSession:
         self._connection: Connection | None = None
         settings = [f"SET {setting.replace('=', ' = ')}" for setting in SERVER_SIDE]
         name = f"{PREFIX}{host[:40]}"
-        with told(where):
+        with store_errors(where):
             connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             self._connection = connection
             try:
