@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -373,9 +374,9 @@ class HostDevice(LocalDevice):
         """The library that it runs."""
         self._processor = processor
 
+    @abstractmethod
     def _load(self, library: Library) -> LibraryFacts:
         """The facts of a library for this kind of device; raises RunnerError for any other."""
-        raise NotImplementedError
 
     def library_for(self, given: str | None) -> Library:
         """The given library, else the one in its name."""

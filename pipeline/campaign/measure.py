@@ -204,12 +204,12 @@ class UnfinishedDevice:
     reason: str
 
 
-Progress = Callable[[str, PlannedRun, int], None]
+OnRun = Callable[[str, PlannedRun, int], None]
 """Called with the device's name, the planned run and the round before each run; from the devices' threads."""
 
 
 def measure(
-    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: Progress = lambda *_: None
+    plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: OnRun = lambda *_: None
 ) -> list[UnfinishedDevice]:
     """Run everything that is not stored yet; returns the devices that had to be left before the end.
 
@@ -268,7 +268,7 @@ class _Worker:
     """The rounds of one device."""
 
     def __init__(
-        self, plan: CampaignPlan, device: Device, stored: _Stored, work: Path, progress: Progress, stop: threading.Event
+        self, plan: CampaignPlan, device: Device, stored: _Stored, work: Path, progress: OnRun, stop: threading.Event
     ) -> None:
         self.plan = plan
         self.device = device

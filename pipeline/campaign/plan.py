@@ -301,10 +301,7 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
 
 
 def baselines(runs: Sequence[PlannedRun], wanted: str | None) -> dict[str, str]:
-    """The id of each run to that of the one it is compared with: of its device, model and mode, and run itself.
-
-    By device, model and mode.
-    """
+    """The id of each run to that of its baseline: the run of the same device, model and mode that was asked for."""
     groups: dict[tuple[str, str, MeasureMode], list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault((run.device, run.model, run.mode), []).append(run)

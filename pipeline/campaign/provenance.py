@@ -36,6 +36,9 @@ NAMES: Final = (*TESTED, *ENVIRONMENT, DRIVER, MADE_WITH)
 ON_THIS_COMPUTER = ("local", "android-host:", "linux-host:")
 """How names of devices begin that run on the host itself: its processor and system are theirs."""
 
+MAKERS = ("ort-mobile", "onnxruntime", "onnx")
+"""Programs whose versions decide the bytes of artifacts; a bundle's manifest names them."""
+
 Facts = dict[str, str]
 """Texts under the names above; a name is missing where nothing is known."""
 

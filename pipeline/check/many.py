@@ -123,7 +123,7 @@ class CheckedArtifact:
 class Checks:
     """Checks by (model, variant name), and the errors of artifacts that could not be run, by the same."""
 
-    passed_or_not: dict[tuple[str, str], tuple[OutputCheck, ...]]
+    by_artifact: dict[tuple[str, str], tuple[OutputCheck, ...]]
     errors: dict[tuple[str, str], PipelineError]
 
 
@@ -204,7 +204,7 @@ def check_all(exhibits: Sequence[CheckedArtifact], config: CheckConfig, progress
             if outcome.error:
                 errors[artifact.model, artifact.variant.name] = outcome.error
             stage.done()
-    return Checks(passed_or_not=checks, errors=errors)
+    return Checks(by_artifact=checks, errors=errors)
 
 
 def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: Dataset, output: Path) -> None:

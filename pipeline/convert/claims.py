@@ -192,7 +192,7 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: AwareSpec, folder: Pa
             lost := lost_to_dimensions(provider.settings.provider, dynamic_names(source.proto), provider.codes)
         ):
             provider.notes.append(lost)
-    return _whole(source, basic, model, graph, asked)
+    return _whole_graph(source, basic, model, graph, asked)
 
 
 def _as_viewed(model: "ModelProto", graph: Graph) -> "ModelProto":
@@ -291,10 +291,10 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}; " if text else ""
 
 
-def _whole(
+def _whole_graph(
     source: LeanModel, basic: LeanModel, model: "ModelProto", graph: Graph, asked: Sequence[_Asked]
 ) -> WholeGraph:
-
+    """The model as providers were shown it, and the nodes of their claims that the file can still keep."""
     proto = copied(model)
     del proto.graph.value_info[:]
     lift_constants(proto.graph)

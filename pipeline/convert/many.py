@@ -453,7 +453,7 @@ def _checked(
             without[key] = _not_run(outcome.error)
     checks = check_all(exhibits, CheckConfig(), progress)
     failed = {key: _not_run(error) for key, error in checks.errors.items()}
-    return replace(report, checks=without | checks.passed_or_not | failed)
+    return replace(report, checks=without | checks.by_artifact | failed)
 
 
 def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:

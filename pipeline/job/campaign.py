@@ -30,6 +30,7 @@ from pipeline.campaign.plan import (
     planned_id,
     recorded,
 )
+from pipeline.campaign.provenance import ON_THIS_COMPUTER
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor, top1_check
@@ -60,9 +61,6 @@ from pipeline.job.ship import EndedCampaign, TargetCheck, possible_runs
 
 log = logging.getLogger(__name__)
 
-ON_THIS_PROCESSOR = ("local", "android-host:", "linux-host:")
-"""What the names of devices begin with that are processes of this computer."""
-
 
 def _tensors(files: Sequence[TensorFile]) -> dict[str, Array]:
     return {tensor.name: read_tensor(tensor) for tensor in files}
@@ -91,7 +89,7 @@ class OutputJudge:
         model = planned.source
         actual = _tensors(result.outputs)
         checks = tuple(compare_outputs(self.expected[model], actual, self.tolerances[model], self.originals[model]))
-        if planned.device.startswith(ON_THIS_PROCESSOR):
+        if planned.device.startswith(ON_THIS_COMPUTER):
             checks = excused(checks, self.artifacts / planned.file, result.cpu)
         return (*checks, *self._labelled(planned, result))
 

@@ -235,7 +235,7 @@ def _with_references(prepared: Prepared, group: PrecisionSet, outcomes: Referenc
 
 
 def _with_checks(prepared: Prepared, checks: Checks) -> Prepared:
-    checked = {variant: results for (model, variant), results in checks.passed_or_not.items() if model == prepared.name}
+    checked = {variant: results for (model, variant), results in checks.by_artifact.items() if model == prepared.name}
     errors = tuple(error for (model, _), error in checks.errors.items() if model == prepared.name)
     return replace(prepared, checks=checked, errors=(*prepared.errors, *errors))
 

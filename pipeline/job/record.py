@@ -227,7 +227,7 @@ def continues(document: JobRecord, plan: JobRecord) -> bool:
     if not known and plan.planned:
         return False  # it was only converted
     same = _purpose(document) == _purpose(plan)
-    return same and all(run in document.planned for run in plan.planned if place(run) in known)
+    return same and all(run in document.planned for run in plan.planned if device_and_model(run) in known)
 
 
 def _purpose(record: JobRecord) -> tuple[object, ...]:
@@ -241,14 +241,14 @@ def _purpose(record: JobRecord) -> tuple[object, ...]:
     return msgspec.structs.replace(record.config, tune=tune), record.versions, kind
 
 
-def place(run: RecordedRun) -> tuple[str, str]:
+def device_and_model(run: RecordedRun) -> tuple[str, str]:
     """Where and what a run measures: device and model."""
     return run.device, run.model
 
 
 def places(document: JobRecord) -> set[tuple[str, str]]:
     """Every device with every model that it measures."""
-    return set(map(place, document.planned))
+    return set(map(device_and_model, document.planned))
 
 
 def new_places(document: JobRecord, plan: JobRecord) -> set[tuple[str, str]]:
@@ -274,7 +274,7 @@ def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
         config=document.config,
         host=document.host,
         versions=document.versions,
-        planned=(*document.planned, *(run for run in plan.planned if place(run) in new)),
+        planned=(*document.planned, *(run for run in plan.planned if device_and_model(run) in new)),
         skipped=(
             *(row for row in document.skipped if row.device not in devices and row.model not in models),
             *(row for row in plan.skipped if row.device in devices or row.model in models),

@@ -18,6 +18,7 @@ from device_runner.device import Device
 from device_runner.options import Denied
 from pipeline.campaign.measure import UnfinishedDevice
 from pipeline.campaign.plan import PlannedRun
+from pipeline.campaign.provenance import MAKERS
 from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
 from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts, runtime_on, use_of
@@ -190,8 +191,6 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
 
 PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")
 """The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
-MAKERS = ("ort-mobile", "onnxruntime", "onnx")
-"""Programs whose versions decide the artifacts' bytes; the manifest's content names them."""
 
 
 def ship(

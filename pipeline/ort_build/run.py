@@ -96,7 +96,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-Progress = Callable[[str, float], None]
+OnStep = Callable[[str, float], None]
 """Takes the last line of the log and the seconds since the start, about twice a second."""
 
 POLL_SECONDS = 0.5
@@ -113,7 +113,7 @@ def build_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progress: Progress) -> int:
+def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progress: OnStep) -> int:
     """Run a command to its end and return its exit code; the log is appended to.
 
     The command gets a process group of its own, which is ended with it when this process is interrupted: compilers
@@ -337,7 +337,7 @@ def run_build(
     request: Request,
     tree: SourceTree,
     cache: Path,
-    progress: Progress,
+    progress: OnStep,
     *,
     android: tuple[Path | None, Path | None] = (None, None),
 ) -> Built:
@@ -416,7 +416,7 @@ def _alone(work: Path) -> Iterator[None]:
         yield
 
 
-def _execute(plan: BuildPlan, work: Path, progress: Progress) -> None:
+def _execute(plan: BuildPlan, work: Path, progress: OnStep) -> None:
     for file in plan.files:
         write_text(Path(file.path), file.content)
     log = work / LOG

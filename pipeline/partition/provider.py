@@ -1,7 +1,7 @@
 """How one provider judges one graph: `claim` gives the nodes that it takes, in their groups, and why not the others.
 
 Where a provider's claims come from is the module that its row of `core.providers.PROVIDER_RULES` names; all of them
-export `claim(graph, settings, only)`, which makes a `Claim`:
+export `claim(graph, settings, only)`, which makes a `Claim`, and `TABLE`, by whose keys functions are kept whole:
 
 - from rules, a table of operators with checks (NNAPI, CoreML, XNNPACK): by `claim_by_rules`;
 - from a list of kernels (a registry): by `claim_by_rules` too, whose `operator` looks into the list;
@@ -126,7 +126,7 @@ def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Conta
 
 
 Accept = Callable[[Unit, Collection[str]], bool]
-"""Whether a unit joins the open group, whose targets' outputs are given (D.2.9); asked again when it is put off."""
+"""Whether a unit is claimed; given are the outputs of the targets in the group that is open then (D.2.9)."""
 
 
 def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[list[Node]]:

@@ -304,7 +304,7 @@ def _drop_qdq(case: Case) -> bool:
 
 
 def _resize(case: Case) -> bool:
-    """As `drop_qdq`; from release 1.27 on only for modes that invent no values."""
+    """As `_drop_qdq`; from release 1.27 on only for modes that invent no values."""
     attributes = case.node.attributes
     moves = attributes.get("mode", "nearest") == "nearest" and (
         attributes.get("coordinate_transformation_mode", "half_pixel") != "tf_crop_and_resize"
@@ -326,7 +326,7 @@ def _unary(case: Case) -> bool:
 
 
 def _clip(case: Case) -> bool:
-    """As `unary`; from release 1.24 on the bounds may be quantized too."""
+    """As `_unary`; from release 1.24 on the bounds may be quantized too."""
     if case.settings.ort_release < (1, 24):
         return _unary(case)
     return (
@@ -373,7 +373,7 @@ def _matmul(case: Case) -> bool:
 
 
 def _gemm(case: Case) -> bool:
-    """As `matmul`, with or without bias; may lack the QuantizeLinear behind it."""
+    """As `_matmul`, with or without bias; may lack the QuantizeLinear behind it."""
     if not _complete(case, no_q=True) or len(case.unit.dqs) < 2 or _mixed_weight(case):
         return False
     if case.unit.qs and _dtype_in(case, 0) != _dtype_out(case):

@@ -41,10 +41,10 @@ ELSEWHERE = {
     r"app\.aar|onnxruntime-(android|release)\.aar|-host:|--(library|reference) (android|wheel):":
         "needs an Android library: tests/android_host",
     r"library get|library show": "needs the network or a package: tests/library",
-    r"#previous|--run-a": "compares campaigns that measured: tests/job/test_sides.py",
+    r"#previous|--run-a": "compares campaigns that measured: tests/features/pairs/test_sides.py",
     r"ort-mobile run my\.toml$": "runs a whole job: tests/job/test_job.py",
     r"ort-mobile doctor my": "measures for minutes: tests/features/doctor/test_doctor.py",
-    r"ort-mobile gate base/bundle": "measures two versions in turn: tests/job/test_regression.py",
+    r"ort-mobile gate base/bundle": "measures two versions in turn: tests/features/pairs/test_gate_command.py",
     r"ort-mobile tune ": "searches for minutes: tests/features/tune/test_command.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
     r"^apt-get install": "changes the computer: nox -s android_host_tests installs the same packages",

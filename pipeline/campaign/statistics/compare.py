@@ -142,13 +142,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def judge(p: float, likely: Interval, rule: DecisionRule) -> Verdict:
-    """The verdict on a ratio with the p value of "no difference", adjusted for all that is compared.
+def judge(differs: bool, likely: Interval, rule: DecisionRule) -> Verdict:
+    """The verdict on a ratio; `differs`: the test of "no difference" excludes it, with all that is compared in mind.
 
-    Different: p is at most 1 % and the ratio at least `least` off 1. The same: two one-sided tests at 5 % exclude the
-    margin, that is `likely`, the 90 % interval, lies inside it.
+    Faster or slower: it differs, and the ratio is at least `least` off 1. The same: two one-sided tests at 5 % exclude
+    the margin, that is `likely`, the 90 % interval, lies inside it.
     """
-    if p <= DIFFERENT and abs(likely.ratio - 1) >= rule.least:
+    if differs and abs(likely.ratio - 1) >= rule.least:
         return Verdict.FASTER if likely.ratio < 1 else Verdict.SLOWER
     inside = likely.low >= 1 - rule.margin and likely.high <= 1 + rule.margin
     return Verdict.SAME if inside else Verdict.NOT_SHOWN
@@ -181,7 +181,7 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
             weight = p / p_alone if p_alone else len(tested)  # Holm's factor; any below it would exclude 1 as well
             likely = ratio_interval(sets[index].logs, 1 - 2 * SAME * spent)
             if likely is not None:
-                verdict = judge(share, likely, rule)
+                verdict = judge(share <= DIFFERENT, likely, rule)
                 # Else measuring ends with 3 % as "the same within 5 %" in 4 to 7 % of campaigns (measuring S.3).
                 half, near = rule.margin / 2, abs(likely.ratio - 1) < rule.least
                 nearly_equal = near and 1 - half <= likely.low and likely.high <= 1 + half

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, NAMES, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
 from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError, ExitCode
@@ -27,8 +27,6 @@ ALARMS = 0.01
 """How often equal campaigns may be called different, over all rows of a comparison."""
 FEWEST = 4
 """Rounds of each side: from fewer no interval is given."""
-MAKERS = ("ort-mobile", "onnxruntime", "onnx")
-"""Programs whose versions decide the bytes of artifacts."""
 SHOWN, DIGITS = 60, 12
 """Characters of a text beside a verdict, and digits of a digest: JSON has all."""
 
@@ -210,7 +208,7 @@ def _compared(
     sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
     rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
-    verdict = judge(0.0 if not sure.low <= 1 <= sure.high else 1.0, likely, rule)
+    verdict = judge(not sure.low <= 1 <= sure.high, likely, rule)
     low, high = likely[1:] if verdict is Verdict.SAME else sure[1:]
     return msgspec.structs.replace(row, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
 

@@ -104,12 +104,13 @@ def tune_report(
     )
 
 
-Place = tuple[str, str]
+DeviceModel = tuple[str, str]
+"""A device and a model: what one search is of."""
 
 
 def _confirmed(
     record: JobRecord, runs: Iterable[RunRecord], artifacts: Sequence[Artifact]
-) -> dict[Place, dict[str, Confirmation]]:
+) -> dict[DeviceModel, dict[str, Confirmation]]:
     """By device and model: what was confirmed, by the id of the planned run."""
     sizes = {(artifact.model, artifact.variant.name): artifact.size_bytes for artifact in artifacts}
     rounds: dict[str, dict[int, CandidateValues]] = {}
@@ -121,7 +122,7 @@ def _confirmed(
         else:
             values = values_of(run.result, sizes[run.model, run.variant])
             rounds.setdefault(run.planned, {})[run.round] = values
-    by_place: dict[Place, dict[str, Confirmation]] = {}
+    by_place: dict[DeviceModel, dict[str, Confirmation]] = {}
     for planned in record.planned:
         name = planned.same_as or planned.id
         if name in rounds and name not in failed:
@@ -222,7 +223,7 @@ def _gains(
 
 
 def _costs(
-    answers: Sequence[TuneAnswer], confirmed: Mapping[Place, Mapping[str, Confirmation]]
+    answers: Sequence[TuneAnswer], confirmed: Mapping[DeviceModel, Mapping[str, Confirmation]]
 ) -> Iterator[SharedCost]:
     """What it costs each device to run the winner of another, where both were measured there."""
     won = [answer for answer in answers if answer.variant]
@@ -248,7 +249,7 @@ Configuration = tuple[str, str]
 def _choices(
     answers: Sequence[TuneAnswer],
     costs: Sequence[SharedCost],
-    confirmed: Mapping[Place, Mapping[str, Confirmation]],
+    confirmed: Mapping[DeviceModel, Mapping[str, Confirmation]],
     devices: Mapping[str, DeviceFacts],
     artifacts: Sequence[Artifact],
     share: float,

@@ -20,6 +20,7 @@ from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.output import ARTIFACTS
 from pipeline.core.progress import Progress
+from pipeline.features.tune.answer import DeviceModel
 from pipeline.features.tune.device_search import CONFIRM_ROUNDS, TIMED, DeviceSearch, ModelSearch, found_by, left_out
 from pipeline.features.tune.search import optuna_package
 from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
@@ -31,9 +32,6 @@ from pipeline.job.ship import EndedCampaign
 from pipeline.partition.placement import Placement
 
 log = logging.getLogger(__name__)
-
-Place = tuple[str, str]
-"""Device and model."""
 
 NO_ENERGY = (
     "it measures no energy: batteries report whole percent, and a computer none; a run of seconds does not show in that"
@@ -69,7 +67,7 @@ def goals_on(device: str, tune_config: TuneConfig) -> tuple[tuple[Goal, ...], st
     return goals, "; ".join(reasons)
 
 
-def search_field(job: CampaignJob, devices: Bench, libraries: Mapping[str, str | None]) -> SearchField:
+def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | None]) -> SearchField:
     """The space of each model on each device.
 
     Raises MissingError where no device can measure a goal, or the strategy needs a package that is not there.
@@ -77,9 +75,9 @@ def search_field(job: CampaignJob, devices: Bench, libraries: Mapping[str, str |
     if job.config.tune.strategy is TuneStrategy.OPTUNA:
         optuna_package()
     searched = SearchField()
-    spaces: dict[Place, Lattice] = {}
+    spaces: dict[DeviceModel, Lattice] = {}
     refused: dict[str, str] = {}
-    for name, facts in devices.facts.items():
+    for name, facts in bench.facts.items():
         goals, refused[name] = goals_on(name, job.config.tune)
         if refused[name]:
             log.warning("%s: %s", name, refused[name])
@@ -88,20 +86,20 @@ def search_field(job: CampaignJob, devices: Bench, libraries: Mapping[str, str |
             space = without(
                 lattice(job.config, measurable, facts, known_denied()), partial(_refusal, prepared, job.config)
             )
-            possible, refusals = job.possible(space.candidates, devices.devices, libraries)
+            possible, refusals = job.possible(space.candidates, bench.devices, libraries)
             spaces[name, prepared.name] = Lattice(candidates=tuple(possible), pruned=(*space.pruned, *refusals))
-    if not any(goals_on(name, job.config.tune)[0] for name in devices.facts):
+    if not any(goals_on(name, job.config.tune)[0] for name in bench.facts):
         raise MissingError(
-            "no device can measure what is asked for", where=", ".join(devices.facts),
+            "no device can measure what is asked for", where=", ".join(bench.facts),
             why="; ".join(f"{name}: {reason}" for name, reason in refused.items()),
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
     planned = [planned_run for space in spaces.values() for planned_run in space.candidates]
     searched.predictions, searched.placements = predict(
-        planned, devices.facts, job.checked.release, job.folder / ARTIFACTS, devices.progress
+        planned, bench.facts, job.checked.release, job.folder / ARTIFACTS, bench.progress
     )
     for (name, model), space in spaces.items():
-        _add(searched, job, distinct_candidates(space, devices.facts[name], searched.predictions), name, model)
+        _add(searched, job, distinct_candidates(space, bench.facts[name], searched.predictions), name, model)
     others = max(0, len(searched.searches) - 1)
     for searches in searched.searches.values():
         for search in searches.values():
@@ -152,20 +150,20 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
     # Searches compare steady states: cold starts and minutes of load would take their time from the candidates.
     steady = msgspec.structs.replace(job.config.measure, mode=MeasureMode.STEADY, profile=False)
     job = replace(job, config=msgspec.structs.replace(job.config, measure=steady))
-    with job.bench(work, progress) as devices:
-        libraries = libraries_by_device(devices.facts, job.config.targets, job.options.library)
-        searched = search_field(job, devices, libraries)
-        campaign = job.enter(devices.facts, searched.candidates, devices.unusable, searching=True)
+    with job.bench(work, progress) as bench:
+        libraries = libraries_by_device(bench.facts, job.config.targets, job.options.library)
+        searched = search_field(job, bench, libraries)
+        campaign = job.enter(bench.facts, searched.candidates, bench.unusable, searching=True)
         plan = _search_plan(job, campaign, searched, libraries)
-        left = _searched(job, plan, searched, devices)
+        left = _searched(job, plan, searched, bench)
         reasons = {device_left.device: device_left.reason for device_left in left}
         tuned = [
             found_by(search, device, model, reasons.get(device, ""))
             for device, searches in searched.searches.items()
             for model, search in searches.items()
         ]
-        confirmed, later = _confirmed(job, (*tuned, *searched.ended), searched, devices, libraries)
-        denied = devices.blame(plan) if job.options.blame else ()
+        confirmed, later = _confirmed(job, (*tuned, *searched.ended), searched, bench, libraries)
+        denied = bench.blame(plan) if job.options.blame else ()
         lost = {device_left.device: device_left for device_left in (*left, *later)}
         return confirmed, tuple(lost.values()), denied
 
@@ -179,10 +177,10 @@ def _search_plan(
     return replace(plan, inputs=inputs)
 
 
-def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, devices: Bench) -> list[UnfinishedDevice]:
+def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench: Bench) -> list[UnfinishedDevice]:
     """Run the searches on all devices, from where the store says they are; an interruption says what is kept."""
     runs = job.store.runs(plan.campaign)
-    with devices.progress.stage("tune", len(searched.searches)) as stage:
+    with bench.progress.stage("tune", len(searched.searches)) as stage:
         schedules = {}
         for device, searches in searched.searches.items():
             line = stage.part(device, 1)
@@ -191,7 +189,7 @@ def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, devic
             schedules[device] = schedule
         plan = replace(plan, schedules=schedules)
         try:
-            return measure(plan, {name: devices.devices[name] for name in schedules}, job.store, devices.work)
+            return measure(plan, {name: bench.devices[name] for name in schedules}, job.store, bench.work)
         except KeyboardInterrupt as error:
             kept = len(job.store.finished(plan.campaign))
             raise KeyboardInterrupt(f"{kept} runs of the search are kept; nothing was chosen yet") from error
@@ -201,7 +199,7 @@ def _confirmed(
     job: CampaignJob,
     tuned: Sequence[TunedModel],
     searched: SearchField,
-    devices: Bench,
+    bench: Bench,
     libraries: Mapping[str, str | None],
 ) -> tuple[CampaignRecord, list[UnfinishedDevice]]:
     """Measure winners, defaults and the winners of the other devices in rounds; the campaign of that, in any case, and
@@ -212,12 +210,12 @@ def _confirmed(
     ]
     planned = list(_to_confirm(tuned, searched))
     campaign = job.enter(
-        devices.facts, planned, [*devices.unusable, *left_out],
+        bench.facts, planned, [*bench.unusable, *left_out],
         tuned=tuple(tuned), placements=searched.placements,
     )  # fmt: skip
     plan = job.plan(campaign.id, distinct(planned), libraries, searched.predictions)
     plan = replace(plan, measure=msgspec.structs.replace(plan.measure, rounds=CONFIRM_ROUNDS))
-    return campaign, devices.run(plan)
+    return campaign, bench.run(plan)
 
 
 def _to_confirm(tuned: Sequence[TunedModel], searched: SearchField) -> list[PlannedRun]:
