@@ -161,7 +161,7 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
         outputs.write_json({**document, "tests": signed.tests})
     if outputs.text:
         click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"tests   {attestation.tests_text(signed.tests) if signed.tests else 'none known, none attested'}")
+        click.echo(f"tests   {attestation.results_text(signed.tests) if signed.tests else 'none known, none attested'}")
         click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")
 
 
@@ -241,12 +241,12 @@ def _named(paths: list[str]) -> str:
 def _show_signed(signed: "Signed") -> None:
     """Who signed, and what they say of tests, in words that claim no more than was checked here."""
     from device_runner.reading import visible
-    from pipeline.release.attestation import tests_text
+    from pipeline.release.attestation import results_text
 
     click.echo(f"signed by the owner of the key with sha256 {signed.fingerprint}")
     if signed.tests is None:
         click.echo("the same key attests no tests")
         return
-    click.echo(f"the same key attests these tests, which were not run again here: {tests_text(signed.tests)}")
+    click.echo(f"the same key attests these tests, which were not run again here: {results_text(signed.tests)}")
     for name in (*signed.tests.failed, *signed.tests.warned):
         click.echo(visible(f"  {'failed' if name in signed.tests.failed else 'undecided'}: {name}"))

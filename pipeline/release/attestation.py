@@ -149,7 +149,7 @@ def verify_attestation(folder: Path, manifest: Manifest, key: PublicKey) -> Atte
     return statement.predicate
 
 
-def tests_text(result: AttestedTests) -> str:
+def results_text(result: AttestedTests) -> str:
     """The result in one line: counts by outcome, and what kinds of tests there were."""
     groups = {"passed": result.passed, "undecided": result.warned, "failed": result.failed}
     counts = ", ".join(f"{len(names)} {word}" for word, names in groups.items() if names) or "no test"

@@ -15,7 +15,7 @@ from device_runner.spec import RunOptions
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProofRow, ProvenLibrary
-from pipeline.release.attestation import PREDICATE_TYPE, AttestedTests, tests_text
+from pipeline.release.attestation import PREDICATE_TYPE, AttestedTests, results_text
 from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE, verify_bundle
 from pipeline.release.signature import sign_bundle
@@ -196,7 +196,7 @@ def test_one_line_counts_every_outcome() -> None:
     mixed = AttestedTests(
         result="FAILED", configuration=(), passed=("run/a",), warned=("run/b",), failed=("outputs/c",)
     )
-    assert tests_text(mixed) == "FAILED: 1 passed, 1 undecided, 1 failed (1 outputs, 2 run)"
+    assert results_text(mixed) == "FAILED: 1 passed, 1 undecided, 1 failed (1 outputs, 2 run)"
 
 
 READ_BY_OTHERS = """
