@@ -200,7 +200,7 @@ def judged(archive: str, provider: str, release: str, what: str) -> Agreement:
     Of another release than 1.23, all labels that differ in it are judged, and a sample of the others. Loading is judged
     where no function is inlined after the first question: the record has no graph of later ones.
     """
-    result = Agreement()
+    result, kind = Agreement(), "claims" if what == "claims" else "load-errors"
     same = {} if release == RELEASE else labels(ORACLE, archive, RELEASE)
     graphs: dict[str, tuple[Graph, ...]] = {}
     shown_of = record(archive, release)
@@ -208,7 +208,7 @@ def judged(archive: str, provider: str, release: str, what: str) -> Agreement:
         if not name.startswith(provider):
             continue
         settings = request_for(NO_FILE, name.partition("@")[0], release).settings
-        for position, row in enumerate(rows(labels(ORACLE, archive, release), name, what)):
+        for position, row in enumerate(rows(labels(ORACLE, archive, release), name, kind)):
             if same.get((name, row["id"])) is row and position % SAMPLE:
                 continue
             key = f"{row['id']}@{level_of(name)}"
@@ -217,21 +217,29 @@ def judged(archive: str, provider: str, release: str, what: str) -> Agreement:
             given = _answer(graphs[key][0], graphs[key][-1], settings, what)
             if given is not None:
                 result.total += 1
-                if given != (wanted := expected(row, what)):
+                if given != (wanted := _label(row, what)):
                     result.wrong.append((f"{name} {row['id']}", wanted, given))
     return result
 
 
 def _answer(shown: Graph, ships: Graph, settings: Settings, what: str) -> Any:
-    found = claim(shown, settings)
+    provider_claim = claim(shown, settings)
     if what == "claims":
         parts = ((owner, claim(body, settings)) for owner, body in bodies(shown))
         inside = Counter((owner.first_output, as_sets(part.names())) for owner, part in parts if part.groups)
-        return as_sets(found.names()), inside
+        return as_sets(provider_claim.names()), inside
     if any(is_inlined(ships, node) for node in ships.nodes.values()):
         return None
-    forecast = predict_load([(ships, found if shown is ships else claim(ships, settings))], settings)
-    return bool(forecast.error) if what == "load-errors" else forecast.partitions
+    forecast = predict_load([(ships, provider_claim if shown is ships else claim(ships, settings))], settings)
+    return bool(forecast.error), None if forecast.error else forecast.partitions
+
+
+def _label(row: dict[str, Any], what: str) -> Any:
+    """What a label says; of loading, whether it fails, and the partitions where it does not."""
+    if what == "claims":
+        return expected(row, what)
+    fails = expected(row, "load-errors")
+    return fails, None if fails else expected(row, "load-partitions")
 
 
 def make(archive: str, release: str) -> None:
