@@ -143,14 +143,21 @@ class LateGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a suggestion for a misspelt name."""
+        """As click does it, with a suggestion for a misspelt name, or for one that is a part of another command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             import difflib
 
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
+            groups = {name: self.get_command(ctx, name) for name in COMMANDS}
+            parts = {
+                part: f"{name} {part}"
+                for name, group in groups.items()
+                if isinstance(group, click.Group)
+                for part in group.list_commands(ctx)
+            }
+            close = difflib.get_close_matches(args[0], [*COMMANDS, *parts], n=1)
+            hint = f" Did you mean '{parts[close[0]] if close[0] not in COMMANDS else close[0]}'?" if close else ""
             raise click.UsageError(f"No such command '{args[0]}'.{hint}", ctx) from error
 
 

@@ -46,9 +46,9 @@ README_FILE = "README.md"
 HEAD = """\
 # {name}: how to use this bundle
 
-For developers who put these models into an app. `manifest.json` has the same as data for programs; `ort-mobile bundle
-verify` checks every byte of the bundle. [{measured}]({measured}) shows what was measured on which device, and how far
-the outputs are from the original models'; it is not part of the bundle's digest.
+For developers who put these models into an app. `manifest.json` has the same as data for programs;
+`ort-mobile bundle verify` checks every byte of the bundle. [{measured}]({measured}) shows what was measured on which
+device, and how far the outputs are from the original models'; it is not part of the bundle's digest.
 """
 
 PACKAGES = {

@@ -72,6 +72,15 @@ def test_help_of_what_is_no_command(words: tuple[str, ...], message: str, tmp_pa
     assert message in done.err
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("rn", "run"), ("sign", "bundle sign"), ("verfy", "bundle verify"), ("probe", "build probe")]
+)
+def test_a_name_that_is_no_command_is_met_with_the_nearest(name: str, meant: str) -> None:
+    done = ort_mobile(name, "x")
+    assert done.code == 2
+    assert f"Did you mean '{meant}'?" in done.err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, tmp_path: Path) -> None:
     done = ort_mobile("completion", shell, cwd=tmp_path)
