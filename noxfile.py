@@ -22,8 +22,8 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # in what sessions start; see docs/pr
 PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
-    "device or android_host or network or postgresql or example or slow or fresh_machine or first_hour or trained "
-    "or every_call or every_model or consumer or browser or lab"
+    "device or android_host or network or postgresql or example or npu or slow or fresh_machine or first_hour "
+    "or trained or every_call or every_model or consumer or browser or lab"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -241,11 +241,17 @@ def fresh_machine_tests(session: nox.Session) -> None:
 
 @nox.session
 def extra_tests(session: nox.Session) -> None:
-    """Tests that need PostgreSQL, scikit-learn, or more than a few seconds; none may be skipped."""
+    """Tests that need PostgreSQL, scikit-learn, the NPU's compiler, or many seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
-    session.run(
-        "python", "-m", "pytest", "-n", "2", "-m", "postgresql or example or slow", "--no-skips", *session.posargs
-    )
+    marks = "(postgresql or example or npu or slow) and not every_npu"
+    session.run("python", "-m", "pytest", "-n", "2", "-m", marks, "--no-skips", *session.posargs)
+
+
+@nox.session
+def npu_models(session: nox.Session) -> None:
+    """Every real model on six Snapdragons: answers beside sessions made by hand, for half an hour."""
+    session.install("-e", ".[qnn]", *groups("test"))
+    session.run("python", "-m", "pytest", "-n", "2", "-m", "every_npu", "--no-skips", *session.posargs)
 
 
 @development_session

@@ -54,8 +54,8 @@ def our_config(paths: list[Path]) -> None:
     from pipeline.required_ops.text import needs_of_artifacts
 
     found, errors = needs_of_artifacts(paths)
-    required = parse(render(union_of(from_needs(artifact.needs, types=True) for artifact in found)), "bench")
-    if errors or any(covers(required, artifact.needs) for artifact in found):
+    required = parse(render(union_of(from_needs(needs, types=True) for needs in found.values())), "bench")
+    if errors or any(covers(required, needs) for needs in found.values()):
         raise SystemExit("the config does not cover its own artifacts")
 
 

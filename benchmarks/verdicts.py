@@ -20,8 +20,7 @@ import numpy as np
 
 from benchmarks.noise import INFERENCES, MODELS, Floats, NoiseModel, campaigns, medians
 from pipeline.campaign.statistics.compare import DEFAULT_RULE, LOOKS, DecisionRule, decide
-from pipeline.campaign.statistics.groups import Pairs, percentile_bounds
-from pipeline.campaign.statistics.intervals import noise, ratio_interval, rounds_needed
+from pipeline.campaign.statistics.groups import Pairs, noise, percentile_bounds, ratio_interval, rounds_needed
 from pipeline.features.pilot.job import PILOT_ROUNDS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "numbers.md"

@@ -122,6 +122,11 @@ class Device(ABC):
     def facts(self) -> DeviceFacts:
         """What it is; raises RunnerError when it cannot be asked."""
 
+    @property
+    def plugins(self) -> frozenset[str]:
+        """Execution providers that it loads from packages on this computer where its library lacks them."""
+        return frozenset()
+
     @abstractmethod
     def library_for(self, given: str | None) -> Library:
         """The library that a spec with this one (None: none is named) is run with; raises RunnerError for none."""

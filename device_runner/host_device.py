@@ -29,6 +29,7 @@ from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi
+from device_runner.plugins import with_plugin
 from device_runner.result import Failure, FailureKind, Mark, RunResult
 from device_runner.run import missing_input
 from device_runner.spec import RunSpec
@@ -385,13 +386,16 @@ class HostDevice(LocalDevice):
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         """An emulator has ten times the time limit."""
         try:
-            library = self._load(self.library_for(spec.library)).path
+            library = self.library_for(spec.library)
+            path = self._load(library).path
+            ready = missing_input(spec) or with_plugin(spec, library)
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
             return Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
+        if isinstance(ready, Failure):
+            return ready
         limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
-        spec = msgspec.structs.replace(spec, library=library, timeout_seconds=limit)
-        return missing_input(spec) or (spec, Path(library))
+        return msgspec.structs.replace(ready, library=path, timeout_seconds=limit), Path(path)
 
     def run(self, spec: RunSpec) -> RunResult:
         """As any device; the result is marked, and of an emulator it has no times and no memory."""

@@ -31,8 +31,10 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
+from device_runner.plugins import with_plugin
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
-from device_runner.result import Conditions, Failure, FailureKind, RunResult
+from device_runner.providers import PROVIDERS, provider_named
+from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import RunSpec
 
@@ -167,13 +169,25 @@ class LocalDevice(ProbeDevice):
         """What this computer is."""
         return host_facts(self.name)
 
+    @property
+    def plugins(self) -> frozenset[str]:
+        """Those of the registry; without the package of one, its run says so."""
+        return frozenset(name for name, row in PROVIDERS.items() if row.plugin)
+
     def library_for(self, given: str | None) -> Library:
         """The given library for this computer's ABI, else that of the installed onnxruntime."""
         return resolve(given or str(wheel_library()), machine_abi())
 
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
-        library = self.library_for(spec.library).path
-        return missing_input(spec) or (spec, library)
+        library = self.library_for(spec.library)
+        ready = missing_input(spec) or with_plugin(spec, library)
+        return ready if isinstance(ready, Failure) else (ready, library.path)
+
+    def run(self, spec: RunSpec) -> RunResult:
+        """As any device; a plugin that is a package's plays a phone's accelerator here."""
+        result = super().run(spec)
+        simulated = result.ep_devices and provider_named(spec.options.provider).plugin
+        return replace(result, marks=(*result.marks, Mark.SIMULATED)) if simulated else result
 
     @contextlib.contextmanager
     def _run_folder(self) -> Iterator[str]:

@@ -4,7 +4,7 @@ A provider without a row can be asked for too: its name goes to the library's ge
 ONNX Runtime's headers and Java API, 1.20 to 1.31.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 CPU: Final = "cpu"
@@ -19,6 +19,22 @@ NNAPI_DEVICES_API_LEVEL: Final = 29
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PluginPackage:
+    """The Python package that brings a provider's plugin for computers, to be loaded beside a stock libonnxruntime.
+
+    `module` is its folder with the `library` in it; `files` are provider options that name a file of that folder, where
+    none is given. `since` is the first release of ONNX Runtime that will do. `by_chip`: it computes as one of `CHIPS`.
+    """
+
+    distribution: str
+    module: str
+    library: str
+    since: tuple[int, int, int]
+    files: dict[str, str] = field(default_factory=dict)
+    by_chip: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionProvider:
     """What a run with an execution provider is.
 
@@ -27,8 +43,9 @@ class ExecutionProvider:
     `function` ends the name of a C function of its own, OrtSessionOptionsAppendExecutionProvider_FUNCTION; `java` is
     the method of Java's SessionOptions. `nhwc` says whether it has layouts changed to channels last at load; None where
     that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
-    it, by `name`. Platforms in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may
-    name {platform}; `remedy` what to do.
+    it, by `name`. `plugin` brings it where the library has it not compiled in. Platforms
+    in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform};
+    `remedy` what to do.
     """
 
     name: str
@@ -46,6 +63,7 @@ class ExecutionProvider:
     instead: str = ""
     remedy: str = ""
     perf_test: bool = False
+    plugin: PluginPackage | None = None
 
     @property
     def append_name(self) -> str:
@@ -80,6 +98,11 @@ _ROWS = (
     ExecutionProvider(
         name="qnn", title="QNN", ort_name="QNNExecutionProvider", appended="QNN", java="addQnn", nhwc=True,
         perf_test=True,
+        plugin=PluginPackage(
+            distribution="onnxruntime-qnn", module="onnxruntime_qnn",
+            library="libonnxruntime_providers_qnn.so", since=(1, 24, 2),
+            files={"backend_path": "libQnnHtp.so"}, by_chip=True,
+        ),
     ),
     ExecutionProvider(
         name="webgpu", title="WebGPU", ort_name="WebGpuExecutionProvider", appended="WebGPU", java="addWebGPU",

@@ -12,7 +12,7 @@ from statistics import median, median_high, median_low
 import msgspec
 
 from device_runner.reading import decode_json
-from device_runner.spec import ELEMENT_BYTES, RunSpec, TensorFile
+from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile
 
 RESULT_VERSION = 1
 
@@ -54,6 +54,8 @@ class Mark(StrEnum):
     """A phone's library ran on another machine: these times rank nothing."""
     EMULATED = "emulated"
     """An emulator ran the library's code for another processor: times and memory are its own, and not reported."""
+    SIMULATED = "simulated"
+    """A plugin played a phone's accelerator on a computer: outputs are near its, times and memory are not."""
     THROTTLED = "throttled"
     CHARGING = "charging"
     SHORT = "short"
@@ -66,6 +68,8 @@ class Mark(StrEnum):
     """An output does not have the shape that the model declares: each inference makes a new one."""
     UNSETTLED = "unsettled"
     """Inferences still became faster in the middle of what was timed: no end of the warm-up was found."""
+    UNRECORDED = "unrecorded"
+    """A plugin was loaded, and ONNX Runtime does not say what it took, as of any ORT format file."""
     PERF_TEST = "perf_test"
     """Measured by onnxruntime_perf_test: no outputs, and the first inference to the millisecond."""
 
@@ -154,6 +158,22 @@ class SustainedRun(Struct, frozen=True, kw_only=True):
     samples: tuple[DeviceSample, ...] = ()
 
 
+class EpDevice(Struct, frozen=True, kw_only=True):
+    """A device that an execution provider offers after its plugin was loaded; `type` None for a kind without a name."""
+
+    provider: str
+    vendor: str = ""
+    type: HardwareType | None = None
+
+
+class EpShare(Struct, frozen=True, kw_only=True):
+    """What an execution provider took of a session's graph, as it was after level basic and changes of layout."""
+
+    provider: str
+    nodes: int
+    subgraphs: int
+
+
 class OperatorTime(Struct, frozen=True, kw_only=True):
     """All nodes of one operator on one provider; `nanoseconds` is their usual time in one inference."""
 
@@ -199,7 +219,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     included; 0 where nobody looked. `push_ns` of it went into bringing files to the device, or seeing that they are
     there. `host` is the name of the computer that ran it or drove the device.
     `labelled_outputs` is the first output for each sample of the spec's labelled set, stacked along a first axis.
-    `profile` is what `profile_file` says, where that was read. `cpu` is the profile of an emulated processor.
+    `ep_devices` and `ep_shares` are of runs with a plugin. `profile` is what `profile_file` says,
+    where that was read. `cpu` is the profile of an emulated processor.
     """
 
     spec_id: str
@@ -224,6 +245,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     labelled_outputs: TensorFile | None = None
     profile_file: str | None = None
     profile: Profile | None = None
+    ep_devices: tuple[EpDevice, ...] = ()
+    ep_shares: tuple[EpShare, ...] = ()
     log: tuple[str, ...] = ()
     started_at: str = ""
     elapsed_ns: int = 0

@@ -3,7 +3,7 @@
 import re
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ class ProbeDevice(Device):
                 else:
                     # The same spec with the paths that files have in the eyes of the probe.
                     placed = replace(
-                        spec,
+                        self._with_plugin_there(spec, folder),
                         library=self._put(library, ".so"),
                         model=self._put(Path(spec.model), Path(spec.model).suffix.lower()),
                         inputs=tuple(replace(tensor, file=self._put(Path(tensor.file))) for tensor in spec.inputs),
@@ -111,6 +111,23 @@ class ProbeDevice(Device):
     @abstractmethod
     def _put(self, path: Path, suffix: str = "") -> str:
         """Bring a file of this computer there; its path in the eyes of the probe. Raises RunnerError, OSError."""
+
+    def _put_plugin(self, files: Sequence[str], folder: str) -> list[str]:
+        """As `_put`, for files that find each other by name in one folder, such as the run's."""
+        return [self._put(Path(file)) for file in files]
+
+    def _with_plugin_there(self, spec: RunSpec, folder: str) -> RunSpec:
+        """The spec with its plugin, and provider options that name files of it, as the probe sees them."""
+        if spec.plugin is None:
+            return spec
+        library, *files = self._put_plugin((spec.plugin.library, *spec.plugin.files), folder)
+        places = dict(zip(spec.plugin.files, files, strict=True))
+        options = {key: places.get(value, value) for key, value in spec.options.provider_options.items()}
+        return replace(
+            spec,
+            plugin=replace(spec.plugin, library=library, files=tuple(files)),
+            options=replace(spec.options, provider_options=options),
+        )
 
     @abstractmethod
     def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:

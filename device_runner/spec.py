@@ -92,6 +92,14 @@ class NnapiFlag(StrEnum):
     CPU_ONLY = "CPU_ONLY"
 
 
+class HardwareType(StrEnum):
+    """What a device of a plugin is, as ONNX Runtime sorts hardware."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    NPU = "npu"
+
+
 class StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A strict, unchanging value."""
 
@@ -115,6 +123,21 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     session_config: dict[str, Text] = {}
 
 
+class Plugin(StrictStruct, frozen=True, kw_only=True):
+    """The library of a plugin execution provider, which ONNX Runtime of 1.24 or later loads; paths are the host's.
+
+    `name` is what it is registered by, "" for the name of the provider itself. The first device of `device_type` is
+    taken, None for any. `files` are further libraries that it loads: on a phone they lie in one folder with it, by
+    their names, where the linker and the DSP look for them. A provider option that is the path of one of all these
+    gets its path on the device.
+    """
+
+    library: Annotated[str, Meta(min_length=1)]
+    name: Annotated[str, Meta(max_length=128)] = ""
+    device_type: HardwareType | None = None
+    files: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+
+
 AUTO: Final = "auto"
 """Warm-up that is found in the latencies instead of counted."""
 
@@ -135,7 +158,8 @@ class TensorFile(StrictStruct, frozen=True, kw_only=True):
 class RunSpec(StrictStruct, frozen=True, kw_only=True):
     """One measured run. Paths are the host's; a device takes care of what it needs from there.
 
-    `library` is libonnxruntime to run with; None takes the device's default. Without `inputs` the probe makes random
+    `library` is libonnxruntime to run with; None takes the device's default. `plugin` has the provider of the options;
+    None takes the one of an installed package where the library lacks it. Without `inputs` the probe makes random
     ones from `seed`; `dimensions` gives symbolic dimensions of the model their sizes. The timed loop ends when
     `min_runs` and `min_seconds` are both reached, or at `max_seconds`; after `timeout_seconds` in all (loading
     included) the process is killed. `warmup` inferences come before it, or with "auto" those at its beginning that are
@@ -153,6 +177,7 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     model_sha256: Sha256 | None = None
     library: str | None = None
     options: RunOptions = RunOptions()
+    plugin: Plugin | None = None
     inputs: tuple[TensorFile, ...] = ()
     labelled: TensorFile | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0

@@ -51,19 +51,30 @@ def _streams(encoding: str) -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
 
 
 def ort_mobile(
-    *words: object, cwd: Path | None = None, encoding: str = "utf-8", process: bool = False, **env: str
-) -> Done:
+    *words: object, cwd: Path | None = None, code: int | None = 0, encoding: str = "utf-8", process: bool = False,
+    **env: str,
+) -> Done:  # fmt: skip
     """`ort-mobile WORDS` in a folder, with these variables beside those of the environment.
 
-    It runs in this process, unless that is what a test is about: signals, an empty home, what is imported.
+    It must end with `code` (None: with any), and shows no traceback unless that is asked for. It runs in this process,
+    unless that is what a test is about: signals, an empty home, what is imported.
     """
     line = list(map(str, words))
-    if process:
-        ended = subprocess.run(
-            [sys.executable, "-m", "pipeline", *line], cwd=cwd, capture_output=True, encoding=encoding, check=False,
-            timeout=600, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        )  # fmt: skip
-        return Done(ended.returncode, ended.stdout, ended.stderr)
+    done = (_in_process if process else _in_this_process)(line, cwd, encoding, env)
+    assert code in (None, done.code), f"exit code {done.code}\n{done.text}"
+    assert "--debug" in line or "Traceback" not in done.err, done.err
+    return done
+
+
+def _in_process(line: list[str], cwd: Path | None, encoding: str, env: dict[str, str]) -> Done:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pipeline", *line], cwd=cwd, capture_output=True, encoding=encoding, check=False,
+        timeout=600, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+    )  # fmt: skip
+    return Done(ended.returncode, ended.stdout, ended.stderr)
+
+
+def _in_this_process(line: list[str], cwd: Path | None, encoding: str, env: dict[str, str]) -> Done:
     level = logging.getLogger().level
     with contextlib.chdir(cwd or "."), mock.patch.dict(os.environ, env), _streams(encoding) as (out, err):
         try:

@@ -38,6 +38,12 @@ class Agreement:
     total: int = 0
     wrong: list[tuple[str, Any, Any]] = field(default_factory=list)
 
+    def judge(self, name: str, wanted: Any, given: Any) -> None:
+        """Count a label, and note it where the answer is another."""
+        self.total += 1
+        if given != wanted:
+            self.wrong.append((name, wanted, given))
+
 
 def delta(oracle: Path, archive: str, release: str) -> Path | None:
     """The labels that differ in a release, None where the labels of 1.23 hold."""
@@ -94,9 +100,7 @@ def agreement(
                 given = judge(request_for(SourceModel(path=str(path)), setting, release))
             path.unlink()
             wanted, ours = expected(row, what), None if given.error else _given(given, what)
-            result.total += 1
-            if wanted != ours:
-                result.wrong.append((row["id"], wanted, given.error or ours))
+            result.judge(row["id"], wanted, given.error or ours)
     return result
 
 

@@ -8,9 +8,9 @@ import argparse
 import lzma
 import tempfile
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeline.core.errors import PipelineError
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Optimize, Settings
+from pipeline.partition.answer import Optimize
 from pipeline.partition.graph import Constant, Graph, Node, Value, bodies
 from pipeline.partition.judge import open_views
 from pipeline.partition.provider import claim
@@ -46,7 +46,7 @@ SAMPLE = 9
 SMALL_BYTES = 1 << 16
 """Constants above this are recorded without their numbers."""
 
-Record = dict[str, list[Any]]
+Record = dict[str, msgspec.Raw]
 """By the model's id and level (`ID@LEVEL`): the graph that is shown, and the one that ships where that is another."""
 
 
@@ -57,12 +57,12 @@ def record_file(archive: str, release: str = RELEASE) -> Path:
 
 @lru_cache(maxsize=1)
 def record(archive: str, release: str) -> Record:
-    """The record of an archive as a release showed it."""
-    found: Record = {}
+    """The record of an archive as a release showed it, its graphs still packed."""
+    graphs: Record = {}
     for path in dict.fromkeys((record_file(archive), record_file(archive, release))):
         if path.is_file():
-            found |= msgspec.msgpack.decode(lzma.decompress(path.read_bytes()))
-    return found
+            graphs |= msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Record)
+    return graphs
 
 
 def pack(graph: Graph) -> list[Any]:
@@ -186,65 +186,62 @@ def packed_graphs(path: Path, level: str, setting: str) -> list[Any]:
     return made[:1] if made[0] == made[1] else made
 
 
-def judged_settings(archive: str, release: str, what: str = "claims") -> list[str]:
+def judged_settings(archive: str, release: str) -> list[str]:
     """Settings that recorded graphs are judged in; labels of optimized files are of 1.23, and of claims alone."""
     names = usual_settings(ORACLE, archive, release)
-    if release == RELEASE and what == "claims":
+    if release == RELEASE:
         names = list(dict.fromkeys(setting for setting, _ in labels(ORACLE, archive, release)))
     return [name for name in names if SETTING.fullmatch(name)]
 
 
-def judged(archive: str, provider: str, release: str, what: str) -> Agreement:
-    """Compare the rules' answers about recorded graphs with the labels of an archive for a provider.
+def judged(archive: str, release: str) -> dict[tuple[str, str], Agreement]:
+    """Compare the rules' answers about recorded graphs with an archive's labels: by provider, and "claims" or "load".
 
     Of another release than 1.23, all labels that differ in it are judged, and a sample of the others. Loading is judged
-    where no function is inlined after the first question: the record has no graph of later ones.
+    for CoreML of 1.23 where no function is inlined after the first question: the record has no graph of later ones.
     """
-    result, kind = Agreement(), "claims" if what == "claims" else "load-errors"
+    results: defaultdict[tuple[str, str], Agreement] = defaultdict(Agreement)
     same = {} if release == RELEASE else labels(ORACLE, archive, RELEASE)
-    graphs: dict[str, tuple[Graph, ...]] = {}
+    loading = set(usual_settings(ORACLE, archive, release)) if release == RELEASE else set()
     shown_of = record(archive, release)
-    for name in judged_settings(archive, release, what):
-        if not name.startswith(provider):
-            continue
+
+    @cache  # a graph is judged in many settings
+    def graphs(key: str) -> list[Graph]:
+        return [unpack(packed) for packed in msgspec.msgpack.decode(shown_of[key])]
+
+    for name in judged_settings(archive, release):
+        match = SETTING.fullmatch(name)
+        assert match is not None
+        provider = match["ep"]
         settings = request_for(NO_FILE, name.partition("@")[0], release).settings
-        for position, row in enumerate(rows(labels(ORACLE, archive, release), name, kind)):
+        for position, row in enumerate(rows(labels(ORACLE, archive, release), name, "claims")):
             if same.get((name, row["id"])) is row and position % SAMPLE:
                 continue
-            key = f"{row['id']}@{level_of(name)}"
-            if key not in graphs:
-                graphs[key] = tuple(map(unpack, shown_of[key]))
-            given = _answer(graphs[key][0], graphs[key][-1], settings, what)
-            if given is not None:
-                result.total += 1
-                if given != (wanted := _label(row, what)):
-                    result.wrong.append((f"{name} {row['id']}", wanted, given))
-    return result
+            shown, ships = (graphs(f"{row['id']}@{level_of(name)}") * 2)[:2]
+            provider_claim = claim(shown, settings)
+            parts = ((owner, claim(body, settings)) for owner, body in bodies(shown))
+            inside = Counter((owner.first_output, as_sets(part.names())) for owner, part in parts if part.groups)
+            wanted = expected(row, "claims")
+            results[provider, "claims"].judge(f"{name} {row['id']}", wanted, (as_sets(provider_claim.names()), inside))
+            if name in loading and provider.startswith("coreml") and "load" in row:
+                if any(is_inlined(ships, node) for node in ships.nodes.values()):
+                    continue
+                shipping_claim = provider_claim if shown is ships else claim(ships, settings)
+                forecast = predict_load([(ships, shipping_claim)], settings)
+                loads = bool(forecast.error), None if forecast.error else forecast.partitions
+                results[provider, "load"].judge(f"{name} {row['id']}", _loads(row), loads)
+    return results
 
 
-def _answer(shown: Graph, ships: Graph, settings: Settings, what: str) -> Any:
-    provider_claim = claim(shown, settings)
-    if what == "claims":
-        parts = ((owner, claim(body, settings)) for owner, body in bodies(shown))
-        inside = Counter((owner.first_output, as_sets(part.names())) for owner, part in parts if part.groups)
-        return as_sets(provider_claim.names()), inside
-    if any(is_inlined(ships, node) for node in ships.nodes.values()):
-        return None
-    forecast = predict_load([(ships, provider_claim if shown is ships else claim(ships, settings))], settings)
-    return bool(forecast.error), None if forecast.error else forecast.partitions
-
-
-def _label(row: dict[str, Any], what: str) -> Any:
-    """What a label says; of loading, whether it fails, and the partitions where it does not."""
-    if what == "claims":
-        return expected(row, what)
+def _loads(row: dict[str, Any]) -> tuple[bool, int | None]:
+    """What a label says of loading: whether it fails, and the partitions where it does not."""
     fails = expected(row, "load-errors")
     return fails, None if fails else expected(row, "load-partitions")
 
 
 def make(archive: str, release: str) -> None:
     """Record the graphs of an archive with the installed onnxruntime, which is of the release."""
-    found: Record = {}
+    found: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(ORACLE / f"{archive}.zip") as packed:
         for name, level, setting in views(archive, release):
             path = Path(packed.extract(f"{name}.onnx", folder))

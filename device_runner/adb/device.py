@@ -5,7 +5,7 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +55,7 @@ from device_runner.errors import RunnerError, UnavailableError
 from device_runner.failures import ERROR_KINDS, explain, failure_of
 from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, tensor_bytes
 from device_runner.library import Library, resolve
+from device_runner.library import read_facts as read_facts_of
 from device_runner.local import wheel_library
 from device_runner.options import impossible_here
 from device_runner.perf_test import (
@@ -67,6 +68,7 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
+from device_runner.plugins import refused, with_files
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, status_of
@@ -82,9 +84,17 @@ RUN = f"""
 rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 90
 head -c "$2" > request || exit 91
 echo $$ > pid
-LD_LIBRARY_PATH="$4${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETRY} exec "$3" request
+probe=$3 libraries=$4
+shift 4
+if [ $# -gt 0 ]; then
+libraries="$PWD:$libraries"
+export ADSP_LIBRARY_PATH="$PWD${{ADSP_LIBRARY_PATH:+;$ADSP_LIBRARY_PATH}}"
+fi
+while [ $# -gt 0 ]; do ln -s "$1" "$2" || exit 91; shift 2; done
+LD_LIBRARY_PATH="$libraries${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}" {NO_TELEMETRY} exec "$probe" request
 """
-"""Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself."""
+"""Run folder, bytes of the request on standard input, probe, folder of libraries before those of the device itself; and
+pairs of a stored file of a plugin and its name in the run folder, where the linker and Qualcomm's DSP look for it."""
 
 
 KILL = 'kill -9 "$(cat "$1/pid")"; rm -rf "$1"'
@@ -309,6 +319,7 @@ class AdbDevice(ProbeDevice):
         self._facts: DeviceFacts | None = None
         self._lost = False
         self._held: list[str] = []
+        self._links: list[str] = []
         self._conditions = Conditions()
         self._conditions_at = -CONDITIONS_AGE_SECONDS
         self._lease = self.opened.enter_context(take_lease(lease_key(link.server, link.serial), self.name, waiting))
@@ -388,6 +399,7 @@ class AdbDevice(ProbeDevice):
         probe, library = self._known_tools(facts)
         self._store.joiner = probe
         self._store.used.clear()
+        self._links = []
         if spec.library:
             library = resolve(spec.library, abi_of_tools(facts)).path
         failure = impossible_here(spec.options, facts) or missing_input(spec) or wrong_library(library, facts)
@@ -395,7 +407,9 @@ class AdbDevice(ProbeDevice):
             return failure or NO_LIBRARY
         if spec.perf_test and (program := Path(spec.perf_test)).is_file():
             failure = wrong_library(program, facts)
-        return failure or (spec, library)
+        elif spec.plugin:
+            failure = refused(spec, read_facts_of(library))
+        return failure or (with_files(spec), library)
 
     @contextlib.contextmanager
     def _run_folder(self) -> Iterator[str]:
@@ -404,6 +418,10 @@ class AdbDevice(ProbeDevice):
     def _put(self, path: Path, suffix: str = "") -> str:
         return self._store.put(path, suffix)
 
+    def _put_plugin(self, files: Sequence[str], folder: str) -> list[str]:
+        self._links = [text for file in files for text in (self._put(Path(file), ".so"), Path(file).name)]
+        return [f"{folder}/{Path(file).name}" for file in files]
+
     @property
     def put_ns(self) -> int:
         """Time that bringing files to the device took since it was opened."""
@@ -411,7 +429,7 @@ class AdbDevice(ProbeDevice):
 
     def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:
         probe = self._store.put(self._known_tools(self._known_facts())[0], PROBE_SUFFIX)
-        arguments = script(RUN, folder, str(len(request)), probe, f"{self._root}/store")
+        arguments = script(RUN, folder, str(len(request)), probe, f"{self._root}/store", *self._links)
         try:
             seconds = limit_seconds + GRACE_SECONDS
             output = self.link.shell(arguments, stdin=request, seconds=seconds, limit_bytes=limit_bytes)

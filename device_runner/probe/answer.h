@@ -41,7 +41,9 @@ enum {
     QUESTIONS_MAX = 1024,
     BINS_MAX = 300,
     BIN_KEPT = 4096,
-    SAMPLES_MAX = 600
+    SAMPLES_MAX = 600,
+    EP_DEVICES_MAX = 32,
+    EP_SHARES_MAX = 8
 };
 
 /* A device of Android's NNAPI; `answers` has a letter for each question of inspect.h that it was asked. */
@@ -58,6 +60,18 @@ struct nnapi_answer {
     int64_t level;
     volatile uint32_t count;
     struct nnapi_device devices[NNAPI_DEVICES_MAX];
+};
+
+/* A device that an execution provider offers; the type is OrtHardwareDeviceType's number. */
+struct ep_device {
+    char provider[128], vendor[128];
+    int32_t type;
+};
+
+/* What a provider took of a session's graph. */
+struct ep_share {
+    char provider[128];
+    uint64_t nodes, subgraphs;
 };
 
 /* Strings one after the other, each ended by NUL; what no longer fits is counted and left out. */
@@ -95,6 +109,9 @@ struct answer {
     char ort_version[64];
     char providers[LIST_BYTES]; /* NUL-ended names, then an empty one */
     struct nnapi_answer nnapi;
+    volatile size_t ep_device_count, ep_share_count;
+    struct ep_device ep_devices[EP_DEVICES_MAX];
+    struct ep_share ep_shares[EP_SHARES_MAX];
     char profile[4096];
     uint64_t open_ns, load_ns, first_run_ns;
     uint64_t memory_before_load, memory_after_load, memory_peak;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "platform.h"
+#include "plugin.h"
 #include "tensors.h"
 
 OrtStatus *run_once(struct probe *probe) {
@@ -116,5 +117,6 @@ void release_all(struct probe *probe) {
     if (probe->memory) ORT(probe->ort, ReleaseMemoryInfo)(probe->memory);
     if (probe->session) ORT(probe->ort, ReleaseSession)(probe->session);
     if (probe->options) ORT(probe->ort, ReleaseSessionOptions)(probe->options);
+    release_plugin(probe);
     if (probe->env) ORT(probe->ort, ReleaseEnv)(probe->env);
 }

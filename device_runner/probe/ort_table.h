@@ -19,10 +19,15 @@ typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 typedef struct OrtSessionOptions OrtSessionOptions;
 typedef struct OrtAllocator OrtAllocator;
+typedef struct OrtHardwareDevice OrtHardwareDevice;
+typedef struct OrtEpDevice OrtEpDevice;
+typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
+typedef struct OrtEpAssignedNode OrtEpAssignedNode;
 
-/* The lowest version that has everything below: SessionOptionsAppendExecutionProvider came with 1.12. Asking for no
- * more than that makes every later library answer. */
+/* The lowest version that has everything in ORT_CALLS: SessionOptionsAppendExecutionProvider came with 1.12. Asking for
+ * no more than that makes every later library answer. ORT_PLUGIN_CALLS are asked for where a plugin is named only. */
 #define ORT_VERSION_NEEDED 12u
+#define ORT_VERSION_OF_PLUGINS 24u
 
 typedef void (*ort_function)(void);
 typedef void (*ort_logger)(void *, unsigned, const char *, const char *, const char *, const char *);
@@ -87,7 +92,25 @@ struct ort_base {
     X(ReleaseAvailableProviders, 126, OrtStatus *, (char **, int)) \
     X(AddSessionConfigEntry, 130, OrtStatus *, (OrtSessionOptions *, const char *, const char *)) \
     X(SessionOptionsAppendExecutionProvider, 216, OrtStatus *, \
-      (OrtSessionOptions *, const char *, const char *const *, const char *const *, size_t))
+      (OrtSessionOptions *, const char *, const char *const *, const char *const *, size_t)) \
+    ORT_PLUGIN_CALLS(X)
+
+#define ORT_PLUGIN_CALLS(X) \
+    X(RegisterExecutionProviderLibrary, 301, OrtStatus *, (OrtEnv *, const char *, const char *)) \
+    X(UnregisterExecutionProviderLibrary, 302, OrtStatus *, (OrtEnv *, const char *)) \
+    X(GetEpDevices, 303, OrtStatus *, (const OrtEnv *, const OrtEpDevice *const **, size_t *)) \
+    X(SessionOptionsAppendExecutionProvider_V2, 304, OrtStatus *, \
+      (OrtSessionOptions *, OrtEnv *, const OrtEpDevice *const *, size_t, const char *const *, const char *const *, \
+       size_t)) \
+    X(HardwareDevice_Type, 307, unsigned, (const OrtHardwareDevice *)) \
+    X(EpDevice_EpName, 312, const char *, (const OrtEpDevice *)) \
+    X(EpDevice_EpVendor, 313, const char *, (const OrtEpDevice *)) \
+    X(EpDevice_Device, 316, const OrtHardwareDevice *, (const OrtEpDevice *)) \
+    X(Session_GetEpGraphAssignmentInfo, 407, OrtStatus *, \
+      (const OrtSession *, const OrtEpAssignedSubgraph *const **, size_t *)) \
+    X(EpAssignedSubgraph_GetEpName, 408, OrtStatus *, (const OrtEpAssignedSubgraph *, const char **)) \
+    X(EpAssignedSubgraph_GetNodes, 409, OrtStatus *, \
+      (const OrtEpAssignedSubgraph *, const OrtEpAssignedNode *const **, size_t *))
 
 #define ORT_INDEX(name, index, result, parameters) ORT_INDEX_##name = index,
 enum ort_index { ORT_CALLS(ORT_INDEX) };

@@ -124,6 +124,36 @@ static size_t list_length(const char *list) {
     return length;
 }
 
+/* What plugins offered and took. */
+static void print_plugins(struct sink *sink, const struct answer *answer) {
+    put_key(sink, "ep_devices", false);
+    put_text(sink, "[");
+    for (size_t i = 0; i < answer->ep_device_count; i++) {
+        const struct ep_device *device = &answer->ep_devices[i];
+        put_text(sink, i ? ",[" : "[");
+        put_string(sink, device->provider);
+        put_text(sink, ",");
+        put_string(sink, device->vendor);
+        put_text(sink, ",");
+        put_number(sink, device->type);
+        put_text(sink, "]");
+    }
+    put_text(sink, "]");
+    put_key(sink, "ep_shares", false);
+    put_text(sink, "[");
+    for (size_t i = 0; i < answer->ep_share_count; i++) {
+        const struct ep_share *share = &answer->ep_shares[i];
+        put_text(sink, i ? ",[" : "[");
+        put_string(sink, share->provider);
+        put_text(sink, ",");
+        put_number(sink, (long long)share->nodes);
+        put_text(sink, ",");
+        put_number(sink, (long long)share->subgraphs);
+        put_text(sink, "]");
+    }
+    put_text(sink, "]");
+}
+
 static void print_answer(const struct answer *answer, int signal) {
     struct sink sink = {.file = stdout};
     put_text(&sink, "{\"probe\":1");
@@ -142,6 +172,7 @@ static void print_answer(const struct answer *answer, int signal) {
     print_dropped(&sink, "model_pages", &answer->model_pages);
     print_dropped(&sink, "library_pages", &answer->library_pages);
     if (answer->sustained_from) print_sustained(&sink, answer);
+    if (answer->ep_device_count) print_plugins(&sink, answer);
     put_key(&sink, "nnapi", false);
     print_nnapi(&sink, &answer->nnapi);
     put_text(&sink, ",\"outputs\":[");
@@ -161,6 +192,17 @@ static void mend_nnapi(struct nnapi_answer *answer) {
     }
 }
 
+static void mend_plugins(struct answer *answer) {
+    if (answer->ep_device_count > EP_DEVICES_MAX) answer->ep_device_count = EP_DEVICES_MAX;
+    if (answer->ep_share_count > EP_SHARES_MAX) answer->ep_share_count = EP_SHARES_MAX;
+    for (size_t i = 0; i < EP_DEVICES_MAX; i++) {
+        struct ep_device *device = &answer->ep_devices[i];
+        device->provider[sizeof device->provider - 1] = device->vendor[sizeof device->vendor - 1] = 0;
+    }
+    for (size_t i = 0; i < EP_SHARES_MAX; i++)
+        answer->ep_shares[i].provider[sizeof answer->ep_shares[i].provider - 1] = 0;
+}
+
 /* A dying child may have written anywhere: make the answer safe to read. */
 static void mend(struct answer *answer) {
     answer->kind[sizeof answer->kind - 1] = 0;
@@ -171,6 +213,7 @@ static void mend(struct answer *answer) {
     answer->providers[LIST_BYTES - 1] = answer->providers[LIST_BYTES - 2] = 0;
     answer->log.bytes[LOG_BYTES - 1] = 0;
     mend_nnapi(&answer->nnapi);
+    mend_plugins(answer);
     answer->model_pages.why[sizeof answer->model_pages.why - 1] = 0;
     answer->library_pages.why[sizeof answer->library_pages.why - 1] = 0;
     if (answer->bin_count > BINS_MAX) answer->bin_count = BINS_MAX;
@@ -304,7 +347,7 @@ static int supervise(const struct request *request, struct answer *answer) {
 #endif
 
 static const struct request DEFAULTS = {
-    .mode = "run", .provider = "cpu", .level = 99, .arena = 1, .pattern = 1, .log_level = 2, .warmup = 1,
+    .mode = "run", .provider = "cpu", .device_type = -1, .level = 99, .arena = 1, .pattern = 1, .log_level = 2, .warmup = 1,
     .min_runs = 10, .max_ns = 60000000000, .timeout_ms = 300000,
 };
 

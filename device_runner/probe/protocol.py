@@ -10,12 +10,14 @@ from msgspec import convert
 from device_runner.errors import SpecError
 from device_runner.failures import explain
 from device_runner.profile import fell_back
-from device_runner.providers import provider_named
+from device_runner.providers import CPU, provider_named
 from device_runner.reading import decode_json
 from device_runner.result import (
     FASTEST_NS,
     ColdStart,
     DeviceSample,
+    EpDevice,
+    EpShare,
     Failure,
     FailureKind,
     LatencyBin,
@@ -35,6 +37,7 @@ from device_runner.spec import (
     TYPES_BY_CODE,
     Bytes,
     ExecutionMode,
+    HardwareType,
     LogLevel,
     NnapiFlag,
     OptimizationLevel,
@@ -53,6 +56,9 @@ LEVEL_NUMBERS = {
 
 FLAG_BITS = {NnapiFlag.USE_FP16: 1, NnapiFlag.USE_NCHW: 2, NnapiFlag.CPU_DISABLED: 4, NnapiFlag.CPU_ONLY: 8}
 """NNAPIFlags of nnapi_provider_factory.h; the same from 1.21 to 1.28."""
+
+HARDWARE_NUMBERS = {HardwareType.CPU: 0, HardwareType.GPU: 1, HardwareType.NPU: 2}
+"""OrtHardwareDeviceType of the C API."""
 
 LOG_NUMBERS = {LogLevel.VERBOSE: 0, LogLevel.INFO: 1, LogLevel.WARNING: 2, LogLevel.ERROR: 3}
 
@@ -84,12 +90,15 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
 
     Paths in the spec are those that the probe sees; its `outputs_folder` is the folder of the run.
     """
-    options = spec.options
+    options, plugin, provider = spec.options, spec.plugin, provider_named(spec.options.provider)
     found_later = spec.warmup == AUTO and bool(spec.min_runs or spec.min_seconds)
     settings: dict[str, str | int | None] = {
         "library": spec.library or "",
         "model": spec.model,
-        "provider": provider_named(options.provider).append_name,
+        "provider": (provider.ort_name or provider.name) if plugin else provider.append_name,
+        "plugin": plugin.library if plugin else None,
+        "plugin_name": (plugin and plugin.name) or None,
+        "device_type": HARDWARE_NUMBERS[plugin.device_type] if plugin and plugin.device_type else None,
         "labelled": spec.labelled.file if spec.labelled else None,
         "outputs": None if spec.outputs_folder is None else f"{spec.outputs_folder}/output_",
         "profile": f"{spec.outputs_folder}/profile" if spec.profile else None,
@@ -191,6 +200,9 @@ Reading = Annotated[int, msgspec.Meta(ge=0, le=200_000)]
 Sample = tuple[Nanoseconds, Reading, Reading]
 
 
+Name = Annotated[str, msgspec.Meta(max_length=300)]
+
+
 class ProbeAnswer(msgspec.Struct, frozen=True):
     """The document that the probe prints. What is out of these ranges cannot come from it."""
 
@@ -222,6 +234,8 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     bins: Annotated[list[Bin], msgspec.Meta(max_length=BINS_KEPT)] = []
     samples: Annotated[list[Sample], msgspec.Meta(max_length=SAMPLES_KEPT)] = []
     wrong_shapes: Count = 0
+    ep_devices: Annotated[list[tuple[Name, Name, Number]], msgspec.Meta(max_length=32)] = []
+    ep_shares: Annotated[list[tuple[Name, Count, Count]], msgspec.Meta(max_length=8)] = []
 
 
 def answer_limit(spec: RunSpec) -> int:
@@ -286,10 +300,14 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         if row.file
     ]
     labelled = [tensor for tensor in tensors if tensor.file.endswith("labelled.raw")]
+    shares = tuple(EpShare(provider=name, nodes=nodes, subgraphs=parts) for name, nodes, parts in answer.ep_shares)
+    hardware = {number: kind for kind, number in HARDWARE_NUMBERS.items()}
     marks = {
         Mark.SHORT: answer.stop == "max_seconds" and len(answer.latencies_ns) < spec.min_runs,
         Mark.UNSETTLED: warmup and not warmup.settled,
-        Mark.CPU_FALLBACK: spec.options.provider != "cpu" and fell_back(answer.log),
+        Mark.CPU_FALLBACK: spec.options.provider != "cpu"
+        and (fell_back(answer.log) or any(share.provider == provider_named(CPU).ort_name for share in shares)),
+        Mark.UNRECORDED: spec.plugin and answer.status is Status.OK and not shares,
         Mark.WRONG_SHAPE: answer.wrong_shapes,
         Mark.CRASHED_AT_END: answer.status is Status.OK and answer.signal,
     }
@@ -319,6 +337,11 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         outputs=tuple(tensor for tensor in tensors if tensor not in labelled),
         labelled_outputs=next(iter(labelled), None),
         profile_file=answer.profile or None,
+        ep_devices=tuple(
+            EpDevice(provider=provider, vendor=vendor, type=hardware.get(number))
+            for provider, vendor, number in answer.ep_devices
+        ),
+        ep_shares=shares,
         log=(*answer.log, *dropped),
         marks=tuple(mark for mark, applies in marks.items() if applies),
     )

@@ -16,7 +16,8 @@ static const struct {
 #define TEXT_SETTING(name) {#name, false, offsetof(struct request, name)},
 #define NUMBER_SETTING(name) {#name, true, offsetof(struct request, name)},
     TEXT_SETTING(mode) TEXT_SETTING(library) TEXT_SETTING(model) TEXT_SETTING(provider) TEXT_SETTING(outputs)
-    TEXT_SETTING(labelled) TEXT_SETTING(profile) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads)
+    TEXT_SETTING(labelled) TEXT_SETTING(profile) TEXT_SETTING(plugin) TEXT_SETTING(plugin_name)
+    NUMBER_SETTING(device_type) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads)
     NUMBER_SETTING(inter_threads) NUMBER_SETTING(parallel) NUMBER_SETTING(level) NUMBER_SETTING(arena) NUMBER_SETTING(pattern)
     NUMBER_SETTING(log_level) NUMBER_SETTING(cold) NUMBER_SETTING(sustain_ns) NUMBER_SETTING(seed) NUMBER_SETTING(warmup) NUMBER_SETTING(min_runs)
     NUMBER_SETTING(min_ns) NUMBER_SETTING(max_ns) NUMBER_SETTING(timeout_ms) NUMBER_SETTING(watch_stdin)

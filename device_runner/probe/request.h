@@ -28,6 +28,8 @@ enum { REQUEST_BYTES = 16 * 1024 * 1024, DIMENSIONS_MAX = 64 };
 
 struct request {
     const char *mode, *library, *model, *provider, *outputs, *labelled, *profile;
+    const char *plugin, *plugin_name; /* the library of a plugin provider, and the name to register it by */
+    int64_t device_type; /* of the plugin's device: OrtHardwareDeviceType, -1 for any */
     int64_t flags, intra_threads, inter_threads, parallel, level, arena, pattern, log_level;
     int64_t cold, sustain_ns, seed, warmup, min_runs, min_ns, max_ns, timeout_ms, watch_stdin;
     size_t count; /* of the strings */

@@ -9,17 +9,20 @@
 #include <unistd.h>
 
 #include "platform.h"
+#include "plugin.h"
 #include "symbol.h"
 
 enum { FORMAT_END = 8 }; /* of a FlatBuffer's identifier, which begins at byte 4 */
 
-bool ok(struct probe *probe, OrtStatus *status) {
+bool ok_or(struct probe *probe, OrtStatus *status, const char *kind) {
     if (!status) return true;
     int code = (int)ORT(probe->ort, GetErrorCode)(status);
-    fail(probe->answer, NULL, code, "%s", ORT(probe->ort, GetErrorMessage)(status));
+    fail(probe->answer, kind, code, "%s", ORT(probe->ort, GetErrorMessage)(status));
     ORT(probe->ort, ReleaseStatus)(status);
     return false;
 }
+
+bool ok(struct probe *probe, OrtStatus *status) { return ok_or(probe, status, NULL); }
 
 void *allocate(struct probe *probe, size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
@@ -37,10 +40,13 @@ bool open_library(struct probe *probe) {
     if (!get_base) return fail(answer, "wrong_library", 0, "%s has no OrtGetApiBase", probe->request->library);
     const struct ort_base *base = get_base();
     snprintf(answer->ort_version, sizeof answer->ort_version, "%s", base->get_version());
-    probe->ort = base->get_api(ORT_VERSION_NEEDED);
+    unsigned version = probe->request->plugin ? ORT_VERSION_OF_PLUGINS : ORT_VERSION_NEEDED;
+    probe->ort = base->get_api(version);
+    if (!probe->ort && probe->request->plugin)
+        return fail(answer, "wrong_library", 0, "ONNX Runtime %s cannot load plugins: it has no API of version %u",
+                    answer->ort_version, version);
     if (!probe->ort)
-        return fail(answer, "wrong_library", 0, "ONNX Runtime %s has no API version %u", answer->ort_version,
-                    ORT_VERSION_NEEDED);
+        return fail(answer, "wrong_library", 0, "ONNX Runtime %s has no API version %u", answer->ort_version, version);
     answer->open_ns = now_ns() - start;
     return true;
 }
@@ -109,20 +115,27 @@ bool set_options(struct probe *probe) {
            set_memory(probe) && add_entries(probe);
 }
 
-static bool append_generic(struct probe *probe) {
+bool collect_options(struct probe *probe, struct provider_options *options) {
     const struct request *request = probe->request;
-    size_t count = 0;
-    const char **keys = allocate(probe, 2 * count_of(request, "option"), sizeof *keys);
-    if (!keys) return false;
-    const char **values = keys + count_of(request, "option");
+    options->count = 0;
+    options->keys = allocate(probe, 2 * count_of(request, "option"), sizeof *options->keys);
+    if (!options->keys) return false;
+    options->values = options->keys + count_of(request, "option");
     const char *const *triple;
-    for (size_t at = 0; (triple = next(request, "option", &at)); count++) {
-        keys[count] = triple[1];
-        values[count] = triple[2];
+    for (size_t at = 0; (triple = next(request, "option", &at)); options->count++) {
+        options->keys[options->count] = triple[1];
+        options->values[options->count] = triple[2];
     }
-    bool done = ok(probe, ORT(probe->ort, SessionOptionsAppendExecutionProvider)(probe->options, request->provider,
-                                                                                 keys, values, count));
-    free(keys);
+    return true;
+}
+
+static bool append_generic(struct probe *probe) {
+    struct provider_options options;
+    if (!collect_options(probe, &options)) return false;
+    bool done =
+        ok(probe, ORT(probe->ort, SessionOptionsAppendExecutionProvider)(
+                      probe->options, probe->request->provider, options.keys, options.values, options.count));
+    free(options.keys);
     return done;
 }
 
@@ -148,6 +161,7 @@ static bool append_nnapi(struct probe *probe) {
 
 bool append_provider(struct probe *probe) {
     const char *name = probe->request->provider;
+    if (probe->request->plugin) return append_plugin(probe);
     if (!strcmp(name, "cpu")) return true;
     if (!strcmp(name, "nnapi")) return append_nnapi(probe);
     return strcmp(name, "CoreML") ? append_generic(probe) : append_coreml(probe);

@@ -34,6 +34,7 @@ struct probe {
     OrtSession *session;
     OrtAllocator *allocator;
     OrtMemoryInfo *memory;
+    const char *registered; /* the name that the plugin's library is registered by */
     size_t input_count, output_count;
     struct input *inputs;
     struct output *outputs;
@@ -45,6 +46,16 @@ struct probe {
 
 /* Whether a call went well; otherwise its message is noted. */
 bool ok(struct probe *probe, OrtStatus *status);
+
+/* The same with a kind of failure, NULL for the stage's. */
+bool ok_or(struct probe *probe, OrtStatus *status, const char *kind);
+
+/* The request's options of the provider; `keys` is to be freed, `values` lies behind it. False with the failure noted. */
+struct provider_options {
+    const char **keys, **values;
+    size_t count;
+};
+bool collect_options(struct probe *probe, struct provider_options *options);
 
 /* Zeroed memory; NULL with the failure noted. */
 void *allocate(struct probe *probe, size_t count, size_t size);

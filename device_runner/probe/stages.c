@@ -6,6 +6,7 @@
 #include "inspect.h"
 #include "labelled.h"
 #include "measure.h"
+#include "plugin.h"
 #include "sustain.h"
 #include "tensors.h"
 
@@ -33,8 +34,8 @@ struct step {
 static const struct step RUN[] = {
     {STAGE_OPEN, drop_cached},    {STAGE_OPEN, open_library},        {STAGE_ENVIRONMENT, create_environment},
     {STAGE_OPTIONS, set_options}, {STAGE_PROVIDER, append_provider}, {STAGE_LOAD, load_model},
-    {STAGE_INPUTS, make_inputs},  {STAGE_FIRST_RUN, first_run},      {STAGE_RUN, measured_runs},
-    {STAGE_OUTPUTS, finish},      {STAGE_DONE, NULL},
+    {STAGE_LOAD, note_assignment}, {STAGE_INPUTS, make_inputs},      {STAGE_FIRST_RUN, first_run},
+    {STAGE_RUN, measured_runs},   {STAGE_OUTPUTS, finish},           {STAGE_DONE, NULL},
 };
 
 static const struct step INSPECT[] = {{STAGE_PROVIDER, inspect}, {STAGE_DONE, NULL}};

@@ -24,6 +24,7 @@ from pipeline.partition.judge import (
     judge_views,
     open_views,
     reason_of,
+    require_compilers,
     scratch_folder,
 )
 from pipeline.partition.view import refused
@@ -48,13 +49,14 @@ class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's answers: the model as it is, and with sizes where dimensions are dynamic.
 
-    `level` is the API level or Core ML version, where it is not the document's.
+    `level` is the API level or Core ML version, where it is not the document's; `chip` whose NPU was asked.
     """
 
     ep: str
     as_is: ProviderFit
     fixed: ProviderFit | None = None
     level: str = ""
+    chip: str = ""
 
     @property
     def fit(self) -> ProviderFit:
@@ -214,7 +216,7 @@ def _resized(views: Views, sizes: Mapping[str, int], folder: Path) -> Views:
 
 def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:
     return tuple(
-        FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level)
+        FitRow(ep=now.ep, as_is=_of(now), fixed=_of(then) if then else None, level=level, chip=now.chip)
         for now, then in zip(before, fixed or (None,) * len(before), strict=True)
     )
 
@@ -287,9 +289,10 @@ def check_models(
     """The answers for every model under files, folders and archives, each judged in a worker process.
 
     `oldest` are the same providers' settings on the oldest systems that are asked about.
-    ConfigError when a path does not exist or holds no model.
+    ConfigError when a path does not exist or holds no model, MissingError without the compiler of a chip.
     """
     sources = find_models(paths, SUFFIXES)
+    require_compilers(settings)
     tasks = [
         Task(
             label=source.name,
@@ -306,6 +309,6 @@ def check_models(
     return FitDocument(
         ort_release=str(Release(*asked)),
         rules_release=str(rules_of(asked)),
-        levels={row.provider: row.system for row in settings if row.system},
+        levels={row.provider: row.system for row in settings if row.system and not row.chip},
         models=tuple(fits[source] for source in sources),
     )

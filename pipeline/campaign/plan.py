@@ -29,7 +29,7 @@ from device_runner.options import (
     smallest_failing,
 )
 from device_runner.result import Failure, FailureKind, RunResult, utc_now
-from device_runner.spec import OUTPUTS_LIMIT_BYTES, RunOptions, RunSpec, TensorFile
+from device_runner.spec import OUTPUTS_LIMIT_BYTES, Plugin, RunOptions, RunSpec, TensorFile
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
@@ -339,6 +339,12 @@ def spec_id(planned: PlannedRun, number: int) -> str:
     return f"{planned_id(planned)}#{number}"
 
 
+def plugin_of(provider: str, measure: MeasureConfig) -> Plugin | None:
+    """The plugin that is given for a provider."""
+    library, *files = measure.plugins.get(provider, ("",))
+    return Plugin(library=library, files=tuple(files)) if library else None
+
+
 def spec_of(
     planned: PlannedRun, number: int, *, model_file: str, library: str | None, inputs: Inputs, measure: MeasureConfig
 ) -> RunSpec:
@@ -352,6 +358,7 @@ def spec_of(
         model_sha256=planned.sha256,
         library=library,
         options=planned.run_options,
+        plugin=plugin_of(planned.run_options.provider, measure),
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
         dimensions=inputs.dimensions,

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from device_runner.spec import ElementType, TensorFile
 from pipeline.core.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +56,8 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
         return not self.passed and not self.unknown
 
 
-Array = npt.NDArray[np.generic]
-Floats = npt.NDArray[np.float64]
+Array: TypeAlias = "npt.NDArray[np.generic]"
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 
 class OutputPrecision(StrEnum):
@@ -124,6 +127,8 @@ def usual_tolerance(precision: OutputPrecision, max_relative_error: float | None
 
 def read_tensor(tensor: TensorFile) -> Array:
     """A raw tensor file as an array of its shape; ModelError when its size does not fit."""
+    import numpy as np
+
     dtype = np.dtype(NUMPY_TYPES[tensor.dtype]).newbyteorder("<")
     data = Path(tensor.file).read_bytes()
     expected = int(np.prod(tensor.shape, dtype=np.int64)) * dtype.itemsize
@@ -168,6 +173,8 @@ def compare_output(name: str, reference: Array, actual: Array, tolerance: Tolera
 
 
 def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
+    import numpy as np
+
     if reference.shape != actual.shape:
         reason = f"its shape is {list(actual.shape)} instead of {list(reference.shape)}"
         return OutputCheck(output=name, passed=False, reason=reason)
@@ -183,6 +190,8 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
 
 def _compare_numbers(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
     """NaN and infinity must stand where the reference has them; all other numbers must be near."""
+    import numpy as np
+
     wanted, given = reference.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(wanted)
     if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
@@ -200,6 +209,8 @@ def _compare_numbers(name: str, reference: Array, actual: Array, tolerance: Tole
 
 def _judged(name: str, expected: Floats, got: Floats, tolerance: Tolerance, *, whole: bool) -> OutputCheck:
     """Numbers against numbers. `whole`: they are integers, of which equal ones are right however few values occur."""
+    import numpy as np
+
     largest = float(np.abs(expected).max())
     error = float(np.abs(expected - got).max())
     relative = error / largest if largest else error
@@ -238,6 +249,8 @@ def _emptiness(expected: Floats) -> str:
 
 def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
     """Signal to noise in dB where the original is finite; None for equal numbers, unset where it cannot be computed."""
+    import numpy as np
+
     if original.shape != actual.shape or original.dtype.kind not in "fiub" or not original.size:
         return msgspec.UNSET
     finite = np.isfinite(original)
@@ -285,6 +298,6 @@ def top1_check(output: str, reference: Array, actual: Array, tolerance: Toleranc
     return OutputCheck(output=output, passed=passed, top1_agreement=share, reason=reason)
 
 
-def _answers(outputs: Array) -> npt.NDArray[np.intp]:
+def _answers(outputs: Array) -> "npt.NDArray[np.intp]":
     answers: npt.NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
     return answers

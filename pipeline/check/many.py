@@ -29,6 +29,9 @@ LEAN = {
 }
 """Weights are used where the file is mapped, not copied; releases before 1.26 read the file instead."""
 
+SMALL_BYTES = 16 << 20
+"""Artifacts that one thread runs: starting more takes longer than they save."""
+
 
 References = Mapping[str, TaskOutcome[ReferenceRequest, Reference]]
 """What computing the reference of each model gave, by the model's name."""
@@ -43,20 +46,14 @@ class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: Tolerance
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A check for each output."""
-
-    checks: tuple[OutputCheck, ...]
-
-
 def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
     """What may differ: as configured, or what the model's precision brings with it; and what the reference is worth."""
     tolerance = reference.tolerance(config.max_relative_error)
     return msgspec.structs.replace(tolerance, min_top1_agreement=config.min_top1_agreement)
 
 
-def check_artifact(request: CheckRequest) -> CheckResult:
-    """Run the artifact once on the reference's inputs; ModelError when it does not load or run.
+def check_artifact(request: CheckRequest) -> tuple[OutputCheck, ...]:
+    """Run the artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
     What this computer's processor computes less exactly than phones is not held against a file.
     """
@@ -65,12 +62,12 @@ def check_artifact(request: CheckRequest) -> CheckResult:
     original = {tensor.name: read_tensor(tensor) for tensor in request.reference.original}
     outputs = run_artifact(request.file, request.artifact.session_options, feeds)
     checks = compare_outputs(expected, outputs, request.tolerance, original)
-    return CheckResult(checks=excused(checks, Path(request.file)))
+    return excused(checks, Path(request.file))
 
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of an ORT format file on the CPU; ModelError when it does not load or run."""
-    session = open_artifact(file, session_options)
+    session = open_artifact(file, session_options, brief=True)
     try:
         values = session.run(None, dict(feeds))
     except Exception as error:
@@ -79,9 +76,10 @@ def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[s
     return dict(zip(names, values, strict=True))
 
 
-def open_artifact(file: str, session_options: Mapping[str, str]) -> Any:
-    """A session of an ORT format file on the CPU; ModelError when it does not load."""
-    settings = HostSession(level=Level.ALL, config={**LEAN, **session_options})
+def open_artifact(file: str, session_options: Mapping[str, str], *, brief: bool = False) -> Any:
+    """A session of an ORT format file on the CPU, `brief` for a few runs; ModelError when it does not load."""
+    small = brief and Path(file).stat().st_size < SMALL_BYTES
+    settings = HostSession(level=Level.ALL, config={**LEAN, **session_options}, brief=brief, small=small)
     try:
         return make_session(Path(file), settings)
     except ort_errors() as error:
@@ -108,23 +106,6 @@ class CheckedModel:
     original: SourceModel | None = None
     data: Dataset = field(default_factory=Dataset)
     labelled: Dataset | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedArtifact:
-    """An artifact with its file, and the reference that it must match."""
-
-    artifact: Artifact
-    file: Path
-    reference: Reference
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks:
-    """Checks by (model, variant name), and the errors of artifacts that could not be run, by the same."""
-
-    by_artifact: dict[tuple[str, str], tuple[OutputCheck, ...]]
-    errors: dict[tuple[str, str], PipelineError]
 
 
 def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
@@ -176,35 +157,31 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
     return outcomes
 
 
-def check_all(exhibits: Sequence[CheckedArtifact], config: CheckConfig, progress: Progress) -> Checks:
-    """Run every artifact on this computer's CPU and compare it with its reference."""
+def check_all(
+    requests: Sequence[CheckRequest], progress: Progress
+) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
+    """Run every artifact on this computer's CPU and compare it with its reference.
+
+    The checks are by model and variant name; an artifact that cannot be run has its error there.
+    """
     tasks = [
         Task(
-            label=f"{exhibit.artifact.model} {exhibit.artifact.variant.name}",
-            request=CheckRequest(
-                artifact=exhibit.artifact,
-                file=str(exhibit.file),
-                reference=exhibit.reference,
-                tolerance=tolerance_for(exhibit.reference, config),
-            ),
-            memory_bytes=needed_bytes(2 * exhibit.artifact.size_bytes),
+            label=f"{request.artifact.model} {request.artifact.variant.name}",
+            request=request,
+            memory_bytes=needed_bytes(2 * request.artifact.size_bytes),
         )
-        for exhibit in exhibits
+        for request in requests
     ]
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...]] = {}
-    errors: dict[tuple[str, str], PipelineError] = {}
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
     with progress.stage("check", len(tasks)) as stage:
-        limit = time_limit(exhibit.artifact.size_bytes for exhibit in exhibits)
+        limit = time_limit(request.artifact.size_bytes for request in requests)
         for outcome in run_tasks(
-            check_artifact, CheckResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
+            check_artifact, tuple[OutputCheck, ...], tasks, memory_bytes=memory_budget(), timeout_seconds=limit
         ):
             artifact = outcome.task.request.artifact
-            if outcome.value:
-                checks[artifact.model, artifact.variant.name] = outcome.value.checks
-            if outcome.error:
-                errors[artifact.model, artifact.variant.name] = outcome.error
+            checks[artifact.model, artifact.variant.name] = outcome.error or outcome.value or ()
             stage.done()
-    return Checks(by_artifact=checks, errors=errors)
+    return checks
 
 
 def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: Dataset, output: Path) -> None:

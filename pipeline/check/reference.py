@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from device_runner.spec import ElementType, TensorFile
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
@@ -52,12 +51,12 @@ MOST_HOPS = 1000
 
 def output_spans(graph: "GraphProto") -> dict[str, float]:
     """Upper minus lower bound by output name, for the outputs of a graph that its operators bound."""
-    known = _Known(graph)
+    known = _Bounds(graph)
     spans = {value.name: known.span(value.name) for value in graph.output}
     return {name: span for name, span in spans.items() if span}
 
 
-class _Known:
+class _Bounds:
     """Who makes each value of a graph, and its small constants."""
 
     def __init__(self, graph: "GraphProto") -> None:
@@ -93,20 +92,20 @@ class _Known:
         return value if math.isfinite(value) else None
 
 
-def _clip(node: "NodeProto", known: _Known) -> float | None:
+def _clip(node: "NodeProto", known: _Bounds) -> float | None:
     """Between its bounds: attributes before opset 11, inputs from then on."""
     given = {a.name: a.f for a in node.attribute}
     low, high = given.get("min", known.number(node, 1)), given.get("max", known.number(node, 2))
     return high - low if low is not None and high is not None and high > low else None
 
 
-def _dequantize(node: "NodeProto", known: _Known) -> float | None:
+def _dequantize(node: "NodeProto", known: _Bounds) -> float | None:
     """So many steps of one scale; what is per channel, or of more than 8 bits, counts as if it were not bounded."""
     scale = known.number(node, 1)
     return abs(scale) * QUANTIZED_STEPS if scale else None
 
 
-RULES: dict[str, Callable[["NodeProto", _Known], float | None]] = {"Clip": _clip, "DequantizeLinear": _dequantize}
+RULES: dict[str, Callable[["NodeProto", _Bounds], float | None]] = {"Clip": _clip, "DequantizeLinear": _dequantize}
 
 
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
@@ -129,6 +128,8 @@ def labelled_set(
     The model's first output gives the answers. ConfigError for the first wrong sample, ModelError where the model
     fails.
     """
+    import numpy as np
+
     if len(takes) != 1:
         return None, ("labelled samples are not run on devices: that needs a model of one input",)
     (info,) = takes
@@ -174,6 +175,8 @@ def labelled_set(
 
 def _plain_label(label: Any) -> int | str | None:
     """A label as JSON has it: a number or text; None for none and for arrays."""
+    import numpy as np
+
     array = np.asarray(label)
     if label is None or array.size != 1 or array.dtype.kind not in "iuU":
         return None
@@ -213,7 +216,7 @@ def make_reference(request: ReferenceRequest) -> Reference:
 
 
 def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) -> Reference:
-    session = open_session(model)
+    session = open_session(model, brief=request.labelled is None)
     takes = own_inputs(model.proto)
     sample = first_sample(data, takes)
     start = time.perf_counter()
@@ -271,7 +274,7 @@ def _beside_original(
     try:
         loaded = load_model(request.original, Path(request.work_folder))
         original = prepare_model(loaded, request.fixed_dimensions)
-        expected = run_session(open_session(original), sample.inputs, request.original.name)
+        expected = run_session(open_session(original, brief=True), sample.inputs, request.original.name)
         both = (outputs, expected)
         return expected, list(refuted_outputs(model, original, sample.inputs, both, precision)), ()
     except PipelineError as error:
@@ -285,6 +288,8 @@ def _unsteady(
 
     Random inputs may lie where a model rounds, sorts or divides by nothing: no optimized file could repeat it there.
     """
+    import numpy as np
+
     nudged = {}
     for name, array in feeds.items():
         if array.dtype.kind == "f":
@@ -302,6 +307,8 @@ def _unsteady(
 
 def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
     """Where the test data's own outputs are not what this computer computes."""
+    import numpy as np
+
     for (_, expected), (name, array) in zip(sample.expected, outputs.items(), strict=False):
         near = expected.shape == array.shape and np.allclose(
             expected.astype(np.float64), array.astype(np.float64), rtol=1e-3, atol=1e-3
@@ -327,7 +334,7 @@ VALUES_AT_ONCE = 64
 """So many inner values are in memory at a time, each from both models."""
 ROOM = 2.0
 """Nodes whose values come so near to the largest half-precision number stay float, too: other samples have others."""
-LARGEST_HALF = float(np.finfo(np.float16).max)
+LARGEST_HALF = 65504.0
 MOST_NAMED = 40
 """Nodes that a remedy names: of more, the precision suits the model as a whole too little."""
 
@@ -368,12 +375,16 @@ def refuted_outputs(
 
 def _lost(original: Array, actual: Array) -> float:
     """Per cent of the elements that are finite in the original alone; 0 for outputs that cannot be compared."""
+    import numpy as np
+
     if original.shape != actual.shape or original.dtype.kind != "f" or actual.dtype.kind != "f" or not original.size:
         return 0.0
     return float((np.isfinite(original) & ~np.isfinite(actual)).mean() * 100)
 
 
 def _largest(array: Array) -> float:
+    import numpy as np
+
     finite = np.abs(array[np.isfinite(array)].astype(np.float64))
     return float(finite.max()) if finite.size else 0.0
 
@@ -385,6 +396,8 @@ def _explained(
 
     Both models run once for every VALUES_AT_ONCE values that they share by name, in the form's order.
     """
+    import numpy as np
+
     known = {name for node in original.proto.graph.node for name in node.output}
     makers = {name: node for node in form.proto.graph.node for name in node.output if name in known}
     names = list(makers)
@@ -424,7 +437,7 @@ def _values(model: PreparedModel, names: Sequence[str], feeds: Mapping[str, Arra
     proto = copied(model.proto)
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return run_session(open_session(replace(model, proto=proto)), feeds, model.source.name)
+    return run_session(open_session(replace(model, proto=proto), brief=True), feeds, model.source.name)
 
 
 def _to_keep_float(original: "ModelProto", first: "NodeProto", largest: Mapping[str, float]) -> list[str]:

@@ -48,7 +48,7 @@ def accuracy(
     """
     from pipeline.accuracy.evaluate import measure_accuracy
     from pipeline.core.errors import ConfigError
-    from pipeline.report.accuracy import accuracy_parts, refusal_text
+    from pipeline.report.layout import accuracy_parts, refusal_text
 
     if not test_data:
         raise ConfigError(

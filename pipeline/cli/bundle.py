@@ -14,8 +14,8 @@ from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
-    from pipeline.release.attestation import Signed
     from pipeline.release.manifest import Content
+    from pipeline.release.signature import Signed
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""
@@ -150,18 +150,18 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
     ORT_MOBILE_PASSPHRASE. `ort-mobile bundle verify BUNDLE --key PUBLIC` checks both; the program model_signing checks
     the signature. Needs the extra `sign`.
     """
-    from pipeline.release import attestation
+    from pipeline.release import signature
     from pipeline.release.manifest import SIGNATURE_FILE, refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
-    signed = attestation.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
+    signed = signature.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
     if outputs.json_to:
         document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": signed.fingerprint}
         outputs.write_json({**document, "tests": signed.tests})
     if outputs.text:
         click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"tests   {attestation.results_text(signed.tests) if signed.tests else 'none known, none attested'}")
+        click.echo(f"tests   {signature.results_text(signed.tests) if signed.tests else 'none known, none attested'}")
         click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")
 
 
@@ -199,7 +199,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     refuse_unproven(bundle, manifest)
     signed = None
     if key:
-        from pipeline.release.attestation import verify_signed
+        from pipeline.release.signature import verify_signed
 
         signed = verify_signed(bundle, manifest, key)
     whole = manifest_digest(bundle)
@@ -241,7 +241,7 @@ def _named(paths: list[str]) -> str:
 def _show_signed(signed: "Signed") -> None:
     """Who signed, and what they say of tests, in words that claim no more than was checked here."""
     from device_runner.reading import visible
-    from pipeline.release.attestation import results_text
+    from pipeline.release.signature import results_text
 
     click.echo(f"signed by the owner of the key with sha256 {signed.fingerprint}")
     if signed.tests is None:

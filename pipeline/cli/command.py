@@ -12,7 +12,7 @@ from pipeline.core.features import Place
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
-        "--coreml-options", "--stop-ops", "--safe",
+        "--coreml-options", "--stop-ops", "--safe", "--plugin",
     }),
     "Measurement": frozenset({
         "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",

@@ -114,6 +114,9 @@ def convert(
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
     """
+    from pipeline.core.workers import shared_children
+
+    ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
     from pipeline.core.abis import ARM64, read_abi

@@ -48,7 +48,7 @@ def accept_any_text() -> None:
 
 FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
-        "check": ("cli.check:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
+        "check": ("cli.partition:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
         "init": ("cli.run:init", "Write a commented config for a model."),
         "run": ("cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
         "report": ("cli.bundle:report", "Write the report of stored results again."),

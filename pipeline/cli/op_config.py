@@ -16,8 +16,7 @@ from pipeline.core.groups import counted
 
 if TYPE_CHECKING:
     from pipeline.required_ops.proof import LogFinding, Missing, OperatorUse
-    from pipeline.required_ops.text import ArtifactNeeds
-    from pipeline.required_ops.value import RequiredOps
+    from pipeline.required_ops.value import Needs, RequiredOps
 
 MOST_ARTIFACTS = 3
 """So many artifacts are listed with each operator that is missing."""
@@ -67,11 +66,11 @@ def create(
     from pipeline.required_ops import covers, from_needs, parse, union_of
 
     needs = _needs(artifacts, providers, extended=extended)
-    required = union_of(from_needs(artifact.needs, types=types) for artifact in needs)
+    required = union_of(from_needs(wanted, types=types) for wanted in needs.values())
     if globally_allowed_types is not None:
         allowed = parse(f"!globally_allowed_types;{globally_allowed_types}", "--globally-allowed-types")
         required = required.with_global_types(allowed.global_types or ())
-    missing = {artifact.name: covers(required, artifact.needs) for artifact in needs}
+    missing = {name: covers(required, wanted) for name, wanted in needs.items()}
     if any(missing.values()):
         _print_missing(missing, err=not outputs.text)
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
@@ -120,8 +119,8 @@ def check(
     if not artifacts and log is None:
         raise ConfigError("nothing to check", remedy="name artifacts, or a log with --from-log")
     required = read_config(config)
-    needs = _needs(artifacts, providers, extended=extended) if artifacts else []
-    missing = {artifact.name: covers(required, artifact.needs) for artifact in needs}
+    needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
+    missing = {name: covers(required, wanted) for name, wanted in needs.items()}
     findings = _findings(log, required, needs) if log else ()
     outputs.write_json({"config": str(config), "missing": missing, "log": findings})
     err = not outputs.text
@@ -202,7 +201,7 @@ def diff(
     from pipeline.required_ops import read_config
     from pipeline.required_ops.proof import changes, counted, sentence
 
-    needs = _needs(artifacts, providers, extended=extended) if artifacts else []
+    needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
     differences = changes(read_config(old), read_config(new), needs)
     outputs.write_json({"old": str(old), "new": str(new), "changes": differences})
     if not outputs.text:
@@ -215,7 +214,7 @@ def diff(
         click.echo("the same operators, opsets and types")
 
 
-def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "list[ArtifactNeeds]":
+def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "dict[str, Needs]":
     """The needs of all artifacts. A config from some of them would fail the others, so one bad file fails all."""
     from pipeline.cli.main import show_error
     from pipeline.required_ops.text import needs_of_artifacts
@@ -255,7 +254,7 @@ def _warn_of_foreign_domains(required: "RequiredOps") -> None:
                    err=True)  # fmt: skip
 
 
-def _findings(log: Path, required: "RequiredOps", needs: "list[ArtifactNeeds]") -> "tuple[LogFinding, ...]":
+def _findings(log: Path, required: "RequiredOps", needs: "dict[str, Needs]") -> "tuple[LogFinding, ...]":
     from device_runner.reading import read_regular
     from pipeline.required_ops.proof import LOG_BYTES, read_log
 
@@ -264,7 +263,7 @@ def _findings(log: Path, required: "RequiredOps", needs: "list[ArtifactNeeds]") 
     except OSError as error:
         raise ConfigError("cannot read the log", where=str(log), why=error.strerror or str(error),
                           remedy="check the path") from error  # fmt: skip
-    return read_log(text, required, [artifact.needs for artifact in needs])
+    return read_log(text, required, list(needs.values()))
 
 
 def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> None:
@@ -309,8 +308,8 @@ def _nodes(first: str, count: int) -> str:
     return f"node {first}" + (f" and {count - 1} more" if count > 1 else "")
 
 
-def _all_covered(config: Path, needs: "list[ArtifactNeeds]", log: Path | None) -> str:
-    operators = {(need.domain, need.op) for artifact in needs for need in artifact.needs}
+def _all_covered(config: Path, needs: "dict[str, Needs]", log: Path | None) -> str:
+    operators = {(need.domain, need.op) for wanted in needs.values() for need in wanted}
     sizes = f"{counted(len(operators), 'operator')} of {counted(len(needs), 'artifact')}"
     proven = f"{config}: covers all {sizes}" if needs else ""
     silent = f"{log}: nothing about operators" if log else ""

@@ -344,6 +344,18 @@ perf_test_option = click.option(
     help="Measure with this onnxruntime_perf_test instead of the probe.",
 )
 
+
+def files_by_name(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """A callback for NAME=FILE,FILE given any number of times."""
+    return {name: tuple(files.split(",")) for name, files in pairs(ctx, param, values).items()}
+
+
+plugin_option = click.option(
+    "--plugin", "plugins", callback=files_by_name, metavar="NAME=FILE,…", multiple=True,
+    help="Library of a plugin execution provider, and further files that it loads; repeatable. `qnn` on Linux x86-64 "
+    "needs none: the extra `qnn` installs it.",
+)  # fmt: skip
+
 precision_option = click.option(
     "--precision", "precisions", callback=words(), metavar="NAME,…",
     help="Precisions: float (the model as it is), fp16, int8, int8-nnapi, or auto for what suits the providers. Those "
@@ -388,6 +400,13 @@ def provider_options(command: AnyCommand) -> AnyCommand:
     return command
 
 
+chip_option = click.option(
+    "--chip", "chips", callback=words(), metavar="CHIP,…",
+    help="Snapdragons whose NPU is asked about, by Android's Build.SOC_MODEL, such as SM8650; "
+    "docs/npu.md lists them.",
+)  # fmt: skip
+
+
 def provider_names(choices: Iterable[str]) -> Callback:
     """A callback for providers with rules, given as `a,b`, repeatedly, or in capitals.
 
@@ -424,12 +443,33 @@ def either(names: Sequence[str], last: str = " or ") -> str:
 
 
 def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any]) -> tuple["Settings", ...]:
-    """The settings of each provider in an app's library; ConfigError for values that it would refuse itself."""
+    """The settings of each provider in an app's library, of one by chip for each of the chips.
+
+    ConfigError for values that it would refuse itself.
+    """
     from pipeline.core.abis import ARM64
     from pipeline.partition.answer import make_settings
 
-    answers = {**answers, "abi": answers["abi"] or ARM64, "android": True}
-    return tuple(make_settings(provider, release=release, **answers) for provider in providers)
+    chips = tuple(dict.fromkeys(_chip(text) for text in answers.get("chips", ())))
+    answers = {key: value for key, value in answers.items() if key != "chips"}
+    answers |= {"abi": answers["abi"] or ARM64, "android": True}
+    return tuple(
+        make_settings(provider, release=release, chip=chip, **answers)
+        for provider in providers
+        for chip in ((chips or ("",)) if PROVIDER_RULES[provider].by_chip else ("",))
+    )
+
+
+def _chip(text: str) -> str:
+    """The name of a chip; ConfigError for none that is known."""
+    from device_runner.chips import chip_named
+    from device_runner.errors import SpecError
+    from pipeline.core.errors import ConfigError
+
+    try:
+        return chip_named(text).name
+    except SpecError as error:
+        raise ConfigError(error.what, where="--chip", why=error.why, remedy=error.remedy) from error
 
 
 def same_command() -> str:

@@ -12,7 +12,7 @@ from pipeline.cli.command import QUIET
 
 if TYPE_CHECKING:
     from pipeline.report.ci import CiDocument
-    from pipeline.report.parts import Part
+    from pipeline.report.wording import Part
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 DOCUMENT_VERSION = 1

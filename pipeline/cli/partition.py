@@ -1,4 +1,4 @@
-"""`ort-mobile partition`: which nodes an execution provider will take, and why not the others."""
+"""`ort-mobile partition` and `check`: which nodes an execution provider will take, and why not the others."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    chip_option,
     data_options,
     dataset_from,
     either,
@@ -19,7 +20,7 @@ from pipeline.cli.options import (
     sizes,
 )
 from pipeline.cli.outputs import Outputs, json_option, sarif_option
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import PROVIDER_RULES, on_any_chip
 
 if TYPE_CHECKING:
     from device_runner.library import LibraryFacts
@@ -62,13 +63,18 @@ def _answers(
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
         _check_fix(paths, fix)
-    flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs))
+    data = dataset_from(advice["test_data"], advice["input_values"])
+    simulate = data if advice["simulate"] else None
+    if simulate and not all(settings.chip for settings in asked):
+        raise click.UsageError("--simulate is for qnn: only its compiler has a simulator; add --ep qnn")
+    flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
     models = len(flat) // len(asked)
     by_provider = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
-    data = dataset_from(advice["test_data"], advice["input_values"])
     if not (advice["advise"] or fix):
-        if data.given:
-            raise click.UsageError("--test-data and --input are what --advise and --fix compare outputs on; add one")
+        if data.given and not simulate:
+            raise click.UsageError(
+                "--test-data and --input are what --advise, --fix and --simulate compare outputs on; add one"
+            )
         return by_provider
     from pipeline.advice.advise import advise_answers
 
@@ -104,13 +110,14 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
 
 def _show(documents: "Sequence[PartitionDocument]") -> None:
     from pipeline.partition.reference import ReferencedDocument
-    from pipeline.report.partition import answer_parts, show_reference
+    from pipeline.report.partition import answer_parts, chip_parts, show_reference
     from pipeline.report.show import show
 
     for document in documents:
         show(answer_parts(document.complete if isinstance(document, ReferencedDocument) else document.models))
         if isinstance(document, ReferencedDocument):
             show_reference(document.reference)
+    show(chip_parts([answer for document in documents for answer in document.models]))
 
 
 def _write_claims(
@@ -167,6 +174,7 @@ ADVICE_OPTIONS = (
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
     click.option("--fix", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
                  help="Write the model with the best combination of fixes; implies --advise."),
+    click.option("--simulate", is_flag=True, help="Run the model in the chip's simulator and compare its outputs."),
     click.option("--dimension", multiple=True, callback=sizes, metavar="NAME=N",
                  help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; default: 1."),
 )  # fmt: skip
@@ -182,8 +190,9 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--ep", "providers", callback=provider_names(PROVIDER_RULES), multiple=True, metavar="EP,…",
-    help=f"{either(provider_words(), ', or ')}; may be repeated.  [default: all]",
+    help=f"{either(provider_words(), ', or ')}; may be repeated.  [default: all, qnn with --chip]",
 )  # fmt: skip
+@chip_option
 @click.option(
     "--optimize", type=click.Choice(["none", "basic"]), default="none", show_default=True,
     help="Analyse the file as it is, or after optimization level basic.",
@@ -237,15 +246,22 @@ def partition(
     from pipeline.report.partition import failed_models
     from pipeline.report.show import show
 
-    advice = {name: answers.pop(name) for name in ("advise", "fix", "dimension", "test_data", "input_values")}
-    providers = providers or tuple(PROVIDER_RULES)
-    _check_single(providers, {"reference": reference, "svg": svg, "fix": advice["fix"]})
+    advice = {
+        name: answers.pop(name) for name in ("advise", "fix", "simulate", "dimension", "test_data", "input_values")
+    }
+    by_chip = tuple(name for name, row in PROVIDER_RULES.items() if row.by_chip)
+    if answers["chips"] and providers and not set(by_chip) & set(providers):
+        raise click.UsageError(f"--chip is for {either(by_chip)}: add it to --ep")
+    providers = providers or (*on_any_chip(), *(by_chip if answers["chips"] else ()))
+    _check_single(providers, {"reference": reference})
     facts, release = None, ort_release
     if reference:
         abi = settings_of(providers, "", answers)[0].abi if answers["abi"] else ""
         facts, release = _open(reference, providers[0], ort_release, abi, advice)
         answers["abi"] = facts.abi
     asked = settings_of(providers, release, answers)
+    names = tuple(f"{row.provider} --chip {row.chip}" if row.chip else row.provider for row in asked)
+    _check_single(names, {"svg": svg, "fix": advice["fix"]})
     by_provider = _answers(paths, asked, Optimize(optimize), jobs, advice)
     documents = [PartitionDocument(models=models) for models in by_provider]
     if facts:
@@ -253,10 +269,63 @@ def partition(
             paths, by_provider[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
         )
         documents = [compared]
-    outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(providers, by_provider))
+    outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(asked, by_provider))
     show(failed_models(answer for document in documents for answer in document.models), err=True)
     if outputs.text:
         _show(documents)
     outputs.show_errors(_problems(documents, advice["fix"]))
     _write_claims(documents, outputs, svg=svg, page=page)
     ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))
+
+
+@click.command(cls=Command)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--dimension", "dimensions", multiple=True, callback=sizes, metavar="NAME=N",
+    help="Size of a dynamic dimension, by its name or as INPUT[AXIS]; a likely one when left out.",
+)  # fmt: skip
+@click.option(
+    "--ort-release", callback=release, metavar="X.Y",
+    help="ONNX Runtime in the app.  [default: the installed one]",
+)  # fmt: skip
+@provider_options
+@chip_option
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context,
+    /,
+    paths: tuple[str, ...],
+    dimensions: dict[str, int],
+    ort_release: str,
+    jobs: int,
+    outputs: Outputs,
+    **answers: Any,
+) -> None:
+    """Show how much of a model NNAPI, CoreML, XNNPACK, a chip's NPU and the CPU support, and what would help most.
+
+    This is `ort-mobile partition` in short, which shows each node, and makes fixes.
+
+    PATHs are .onnx and .ort files, folders or zip archives. Each model is judged as it is and, where dimensions are
+    dynamic, with sizes for them; for the API level and the Core ML version that the heading names and, where these are
+    not given and the verdict is another one, for the oldest (27 and 5). A model that cannot be judged is reported and
+    does not cost the others; the exit code is then 1. Verdicts never change the exit code.
+    """
+    from pipeline.advice.fitness import check_models
+    from pipeline.core.errors import ExitCode
+    from pipeline.partition.answer import OLDEST
+    from pipeline.report.partition import failed_models, show_fits
+    from pipeline.report.show import show
+
+    providers = tuple(PROVIDER_RULES) if answers["chips"] else on_any_chip()
+    settings, oldest = (
+        settings_of(providers, ort_release, {**answers, **levels})
+        for levels in ({}, {name: level for name, level in OLDEST.items() if answers[name] is None})
+    )
+    document = check_models(paths, settings, dimensions, oldest=oldest, processes=jobs)
+    outputs.write_json(document)
+    show(failed_models(document.models), err=True)
+    if outputs.text:
+        show_fits(document)
+    ctx.exit(ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE)

@@ -23,6 +23,7 @@ from pipeline.cli.options import (
     output_option,
     pairs,
     perf_test_option,
+    plugin_option,
     precision_option,
     preprocess_option,
     progress,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from device_runner.spec import RunOptions
     from pipeline.config import ConditionsConfig, Config
     from pipeline.dataset import Dataset
-    from pipeline.job import campaign, ship
     from pipeline.job import run as job
+    from pipeline.job import ship
 
 
 @click.command(cls=Command)
@@ -204,7 +205,7 @@ def conditions_of(answers: Mapping[str, Any]) -> "ConditionsConfig | None":
 
 PLAN_OPTIONS = Place[Callable[[], list[click.Parameter]]]("run.plan_options")
 """The options `plan`, and `percents` of it."""
-PLANS = Place[Callable[["Config", "campaign.JobOptions", tuple[float, ...], Outputs], NoReturn]]("run.plan")
+PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs], NoReturn]]("run.plan")
 """Says what the campaign of a config will be able to find, in place of the job, and ends the command."""
 
 
@@ -242,6 +243,7 @@ PLANS = Place[Callable[["Config", "campaign.JobOptions", tuple[float, ...], Outp
 )  # fmt: skip
 @measure_options
 @perf_test_option
+@plugin_option
 @ci_options
 @click.option(
     "--database", metavar="URL",
@@ -281,7 +283,7 @@ def run(
     import msgspec
 
     from pipeline.config import read_config
-    from pipeline.job import campaign
+    from pipeline.job import run as job
 
     data = dataset_from(test_data, input_values, preprocess=overrides.pop("preprocess"), labels=labels)
     if (data.given or data.preprocess or labels or dimensions or keep_float) and not model:
@@ -293,7 +295,7 @@ def run(
     tables = (msgspec.structs.replace(table, keep_float=keep_float or table.keep_float) for table in settings.models)
     settings = msgspec.structs.replace(settings, models=tuple(tables))
     settings = with_overrides(settings, **overrides)
-    options = campaign.JobOptions(
+    options = job.JobOptions(
         output=output, devices=devices, library=library, convert_only=convert_only, resume=resume, blame=blame,
         quick=quick, wait_seconds=lease_seconds,
     )  # fmt: skip
@@ -312,7 +314,8 @@ def run(
 run.params += [option for options in PLAN_OPTIONS for option in options()]
 
 OVERRIDES = (
-    ("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure"), ("database", "output"),
+    ("precisions", "variants"), ("max_drop", "accuracy"), ("perf_test", "measure"), ("plugins", "measure"),
+    ("database", "output"),
 )  # fmt: skip
 """Options that are keys of a config by the same name, with their tables."""
 
@@ -323,6 +326,7 @@ def with_overrides(
     precisions: tuple[str, ...],
     max_drop: float | None,
     perf_test: str | None,
+    plugins: Mapping[str, tuple[str, ...]] | None = None,
     database: str | None = None,
     **measuring: Any,
 ) -> "Config":
@@ -332,11 +336,14 @@ def with_overrides(
     from pipeline.passes.precisions import resolve_precisions
 
     resolve_precisions(precisions, where="--precision")
-    given = {"precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test, "database": database}
+    given = {
+        "precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test, "plugins": plugins or None,
+        "database": database,
+    }  # fmt: skip
     tables: dict[str, Any] = {}
     for key, table in OVERRIDES:
         if given[key] is not None:
-            tables[table] = msgspec.structs.replace(getattr(settings, table), **{key: given[key]})
+            tables[table] = msgspec.structs.replace(tables.get(table, getattr(settings, table)), **{key: given[key]})
     settings = msgspec.structs.replace(settings, **tables)
     return msgspec.structs.replace(settings, measure=with_given(settings.measure, measuring))
 
@@ -361,7 +368,7 @@ NOTHING_MEASURED = "no report and no bundle were written; what was converted is 
 def completed_job(
     ctx: click.Context,
     settings: "Config",
-    options: "campaign.JobOptions",
+    options: "job.JobOptions",
     measure: "job.Measure | None" = None,
     nothing: str = NOTHING_MEASURED,
 ) -> "ship.JobResult":
@@ -370,8 +377,7 @@ def completed_job(
     `measure` is how its campaign is measured: by default in rounds.
     """
     from pipeline.core.errors import ExitCode
-    from pipeline.job.campaign import CampaignJob
-    from pipeline.job.run import run_job
+    from pipeline.job.run import CampaignJob, run_job
 
     try:
         return run_job(settings, options, progress(), measure or CampaignJob.measure)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipeline.model.sources import SourceModel
     from pipeline.passes.base import Pass
     from pipeline.passes.run import TransformReport, Verification
-    from pipeline.report.parts import Part
+    from pipeline.report.wording import Part
 
 
 def show_passes(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -158,8 +158,7 @@ def _document(report: "TransformReport") -> dict[str, Any]:
 
 def _parts(report: "TransformReport", output: Path) -> "Iterator[Part]":
     """What each step changed, what was written and how its outputs compare."""
-    from pipeline.report.parts import Line, Listing
-    from pipeline.report.wording import size
+    from pipeline.report.wording import Line, Listing, size
 
     rows = (
         (

@@ -6,7 +6,7 @@ releases; what a full build says to newer opsets measured with 1.21.0, 1.23.2 an
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -152,7 +152,7 @@ ONNX Runtime takes unknown keys and most wrong values without a word.
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app loads an artifact with. `providers` are the library's, None when they are not known.
+    """What an app loads an artifact with. `providers` are the library's, None when unknown; `plugins` come beside.
 
     `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
     that the app ships, by Android's names.
@@ -161,6 +161,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     release: Release
     kind: BuildKind = BuildKind.FULL
     providers: frozenset[str] | None = None
+    plugins: frozenset[str] = frozenset()
     system: str = ""
     abis: tuple[str, ...] = ()
 
@@ -217,13 +218,15 @@ def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
     )
 
 
-def runtime_on(device: Device, library: str | None) -> Runtime | None:
+def runtime_on(device: Device, library: str | None, plugins: Collection[str] = ()) -> Runtime | None:
     """What a device will load files with, as far as it is known before anything runs; None where it is not.
 
-    A library that cannot be read is left to the device, which says what is wrong with it.
+    `plugins` are providers that it is given beside those of its library. A library that cannot be read is left to the
+    device, which says what is wrong with it.
     """
     try:
-        return runtime_of(device.library_for(library).facts)
+        runtime = runtime_of(device.library_for(library).facts)
+        return runtime and msgspec.structs.replace(runtime, plugins=device.plugins | set(plugins))
     except (RunnerError, OSError) as error:
         log.info("%s: its library is not known before it runs: %s", device.name, error)
         return None
@@ -396,7 +399,7 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fi
 
 
 def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
-    if runtime.providers is not None and use.provider not in runtime.providers | {CPU}:
+    if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {CPU}:
         row = BUILD_PROVIDERS.get(use.provider)
         yield _error(
             f"this library has no {use.provider}", where,

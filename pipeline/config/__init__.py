@@ -1,17 +1,18 @@
 """Configs: the TOML that a user writes, read strictly, completed, and described for editors."""
 
-from pipeline.config.defaults import (
+from pipeline.config.read import (
     ADVISED_RUNS,
     APPLE,
     DEFAULT_TARGET,
+    FILL_IN,
     REPLAY_KEY,
     comparing_runs,
+    read_config,
     resolved,
     takes_package,
     wanted_variants,
     with_defaults,
 )
-from pipeline.config.read import FILL_IN, read_config
 from pipeline.config.tables import (
     ALL_FLAGS,
     AccuracyConfig,

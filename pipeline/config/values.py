@@ -34,7 +34,7 @@ from pipeline.config.tables import (
     TuneConfig,
 )
 from pipeline.core.documents import SCHEMA, null_last
-from pipeline.core.providers import PROVIDER_RULES, aware_names
+from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.variant import OWN_PRECISION, Level, Style
 
 
@@ -51,8 +51,8 @@ class Accelerator(StrEnum):
     """Execution providers for `compare`."""
 
     _ignore_ = "row"
-    for row in PROVIDER_RULES.values():
-        vars()[row.name.replace("-", "_").upper()] = row.name
+    for row in on_any_chip():
+        vars()[row.replace("-", "_").upper()] = row
 
 
 class AwareReference(StrEnum):
@@ -192,6 +192,8 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """Profile every variant once more after the rounds: times by operator, and a trace file."""
     perf_test: str | None = None
     """Path of onnxruntime_perf_test, to measure with it instead of the probe; outputs are not compared then."""
+    plugins: dict[str, tuple[str, ...]] = {}
+    """Plugins by the execution provider that each has: path of its library, and of further files that it loads."""
     baseline: str | None = None
     """The run that the others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; default: the first."""
 

@@ -19,7 +19,6 @@ from pipeline.convert.request import AwareSpec, SessionSettings, has_installed
 from pipeline.convert.steps import (
     PLAIN,
     QUANTIZERS,
-    ConvertContext,
     OrtParts,
     as_onnx,
     optimize,
@@ -39,6 +38,7 @@ from pipeline.partition.graph import Node
 from pipeline.partition.input import name_nodes, remove_model, write_model
 from pipeline.partition.plugin import CLAIMS, claims_device, claims_file, node_key
 from pipeline.partition.reference import asked_of, claims_of_named, differing, plain_name, reference_aware
+from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -113,7 +113,7 @@ def _texts(model: LeanModel) -> list[bytes]:
 
 
 def save_with_claims(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, shop: ConvertContext
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, shop: PassContext
 ) -> tuple[OrtParts, tuple[str, ...]]:
     """The ORT format file of a model at a level with the claims of `whole` kept, and a warning where one could not be.
 
@@ -194,7 +194,7 @@ def _unseen(
 
 
 def installed_parts(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: ConvertContext
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: PassContext
 ) -> OrtParts:
     """The file that the installed onnxruntime saves at the wanted level; notes where its claims are not our rules'.
 
@@ -257,7 +257,7 @@ def installed_parts(
 
 
 def genuine_parts(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: ConvertContext
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, wish: AwareSpec, shop: PassContext
 ) -> OrtParts:
     """The file that an Android library saves at the wanted level.
 
@@ -301,7 +301,7 @@ def genuine_parts(
     return replace(parts, notes=notes)
 
 
-def library_differences(whole: WholeGraph, wish: AwareSpec, shop: ConvertContext) -> Iterator[str]:
+def library_differences(whole: WholeGraph, wish: AwareSpec, shop: PassContext) -> Iterator[str]:
     """What the library claims otherwise than our rules of the whole's graph.
 
     It is asked about that graph as it stands: after its own level basic, nodes would have other names.

@@ -1,6 +1,6 @@
 """Artifacts by content: a semantic digest of graph and weights, and a cache keyed by all that decides the bytes.
 
-`entries/KEY.json` says what the conversion gave and for which key, `objects/SHA256.ort` is the file. An entry is
+`entries/KEY.json` says for which key the conversion was and what it gave, `objects/SHA256.ort` is the file. An entry is
 trusted only under the key that it names, a file only when its size and sha256 are those of the entry: whatever else is
 in the folder costs a conversion, never a wrong artifact.
 """
@@ -23,16 +23,28 @@ from pipeline.model.ort_format import Attribute, AttributeValue, Buffer, OrtGrap
 TensorDigest = Callable[[Tensor], bytes]
 
 
-def semantic_digest(model: OrtModel, data: Buffer, known: Mapping[str, str] | None = None) -> str:
+def semantic_digest(
+    model: OrtModel,
+    data: Buffer,
+    known: Mapping[str, str] | None = None,
+    seen: dict[str, tuple[bytes, bytes]] | None = None,
+) -> str:
     """The digest of a parsed model; `data` is its file, where tensors lie.
 
     `known` gives sha256 of weights of the main graph by name, so that their bytes need not be read (nor be there).
+    `seen` remembers the bytes of constants by name with their digest, for the next file of the same model.
     ModelError for a graph with a cycle.
     """
     weights = {name: bytes.fromhex(digest) for name, digest in (known or {}).items()}
+    seen = {} if seen is None else seen
 
     def bytes_digest(tensor: Tensor) -> bytes:
-        return hashlib.sha256(data[tensor.offset : tensor.offset + tensor.length]).digest()
+        content = bytes(data[tensor.offset : tensor.offset + tensor.length])
+        before, digest = seen.get(tensor.name, (b"", b""))
+        if not digest or content != before:
+            digest = hashlib.sha256(content).digest()
+            seen[tensor.name] = (content, digest)
+        return digest
 
     def weight_digest(tensor: Tensor) -> bytes:
         return weights.get(tensor.name) or bytes_digest(tensor)
@@ -157,13 +169,6 @@ def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in entries/KEY.json."""
-
-    key: str
-    file: ConvertedFile
-
-
 class Cache:
     """A folder of artifacts by content; safe to share between processes, as every file appears whole."""
 
@@ -174,9 +179,9 @@ class Cache:
     def find(self, key: str) -> tuple[ConvertedFile, Path] | None:
         """What was made for a key and its file; None when it was not, or when the file is not what was made."""
         try:
-            entry = decode_json(read_regular(self.entries / f"{key}.json"), _Entry)
-            result, path = entry.file, self._object(entry.file)
-            if entry.key != key or path.stat().st_size != result.size_bytes or sha256(path) != result.sha256:
+            entry_key, result = decode_json(read_regular(self.entries / f"{key}.json"), tuple[str, ConvertedFile])
+            path = self._object(result)
+            if entry_key != key or path.stat().st_size != result.size_bytes or sha256(path) != result.sha256:
                 return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
@@ -190,7 +195,7 @@ class Cache:
         with replacing(self._object(result)) as temporary:
             temporary.unlink()
             share_file(path, temporary)
-        write_bytes(self.entries / f"{key}.json", msgspec.json.encode(_Entry(key=key, file=result)))
+        write_bytes(self.entries / f"{key}.json", msgspec.json.encode((key, result)))
 
     def _object(self, result: ConvertedFile) -> Path:
         return self.objects / f"{result.sha256}.ort"

@@ -30,11 +30,11 @@ from pipeline.convert.request import (
 )
 from pipeline.convert.steps import (
     PLAIN,
-    ConvertContext,
     OrtParts,
     changes_large_weights,
     optimize,
     return_freed_memory,
+    save_ort,
     to_parts,
     to_parts_whole,
 )
@@ -55,6 +55,7 @@ from pipeline.model.onnx_model import (
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
+from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -66,7 +67,7 @@ BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
 class Optimizer:
     """Gives the parts of the ORT format file for each optimization of one model."""
 
-    def __init__(self, model: LeanModel, shop: ConvertContext) -> None:
+    def __init__(self, model: LeanModel, shop: PassContext) -> None:
         self.model = model
         self.shop = shop
         self.claims: dict[AwareSpec, WholeGraph] = {}
@@ -87,7 +88,7 @@ class Optimizer:
         if settings.level is Level.NONE:
             return self._plain
         if not self.model.weights:
-            return to_parts(self.model, settings, self.shop)
+            return OrtParts(skeleton=save_ort(self._message, settings, {}, self.shop))
         if settings.level is Level.BASIC:
             return self._basic_parts
         if settings.save_records:
@@ -116,8 +117,16 @@ class Optimizer:
         return self.digests({weight.name: weight.place for weight in parts.weights})
 
     @cached_property
+    def _message(self) -> bytes:
+        """A model without large weights, serialized once for all of its optimizations."""
+        message: bytes = self.model.proto.SerializeToString()
+        return message
+
+    @cached_property
     def _plain(self) -> OrtParts:
-        return to_parts(self.model, PLAIN, self.shop)
+        if self.model.weights:
+            return to_parts(self.model, PLAIN, self.shop)
+        return OrtParts(skeleton=save_ort(self._message, PLAIN, {}, self.shop))
 
     @cached_property
     def basic(self) -> LeanModel:
@@ -194,7 +203,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
         model = prepare_model(loaded, request.fixed_dimensions)
     if model.weights:
         return_freed_memory()
-    optimizer = Optimizer(model, ConvertContext(folder=work, where=model.source.name))
+    optimizer = Optimizer(model, PassContext(folder=work, where=model.source.name))
     with clock("check"):
         try:
             optimizer.check()
@@ -313,6 +322,8 @@ class _Maker:
         self.placing: list[tuple[Path, Future[Path]]] = []
         self.placed: dict[Path, Path] = {}
         self.needs: dict[str, FileNeeds] = {}
+        self.tensors: dict[str, tuple[bytes, bytes]] = {}
+        """The last bytes of each constant with their digest: most are the same in every file."""
 
     @cached_property
     def content(self) -> str:
@@ -356,13 +367,13 @@ class _Maker:
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
-                digest = write_file(plan, path)
+                digest = write_file(plan, path, "" if plan.blobs else identity)
             with self.clock("digest"):
                 model = parts.read(inner_types=self.request.preflight)
                 file = ConvertedFile(
                     size_bytes=plan.size_bytes,
                     sha256=digest,
-                    semantic_digest=semantic_digest(model, parts.skeleton, known),
+                    semantic_digest=semantic_digest(model, parts.skeleton, known, self.tensors),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
                     unreplayable=unreplayable(
                         (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
@@ -413,7 +424,7 @@ class _Maker:
 
 
 def _identity(plan: FilePlan, known: dict[str, str]) -> str:
-    """Equal for plans that would write the same bytes."""
+    """Equal for plans that would write the same bytes; the sha256 of a file without weights behind its body."""
     digest = hashlib.sha256(plan.head)
     digest.update(plan.body)
     for start, weight in plan.blobs:

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckedArtifact, CheckedModel, check_all, make_references
+from pipeline.check.many import CheckedModel, CheckRequest, check_all, make_references, tolerance_for
 from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
@@ -91,7 +91,7 @@ def config_texts(
         if error.where in ours:
             raise error
         log.warning("%s is not in the operator config: %s: %s", error.where, error.what, error.why)
-    needs = {need for artifact in needs_by_file for need in artifact.needs}
+    needs = {need for needs in needs_by_file.values() for need in needs}
     kinds = {CONFIG_FILE: False, TYPED_CONFIG_FILE: True}
     return {name: render(from_needs(needs, types=types)) for name, types in kinds.items()}
 
@@ -443,17 +443,17 @@ def _checked(
     refused = [outcome.error for outcome in references.values()]
     if refused and all(isinstance(error, ConfigError) for error in refused):
         raise next(error for error in refused if error)
-    exhibits, without = [], {}
+    requests, checks = [], {}
     for key, artifact in artifacts.items():
         outcome = references[origins[key]]
         if outcome.value:
-            file = report.order.output / artifact.file
-            exhibits.append(CheckedArtifact(artifact=artifact, file=file, reference=outcome.value))
+            file, tolerance = str(report.order.output / artifact.file), tolerance_for(outcome.value, CheckConfig())
+            requests.append(CheckRequest(artifact=artifact, file=file, reference=outcome.value, tolerance=tolerance))
         elif outcome.error:
-            without[key] = _not_run(outcome.error)
-    checks = check_all(exhibits, CheckConfig(), progress)
-    failed = {key: _not_run(error) for key, error in checks.errors.items()}
-    return replace(report, checks=without | checks.by_artifact | failed)
+            checks[key] = _not_run(outcome.error)
+    for key, result in check_all(requests, progress).items():
+        checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
+    return replace(report, checks=checks)
 
 
 def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:

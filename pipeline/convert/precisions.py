@@ -111,16 +111,11 @@ def make_precisions(
     Without precisions and transforms nothing is done.
     """
     first = [
-        _Pending(ModelInPrecision(model=order.model, steps=order.transforms), order.transforms, order.data)
-        for order in orders
+        (ModelInPrecision(model=order.model, steps=order.transforms), order.transforms, order.data) for order in orders
     ]
     transformed = _transformed(first, work, cache, progress)
     second = [
-        _Pending(
-            replace(base, precision=name, steps=(*base.steps, *steps)),
-            steps,
-            order.data,
-        )
+        (replace(base, precision=name, steps=(*base.steps, *steps)), steps, order.data)
         for order, base in zip(orders, transformed, strict=True)
         for name in _wanted(order, providers)
         for steps in [steps_at(name, order.api_level, order.keep_float)]
@@ -151,39 +146,30 @@ def _chosen(
     return PrecisionSet(model=order.model, base=base, models=models, verdicts=tuple(verdicts))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A model that is to go through steps, with the data for them."""
-
-    form: ModelInPrecision
-    steps: tuple[Step, ...]
-    data: Dataset
-
-    def request(self, work: Path, cache: Path | None) -> TransformRequest:
-        return TransformRequest(
-            source=self.form.model.source,
-            steps=self.steps,
-            folder=str(work / "passes" / self.form.name),
-            name=MODEL_FILE,
-            data=self.data,
-            check=False,
-            cache=str(cache.resolve()) if cache else "",
-        )
-
-
 def _transformed(
-    pending: Sequence[_Pending], work: Path, cache: Path | None, progress: Progress
+    pending: Sequence[tuple[ModelInPrecision, tuple[Step, ...], Dataset]],
+    work: Path,
+    cache: Path | None,
+    progress: Progress,
 ) -> list[ModelInPrecision]:
-    """The models behind their steps; those without steps, and those that failed before, are as they were."""
-    forms = [each.form for each in pending]
+    """The models behind steps, given the data for these; those without, and those that failed before, as they were."""
+    forms = [form for form, _, _ in pending]
     tasks = [
         Task(
-            label=each.form.name,
-            request=each.request(work, cache),
-            memory_bytes=passes_bytes(each.form.model.size_bytes, each.data),
+            label=form.name,
+            request=TransformRequest(
+                source=form.model.source,
+                steps=steps,
+                folder=str(work / "passes" / form.name),
+                name=MODEL_FILE,
+                data=data,
+                check=False,
+                cache=str(cache.resolve()) if cache else "",
+            ),
+            memory_bytes=passes_bytes(form.model.size_bytes, data),
         )
-        for each in pending
-        if each.steps and not each.form.error
+        for form, steps, data in pending
+        if steps and not form.error
     ]
     if not tasks:
         return forms
@@ -194,7 +180,7 @@ def _transformed(
             TransformReport,
             tasks,
             memory_bytes=memory_budget(),
-            timeout_seconds=time_limit(each.form.model.size_bytes for each in pending),
+            timeout_seconds=time_limit(form.model.size_bytes for form, _, _ in pending),
             heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
             number = places[outcome.task.label]

@@ -7,7 +7,6 @@ Runtime's own nodes, edges, types and kernel type resolver; the writer puts the 
 """
 
 import re
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from pipeline.model.onnx_model import (
 )
 from pipeline.model.ort_format import Buffer, OrtModel, Tensor, parse_ort
 from pipeline.model.ort_writer import Weight
+from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,18 +143,6 @@ QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertContext:
-    """Where a conversion's intermediate files go, and the model's name for error messages."""
-
-    folder: Path
-    where: str
-
-    def new_file(self, suffix: str) -> Path:
-        """A path that no other file has, nor any file that a model names as external data."""
-        return self.folder / f"{secrets.token_hex(8)}{suffix}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OrtParts:
     """A skeleton in ORT format and the weights that belong behind it.
 
@@ -188,7 +176,7 @@ class OrtParts:
         return msgspec.structs.replace(model, graph=graph)
 
 
-def optimize(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> LeanModel:
+def optimize(model: LeanModel, settings: SessionSettings, shop: PassContext) -> LeanModel:
     """Optimize a model and read the result back, weights left where they lie.
 
     Where the optimizer is likely to change large weights (batch normalization folded into convolutions), it writes all
@@ -202,7 +190,7 @@ def optimize(model: LeanModel, settings: SessionSettings, shop: ConvertContext) 
     return _read_optimized(target, model)
 
 
-def as_onnx(parts: OrtParts, before: LeanModel, shop: ConvertContext) -> LeanModel:
+def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
     """The ONNX model of a file that a session saved of `before`, node for node."""
     target = shop.new_file(".onnx")
     save_optimized(bytes(parts.skeleton), PLAIN, target, _own_weights(target), ort_format=False, where=shop.where)
@@ -254,7 +242,7 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     return LeanModel(proto=proto, folder=path.parent if all_own else folder, weights=weights)
 
 
-def to_parts(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> OrtParts:
+def to_parts(model: LeanModel, settings: SessionSettings, shop: PassContext) -> OrtParts:
     """Save a model in ORT format with its large weights left where they are.
 
     With level none this only changes the container. Further levels are right for models without large weights, and
@@ -265,16 +253,17 @@ def to_parts(model: LeanModel, settings: SessionSettings, shop: ConvertContext) 
     for tensor in lean.proto.graph.initializer:
         if tensor.name in lean.weights:
             read_in(tensor, lean.weights[tensor.name])
-    return OrtParts(skeleton=_save_ort(lean.proto.SerializeToString(), settings, {}, shop), weights=weights)
+    return OrtParts(skeleton=save_ort(lean.proto.SerializeToString(), settings, {}, shop), weights=weights)
 
 
-def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: ConvertContext) -> OrtParts:
+def to_parts_whole(model: LeanModel, settings: SessionSettings, shop: PassContext) -> OrtParts:
     """Save a model in ORT format in one session, weights and all: right for every model, but it costs memory."""
     extra = {"session.model_external_initializers_file_folder_path": str(model.folder)}
-    return OrtParts(skeleton=_save_ort(loadable(model).SerializeToString(), settings, extra, shop))
+    return OrtParts(skeleton=save_ort(loadable(model).SerializeToString(), settings, extra, shop))
 
 
-def _save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: ConvertContext) -> bytes:
+def save_ort(model: bytes, settings: SessionSettings, extra: Mapping[str, str], shop: PassContext) -> bytes:
+    """Optimize a serialized model and save it in ORT format."""
     target = shop.new_file(".ort")
     save_optimized(model, settings, target, extra, ort_format=True, where=shop.where)
     saved = target.read_bytes()

@@ -38,7 +38,8 @@ class HostSession:
     """How a session is made. One that saves to `save_to` is not for running.
 
     `weights` is the folder of external weights of a model in memory; `config` are further session config entries, which
-    win over those set here. `device` is that of a provider from a library, which is asked before the CPU.
+    win over those set here. `device` is that of a provider from a library, which is asked before the CPU. `brief`: it
+    runs a few times, so that nothing spins between operators, and on a `small` model one thread does all.
     """
 
     level: Level = Level.NONE
@@ -46,6 +47,8 @@ class HostSession:
     weights: Path | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     device: Any = None
+    brief: bool = False
+    small: bool = False
 
     def options(self) -> Any:
         """As onnxruntime's SessionOptions."""
@@ -56,10 +59,11 @@ class HostSession:
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self.level])
         # Without prepacking, onnxruntime plans initializers as one block, in time that grows with their square.
         options.enable_mem_pattern = False
-        entries = {**NO_PREPACKING, **(NO_SPINNING if self.save_to else {})}
+        entries = {**NO_PREPACKING, **(NO_SPINNING if self.save_to or self.brief else {})}
+        if self.save_to or (self.brief and self.small):
+            options.intra_op_num_threads = 1
         if self.save_to:
             options.optimized_model_filepath = str(self.save_to)
-            options.intra_op_num_threads = 1
             options.enable_cpu_mem_arena = False
         if self.weights:
             entries[WEIGHTS_FOLDER] = str(self.weights)

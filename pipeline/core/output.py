@@ -7,6 +7,8 @@ TRACE = "trace.json.gz"
 TUNING = "tune.json"
 """What a search came to."""
 DATABASE = "results.sqlite"
+REVISION = "v0001"
+"""The newest migration of a database: what this release reads and writes."""
 KEPT = "campaign.json"
 """The ids of the folder's own campaigns, and their database where that is another."""
 

@@ -1,4 +1,4 @@
-"""The registries of what the pipeline knows of execution providers: whose claims it computes, what it can build.
+"""The registries of what the pipeline knows of execution providers: whose claims it knows, what it can build.
 
 Both refer to rows of `device_runner.providers` by name. Command line, config, reports and generated docs list what is
 in here, in this order.
@@ -15,18 +15,20 @@ NNAPI: Final = "nnapi"
 COREML_NN: Final = "coreml-nn"
 COREML_MLPROGRAM: Final = "coreml-mlprogram"
 XNNPACK: Final = "xnnpack"
+QNN: Final = "qnn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
-    """An execution provider, in one model format, whose claims are computed by rules.
+    """An execution provider, in one model format, whose claims are known: by rules, or from its own compiler.
 
     `provider` and `options` are how a run asks for it. `rules` is the dotted name of the module that exports
     `claim(graph, settings, only)` and `TABLE`, `load` of the one with `forecast(rounds, settings)` and
     `build_refusal(graph, groups, settings)`, which may be the same. Both are imported when they are needed.
     `qdq_units`: it takes quantized operators with their DequantizeLinear and QuantizeLinear nodes as one.
     `on_cpu`: its kernels compute on the CPU, so that borders cost nothing and partitions are not counted.
-    `aware`: variants can be aware of it.
+    `aware`: variants can be aware of it. `by_chip`: its claims depend on the chip, and the compiler of the chips gives
+    them: `rules` is the module that asks it, with `of_chip`.
     """
 
     name: str
@@ -38,6 +40,7 @@ class ProviderRules:
     qdq_units: bool = False
     on_cpu: bool = False
     aware: bool = True
+    by_chip: bool = False
 
     @property
     def run(self) -> ExecutionProvider:
@@ -62,25 +65,34 @@ _RULES = (
         name=XNNPACK, provider="xnnpack", title="XNNPACK", on_cpu=True, aware=False,
         rules="pipeline.partition.xnnpack", load="pipeline.partition.xnnpack",
     ),
+    ProviderRules(
+        name=QNN, provider="qnn", title="QNN", qdq_units=True, aware=False, by_chip=True,
+        rules="pipeline.partition.qnn.claims", load="pipeline.partition.qnn.claims",
+    ),
 )  # fmt: skip
 
 PROVIDER_RULES: dict[str, ProviderRules] = {row.name: row for row in _RULES}
-"""Execution providers whose claims are computed, by their names on the command line and in configs.
+"""Execution providers whose claims are known, by their names on the command line and in configs.
 
 Of two formats of one provider, the first is the one that a run has without options.
 """
 
 
+def on_any_chip() -> tuple[str, ...]:
+    """Those that can be asked about without naming a chip, as commands do where no provider is named."""
+    return tuple(row.name for row in PROVIDER_RULES.values() if not row.by_chip)
+
+
 def rules_of_run(provider: str, options: Mapping[str, str]) -> ProviderRules | None:
     """Whose claims a run with a provider and its options has; None where no rules are known."""
-    rows = [row for row in PROVIDER_RULES.values() if row.provider == provider]
+    rows = [row for row in PROVIDER_RULES.values() if row.provider == provider and not row.by_chip]
     asked = (row for row in rows if row.options.items() <= options.items())
     return next(asked, rows[0] if rows else None)
 
 
 def in_android_libraries() -> tuple[str, ...]:
     """The providers of which an Android library can be asked what it claims."""
-    return tuple(row.name for row in PROVIDER_RULES.values() if not row.run.never_on("android"))
+    return tuple(row.name for row in PROVIDER_RULES.values() if not (row.by_chip or row.run.never_on("android")))
 
 
 def aware_names() -> tuple[str, ...]:

@@ -5,6 +5,7 @@ pickle: what a child sends is checked against the result's type). Children are r
 """
 
 import contextlib
+import importlib
 import os
 import selectors
 import signal
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -78,7 +79,7 @@ def memory_budget() -> int:
 Request = TypeVar("Request", bound=msgspec.Struct)
 Result = TypeVar("Result")
 
-CHILD = f"import sys; from {__name__} import serve; serve(*map(int, sys.argv[1:]))"
+CHILD = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])"
 """What a child runs. Not `-m`: tasks import this module by its name, and would have another one than the child's."""
 
 HEADER = struct.Struct("<Q")
@@ -140,6 +141,14 @@ class _Child(Generic[Request]):
     deadline: float = 0.0
     buffer: bytearray = field(default_factory=bytearray)
 
+    def end(self, *, kill: bool = True) -> None:
+        """Wait until it has ended; without `kill` by itself, so that its status says why."""
+        os.close(self.send)
+        os.close(self.receive)
+        if kill:
+            self.process.kill()
+        self.process.wait()
+
 
 def run_tasks(
     function: Callable[[Request], Result],
@@ -156,7 +165,7 @@ def run_tasks(
     `processes` 0 means as many as there are tasks, at most the usable cores. Tasks whose `memory_bytes` together pass
     the budget (0: none) wait for one another; a task that passes it alone runs alone. A task that says nothing for
     `timeout_seconds` (`note`, `still_at_work`) is killed. When the caller stops early or is interrupted, no child is
-    left behind.
+    left behind; idle ones serve further calls inside `shared_children`.
     """
     children = processes or min(len(tasks), _usable_cores())
     pool = _Pool(function, result_type, children, memory_bytes, timeout_seconds, heard)
@@ -164,6 +173,60 @@ def run_tasks(
         yield from pool.run(deque(tasks))
     finally:
         pool.close()
+
+
+class _Shared:
+    """Idle children that wait for the next call of `run_tasks`; None outside of `shared_children`."""
+
+    idle: "list[_Child[Any]] | None" = None
+
+
+@contextlib.contextmanager
+def shared_children(*modules: str) -> Iterator[None]:
+    """Let calls of `run_tasks` in the block use the same children: each new one would import onnxruntime again.
+
+    Where `modules` are given, the first one starts at once and imports them while the caller prepares its tasks. None
+    is left after the block.
+    """
+    if _Shared.idle is not None:
+        yield
+        return
+    _Shared.idle = []
+    try:
+        if modules:
+            _Shared.idle.append(_start(modules))
+        yield
+    finally:
+        idle, _Shared.idle = _Shared.idle, None
+        for child in idle:
+            child.end()
+
+
+def _idle_child() -> "_Child[Any] | None":
+    """A shared child that still lives."""
+    while _Shared.idle:
+        child = _Shared.idle.pop()
+        if child.process.poll() is None:
+            return child
+        child.end()
+    return None
+
+
+def _start(modules: Iterable[str] = ()) -> "_Child[Any]":
+    in_read, in_write = os.pipe()
+    out_read, out_write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(in_read), str(out_write), *modules],
+        pass_fds=(in_read, out_write),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    os.close(in_read)
+    os.close(out_write)
+    return _Child(process, in_write, out_read)
 
 
 def _usable_cores() -> int:
@@ -223,22 +286,9 @@ class _Pool(Generic[Request, Result]):
         return not busy or not self.memory_bytes or used + task.memory_bytes <= self.memory_bytes
 
     def _spawn(self) -> _Child[Request]:
-        in_read, in_write = os.pipe()
-        out_read, out_write = os.pipe()
-        process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(in_read), str(out_write)],
-            pass_fds=(in_read, out_write),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        os.close(in_read)
-        os.close(out_write)
-        child: _Child[Request] = _Child(process, in_write, out_read)
+        child: _Child[Request] = _idle_child() or _start()
         self.children.append(child)
-        self.selector.register(out_read, selectors.EVENT_READ, child)
+        self.selector.register(child.receive, selectors.EVENT_READ, child)
         return child
 
     def _patience(self) -> float:
@@ -291,16 +341,16 @@ class _Pool(Generic[Request, Result]):
 
     def _bury(self, child: _Child[Request]) -> None:
         self.selector.unregister(child.receive)
-        os.close(child.send)
-        os.close(child.receive)
-        child.process.wait()
         self.children.remove(child)
+        child.end(kill=False)
 
     def close(self) -> None:
-        """Kill what still works, let the idle go, and wait for all."""
-        for child in list(self.children):
-            child.process.kill()
-            self._bury(child)
+        """Kill what still works, leave the idle to the next call or let them go, and wait for all that go."""
+        for child in self.children:
+            if child.task is None and _Shared.idle is not None:
+                _Shared.idle.append(child)
+            else:
+                child.end()
         self.selector.close()
 
 
@@ -358,7 +408,6 @@ def _read_message(descriptor: int) -> bytes | None:
 
 
 def _answer(message: bytes) -> Reply:
-    import importlib
     import inspect
 
     call = decode_json(message, Call)
@@ -444,10 +493,12 @@ def still_at_work() -> None:
     note(AT_WORK)
 
 
-def serve(receive: int, send: int) -> None:
-    """The life of a child: answer calls until the parent closes the pipe."""
+def serve(receive: int, send: int, modules: Iterable[str] = ()) -> None:
+    """The life of a child: import what calls will need, and answer them until the parent closes the pipe."""
     _die_with_parent()
     _Parent.pipe = send
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it kills us when it is interrupted
+    for module in modules:
+        importlib.import_module(module)
     while (message := _read_message(receive)) is not None:
         write_message(send, msgspec.json.encode(_answer(message)))

@@ -151,11 +151,15 @@ def _compared(reads: Reads, name: str) -> int | None:
     return None
 
 
-def open_session(model: PreparedModel, *, optimized: bool = False) -> Any:
-    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would."""
+def open_session(model: PreparedModel, *, optimized: bool = False, brief: bool = False) -> Any:
+    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would.
+
+    `brief`: it runs a few times.
+    """
     check_structure(model.proto, model.source.name)
     make = make_exact_session if optimized else make_session
-    settings = HostSession(level=Level.ALL if optimized else Level.NONE, weights=model.folder)
+    level = Level.ALL if optimized else Level.NONE
+    settings = HostSession(level=level, weights=model.folder, brief=brief, small=not model.weights)
     try:
         return make(model.proto.SerializeToString(), settings)
     except ort_errors() as error:

@@ -181,7 +181,7 @@ def _first_that_runs(
 ) -> tuple[dict[str, tuple[int, str]], str]:
     """The likeliest sizes that the model runs with, by name with the reason; or none, and why not."""
     prepared = prepare_model(loaded, given)
-    session = open_session(prepared)
+    session = open_session(prepared, brief=True)
     deadline = time.monotonic() + PATIENCE_SECONDS
     why = ""
     for number, sizes in enumerate(assignments(units(prepared.proto, takes, axes))):
@@ -210,7 +210,7 @@ def _runs_fixed(loaded: LoadedModel, sizes: Mapping[str, int], data: Dataset) ->
     prepared = prepare_model(loaded, sizes)
     try:
         open_session(prepared, optimized=True)
-        return not _refusal(open_session(prepared), own_inputs(prepared.proto), {}, data)
+        return not _refusal(open_session(prepared, brief=True), own_inputs(prepared.proto), {}, data)
     except ModelError:
         return False
 
@@ -249,7 +249,7 @@ def check_inputs(request: GuessRequest) -> int:
     if request.dimensions:
         data = complete_data(loaded, request.dimensions, request.data)
         try:
-            run_session(open_session(prepared), first_sample(data, takes).inputs, loaded.source.name)
+            run_session(open_session(prepared, brief=True), first_sample(data, takes).inputs, loaded.source.name)
         except ModelError as error:
             raise blame_dimensions(loaded, request.dimensions, request.data, error) from error
     return count
@@ -294,7 +294,7 @@ def _sizes_without(loaded: LoadedModel, data: Dataset) -> dict[str, int]:
     prepared = prepare_model(loaded, {})
     takes = own_inputs(prepared.proto)
     if data.test_data:
-        run_session(open_session(prepared), first_sample(data, takes).inputs, loaded.source.name)
+        run_session(open_session(prepared, brief=True), first_sample(data, takes).inputs, loaded.source.name)
         return sizes_in(data, takes)
     values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
     whole = msgspec.structs.replace(data, inputs=values | data.inputs)

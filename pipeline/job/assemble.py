@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from device_runner.device import DeviceFacts
 from device_runner.result import Status
 from pipeline.campaign.plan import decision_rule
-from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, RunRecord
+from pipeline.campaign.record import CampaignRecord, JobRecord, RecordedRun, RunRecord, TunedClass, TuneReport
 from pipeline.campaign.store import Store
-from pipeline.campaign.tuned import TunedClass, TuneReport
 from pipeline.check.compare import OutputCheck
 from pipeline.config import MeasureMode, Target
 from pipeline.core.errors import warning

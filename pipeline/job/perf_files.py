@@ -121,7 +121,7 @@ def planned_files(
 def preflight(order: PerfOrder, device: Device) -> Judge:
     """What speaks against running a file (by its name) with options in the library that the device will load."""
     own_library = order.measure.perf_test and not order.library  # onnxruntime_perf_test brings a library of its own
-    runtime = None if own_library else runtime_on(device, order.library)
+    runtime = None if own_library else runtime_on(device, order.library, order.measure.plugins)
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
     def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:

@@ -1,6 +1,6 @@
 """Before anything is measured: models found, converted, their references computed, every artifact checked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.campaign.record import PrecisionSearch
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import (
-    CheckedArtifact,
     CheckedModel,
-    Checks,
+    CheckRequest,
     References,
     check_all,
     check_all_inputs,
     make_references,
+    tolerance_for,
 )
 from pipeline.check.result import Reference
 from pipeline.check.saturation import saturates_here
@@ -30,7 +30,7 @@ from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_ex
 from pipeline.core.output import ARTIFACTS, REFERENCES
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
-from pipeline.core.workers import TaskOutcome
+from pipeline.core.workers import TaskOutcome, shared_children
 from pipeline.dataset import Part, dataset_of, labelled_data, part_of
 from pipeline.job.targets import (
     auto_providers,
@@ -138,6 +138,7 @@ def numbered(models: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...
     return tuple(numbered_lines(model for model, _ in models))
 
 
+@shared_children()
 def prepare(
     config: Config, models: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
 ) -> tuple[list[Prepared], list[PrecisionSet]]:
@@ -182,15 +183,18 @@ def prepare(
     references = make_references(usable, folder / REFERENCES, work, progress)
     _stop_at_config_errors(references)
     prepared = [_with_references(model, group, references) for model, group in zip(prepared, sets, strict=True)]
-    exhibits = [
-        CheckedArtifact(
-            artifact=artifact, file=folder / ARTIFACTS / artifact.file, reference=model.references[artifact.source]
+    requests = [
+        CheckRequest(
+            artifact=artifact,
+            file=str(folder / ARTIFACTS / artifact.file),
+            reference=reference,
+            tolerance=tolerance_for(reference, config.check),
         )
         for model in prepared
         for artifact in model.artifacts
-        if artifact.source in model.references
+        if (reference := model.references.get(artifact.source))
     ]
-    checks = check_all(exhibits, config.check, progress)
+    checks = check_all(requests, progress)
     return [_with_checks(model, checks) for model in prepared], sets
 
 
@@ -234,9 +238,12 @@ def _with_references(prepared: Prepared, group: PrecisionSet, outcomes: Referenc
     return replace(prepared, references=values, errors=(*prepared.errors, *errors))
 
 
-def _with_checks(prepared: Prepared, checks: Checks) -> Prepared:
-    checked = {variant: results for (model, variant), results in checks.by_artifact.items() if model == prepared.name}
-    errors = tuple(error for (model, _), error in checks.errors.items() if model == prepared.name)
+def _with_checks(
+    prepared: Prepared, checks: Mapping[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]
+) -> Prepared:
+    results = {variant: result for (model, variant), result in checks.items() if model == prepared.name}
+    errors = tuple(result for result in results.values() if isinstance(result, PipelineError))
+    checked = {variant: result for variant, result in results.items() if not isinstance(result, PipelineError)}
     return replace(prepared, checks=checked, errors=(*prepared.errors, *errors))
 
 

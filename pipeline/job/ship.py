@@ -6,7 +6,7 @@ the very files.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -44,8 +44,14 @@ from pipeline.release.manifest import (
     Shipped,
     read_manifest,
 )
-from pipeline.release.shipped import budget_findings, library_release, shipped_library
-from pipeline.release.update import library_licenses, operator_configs, requirements
+from pipeline.release.shipped import (
+    budget_findings,
+    library_licenses,
+    library_release,
+    operator_configs,
+    requirements,
+    shipped_library,
+)
 from pipeline.report.markdown_page import measured_text
 from pipeline.report.operators import required_operators
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
@@ -98,12 +104,14 @@ def possible_runs(
     read: ReadArtifacts,
     devices: Mapping[str, Device],
     libraries: Mapping[str, str | None],
+    plugins: Collection[str] = (),
 ) -> tuple[list[PlannedRun], list[Skipped]]:
     """Runs that the library of their device can load, and the others with the reason; unknown ones are left in."""
     possible: list[PlannedRun] = []
     impossible: list[Skipped] = []
     runtimes = {
-        name: runtime_on(devices[name], libraries.get(name)) for name in {planned.device for planned in planned_runs}
+        name: runtime_on(devices[name], libraries.get(name), plugins)
+        for name in {planned.device for planned in planned_runs}
     }
     for planned in planned_runs:
         runtime = runtimes[planned.device]
@@ -156,7 +164,7 @@ def _missing_kernels(choice: Choice, operators: RequiredOps, folder: Path, *, ex
     needs, failed = needs_of_artifacts([file], providers=sorted(providers), extended=extended)
     if failed:
         return  # what cannot be read is a finding already
-    for missing in covers(operators, needs[0].needs):
+    for missing in covers(operators, next(iter(needs.values()))):
         yield Finding(
             severity=Severity.ERROR,
             what=f"the library that ships was built without {missing.domain}:{missing.op}",

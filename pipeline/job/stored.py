@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import fcntl
 import os
+import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,6 @@ import msgspec
 
 from device_runner.files import PART, RUN_PREFIX, remove_abandoned, restore_place
 from device_runner.reading import decode_json, read_regular
-from pipeline.campaign import tuned
-from pipeline.campaign.record import CampaignRecord, JobRecord
-from pipeline.campaign.store import Store, lasting, open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import WORK_PREFIX, make_folder, storage_errors, write_bytes, write_text
 from pipeline.core.output import (
@@ -34,17 +32,17 @@ from pipeline.core.output import (
     REFERENCES,
     REPORT,
     RESULTS,
+    REVISION,
     TRACE,
     TUNING,
     WRITTEN,
 )
-from pipeline.core.progress import StageTime
-from pipeline.model.ort_format import parse_each_once
-from pipeline.release.manifest import refuse_foreign
 
-if TYPE_CHECKING:
-    from pipeline.job.assemble import Assembled  # with the writers: 0.2 s that a history does not wait for
-
+if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, a history not for the writers
+    from pipeline.campaign.record import CampaignRecord, JobRecord
+    from pipeline.campaign.store import Store
+    from pipeline.core.progress import StageTime
+    from pipeline.job.assemble import Assembled
 
 LOCK = ".lock"
 MARKS = (LOCK, DATABASE)
@@ -57,6 +55,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises ConfigError when another job is in it, or when it has files of others that this one would overwrite.
     """
+    from pipeline.model.ort_format import parse_each_once
+
     refuse_files_of_others(folder)
     make_folder(folder)
     with _lock(folder / LOCK), parse_each_once():
@@ -66,6 +66,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def refuse_files_of_others(folder: Path) -> None:
     """Raise ConfigError for a folder that no job made and that has something a job would overwrite."""
+    from pipeline.release.manifest import refuse_foreign
+
     if not any(_is_file(folder / name) for name in MARKS):
         for name in WRITTEN:
             path = folder / name
@@ -145,6 +147,8 @@ class KeptCampaigns(msgspec.Struct, frozen=True, kw_only=True):
 
 def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
     """Note in a folder that this campaign is its newest, and in which database (None: its results.sqlite) it lies."""
+    from pipeline.campaign.store import lasting
+
     url = lasting(database) if database else None
     known = kept_campaigns(folder)
     earlier = [name for name in known.campaigns if name != campaign] if known.database == url else []
@@ -175,8 +179,25 @@ def list_campaigns(folder: Path, database: str | None) -> dict[str, str]:
 
     They are a lab's where the database is one: also those of other folders.
     """
-    with open_store(_url(folder, database)) as store:
+    url = _url(folder, database)
+    names = _names_in_file(folder / DATABASE) if url == f"sqlite:///{folder / DATABASE}" else None
+    if names is not None:
+        return names
+    from pipeline.campaign.store import open_store
+
+    with open_store(url) as store:
         return store.names()
+
+
+def _names_in_file(path: Path) -> dict[str, str] | None:
+    """As `Store.names`, without the 0.3 s that importing SQLAlchemy takes; None of any file that is not in order.
+
+    The store then upgrades it, or says what is wrong.
+    """
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+        if connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(REVISION,)]:
+            return dict(connection.execute("SELECT id, name FROM campaigns ORDER BY sequence"))
+    return None
 
 
 def stored(folder: Path | None, database: str | None, campaign: str | None) -> "Assembled":
@@ -195,8 +216,10 @@ def stored(folder: Path | None, database: str | None, campaign: str | None) -> "
 @contextmanager
 def own_campaign(
     folder: Path | None, database: str | None, campaign: str | None = None
-) -> Iterator[tuple[Store, CampaignRecord]]:
+) -> Iterator[tuple["Store", "CampaignRecord"]]:
     """The open store and the campaign in it that `stored` speaks of. Raises ConfigError when it is not there."""
+    from pipeline.campaign.store import open_store
+
     with open_store(_url(folder, database)) as store:
         names = list(store.names())
         if not names or (campaign and campaign not in names):
@@ -214,11 +237,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[-5:]) + (f" and {len(names) - 5} earlier" if len(names) > 5 else "") if names else "none"
 
 
-def _own(store: Store, folder: Path | None, database: str | None, names: Sequence[str]) -> Sequence[str]:
+def _own(store: "Store", folder: Path | None, database: str | None, names: Sequence[str]) -> Sequence[str]:
     """The campaigns that belong to a folder, the newest last; all where the database does, or where there is no folder.
 
     Raises ConfigError where the folder does not say which of several it is.
     """
+    from pipeline.campaign.store import lasting
+
     if folder is None:
         return names
     kept = kept_campaigns(folder)
@@ -241,7 +266,7 @@ def _own(store: Store, folder: Path | None, database: str | None, names: Sequenc
     )
 
 
-def _newest(store: Store, names: Sequence[str]) -> CampaignRecord:
+def _newest(store: "Store", names: Sequence[str]) -> "CampaignRecord":
     """The last of these that is no search: whose runs are no rounds."""
     for name in reversed(names):
         record = store.campaign(name)
@@ -270,13 +295,13 @@ def _url(folder: Path | None, database: str | None) -> str:
     return f"sqlite:///{file}"
 
 
-def with_stages(assembled: "Assembled", store: Store | None, stages: Iterable[StageTime]) -> "Assembled":
+def with_stages(assembled: "Assembled", store: "Store | None", stages: Iterable["StageTime"]) -> "Assembled":
     """With the stages of this job beside those of jobs that worked on the campaign before: for its trace.
 
     They are stored, too, where there is a store.
     """
 
-    def more(record: JobRecord) -> JobRecord:
+    def more(record: "JobRecord") -> "JobRecord":
         return msgspec.structs.replace(record, stages=(*record.stages, *stages))
 
     if store:
@@ -286,6 +311,7 @@ def with_stages(assembled: "Assembled", store: Store | None, stages: Iterable[St
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
+    from pipeline.campaign.record import encode_tuning
     from pipeline.report import html, markdown_page, model, trace
 
     report = assembled.report
@@ -295,4 +321,4 @@ def write_reports(assembled: "Assembled", folder: Path) -> None:
     write_text(folder / REPORT, markdown_page.render(assembled.report))
     write_text(folder / PAGE, html.render(assembled.report, assembled.measured, assembled.earlier))
     if assembled.report.tuned:
-        write_bytes(folder / TUNING, tuned.encode(assembled.report.tuned))
+        write_bytes(folder / TUNING, encode_tuning(assembled.report.tuned))

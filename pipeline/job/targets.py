@@ -10,7 +10,7 @@ from pipeline.convert.genuine import choose_reference
 from pipeline.convert.precisions import AutoProvider, PrecisionOrder, cpu_of_abi
 from pipeline.convert.request import AwareSource, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
-from pipeline.core.providers import PROVIDER_RULES, rules_of_run
+from pipeline.core.providers import on_any_chip, rules_of_run
 from pipeline.core.releases import line_of
 from pipeline.dataset import Dataset, Part, part_of
 from pipeline.model.sources import NamedModel
@@ -73,7 +73,7 @@ def provider_settings(config: Config) -> tuple[Settings, ...]:
             api_level=nnapi_level(config),
             coreml_version=COREML_VERSIONS.get(oldest, 8 if oldest > 18 else 5) if oldest else None,
         )
-        for provider in PROVIDER_RULES
+        for provider in on_any_chip()
     )
 
 

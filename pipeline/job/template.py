@@ -10,7 +10,7 @@ from device_runner.files import scratch_folder
 from pipeline.config import DEFAULT_TARGET, FILL_IN, Config, InputValue, ModelConfig, Range, with_defaults
 from pipeline.core.errors import ModelError
 from pipeline.core.files import readable_name
-from pipeline.core.providers import PROVIDER_RULES, aware_names
+from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
@@ -104,7 +104,7 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
         test_data=_test_data_text(data, folder),
         values=_values_text(guess, data),
         dimensions=_dimensions_text(guess),
-        compared=", ".join(PROVIDER_RULES),
+        compared=", ".join(on_any_chip()),
         aware=", ".join(aware_names()),
         why=why,
         mark="" if release else "# ",

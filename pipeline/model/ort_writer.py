@@ -373,15 +373,16 @@ def _resolver_arg(builder: _Builder, arg: ResolverArg) -> int:
     return int(builder.EndObject())
 
 
-def write_file(plan: FilePlan, path: Path) -> str:
+def write_file(plan: FilePlan, path: Path, digest: str = "") -> str:
     """Write the planned file and give its sha256; weights pass through a small buffer, so memory does not grow.
 
+    `digest` is that sha256 where the caller knows it: a small file is not read again for it.
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
     """
     if not plan.blobs and plan.size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
         content = plan.head + plan.body
         path.write_bytes(content)
-        return hashlib.sha256(content).hexdigest()
+        return digest or hashlib.sha256(content).hexdigest()
     with HashingFile(path, plan.size_bytes) as out:
         out.write(plan.head)
         out.write(plan.body)

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+from device_runner.chips import CHIPS
 from device_runner.providers import NNAPI_API_LEVEL
 from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
@@ -35,6 +36,8 @@ OLDEST = {"api_level": NNAPI_API_LEVEL, "coreml_version": 5}
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything but the model that a claim depends on. Options that another provider reads are ignored.
 
+    `chip` is the name of one of `CHIPS`, for a provider whose claims depend on it.
+
     `provider` is a name of `PROVIDER_RULES`; ConfigError for another.
     `ort_release` is (major, minor) of the ONNX Runtime on the phone, `abi` that of its library by Android's name, and
     `android` whether it is built for Android, whose XNNPACK has no half precision on x86 (android_library.md).
@@ -53,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     enable_on_subgraphs: bool = False
     coreml6_types: bool = True
     nnapi_flags: tuple[str, ...] = ()
+    chip: str = ""
     stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
 
     def __post_init__(self) -> None:
@@ -60,6 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"no rules for the execution provider {self.provider!r}",
                 remedy=f"use one of {', '.join(PROVIDER_RULES)}",
+            )
+        if self.rules.by_chip and not self.chip:
+            raise ConfigError(
+                f"what {self.rules.title} takes depends on the chip, and none is named",
+                remedy=f"name one with --chip, such as {next(reversed(CHIPS))}; several with commas between",
             )
         if self.ort_release < OLDEST_RULES:
             raise ConfigError(
@@ -99,6 +108,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def system(self) -> str:
         """The version of the phone's system that claims depend on, in words; "" where they depend on none."""
+        if self.rules.by_chip:
+            return f"{self.chip} ({CHIPS[self.chip].title})"
         if self.provider == NNAPI:
             return f"API level {self.api_level}"
         ios = f" (iOS {self.coreml_version + 10})" if self.coreml_version in range(3, 9) else ""
@@ -209,8 +220,28 @@ class SizedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadForecast | None = None
 
 
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chip's simulator computes of a model, compared with the original on the CPU; nothing about time.
+
+    `passed` is None where these inputs cannot show it. `error` is the largest difference of the `output` that is worst,
+    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found.
+    """
+
+    passed: bool | None
+    output: str = ""
+    error: float | None = None
+    limit: float | None = None
+    reason: str = ""
+    first: str = ""
+    op_type: str = ""
+    remedy: str = ""
+    data: str = ""
+
+
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer, as it stands in the JSON. With `error` set, nothing else is known.
+
+    `chip` is the phone's and `compiler` what was asked about it, where claims depend on a chip.
 
     `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
     `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
@@ -220,6 +251,8 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     ep: str
+    chip: str = ""
+    compiler: str = ""
     ort_release: str
     rules_release: str = ""
     nodes: int = 0
@@ -233,9 +266,18 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     shapes_from: str = ""
     dynamic: tuple[str, ...] = ()
     fixed: SizedAnswer | None = None
+    simulated: Simulation | None = None
     warnings: tuple[str, ...] = ()
     error: str | None = None
     remedy: str | None = None
+
+    @property
+    def asked_text(self) -> str:
+        """Who was asked: the provider, and the chip with its compiler where there is one."""
+        if not self.chip:
+            return self.ep
+        compiler = f", {self.compiler}" if self.compiler else ""
+        return f"{self.ep} on {self.chip} ({CHIPS[self.chip].title}){compiler}"
 
     @property
     def release_text(self) -> str:
@@ -247,6 +289,7 @@ class ProviderModels(msgspec.Struct, frozen=True, kw_only=True):
     """One provider's answers, as in the document of one provider."""
 
     ep: str
+    chip: str = ""
     models: tuple[ModelAnswer, ...]
 
 
@@ -257,9 +300,12 @@ class ProvidersDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
     @staticmethod
-    def of(names: Sequence[str], answers: Sequence[tuple[ModelAnswer, ...]]) -> "ProvidersDocument":
-        """One entry for each provider, in their order."""
-        entries = (ProviderModels(ep=ep, models=models) for ep, models in zip(names, answers, strict=True))
+    def of(asked: Sequence[Settings], answers: Sequence[tuple[ModelAnswer, ...]]) -> "ProvidersDocument":
+        """One entry for each provider, and for each chip of one whose claims depend on it, in their order."""
+        entries = (
+            ProviderModels(ep=settings.provider, chip=settings.chip, models=models)
+            for settings, models in zip(asked, answers, strict=True)
+        )
         return ProvidersDocument(providers=tuple(entries))
 
 
@@ -354,13 +400,14 @@ def make_settings(
     coreml_options: Iterable[str] = (),
     nnapi_flags: Iterable[str] = (),
     stop_ops: str | None = None,
+    chip: str = "",
 ) -> Settings:
     """Settings from words; what is left out has ONNX Runtime's own default, the release is the installed one.
 
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
     coreml = parse_coreml_options(coreml_options)
-    defaults = Settings(provider=provider)
+    defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:
         raise ConfigError(f"ModelFormat={asked} contradicts --ep {provider}", remedy="leave ModelFormat out")
@@ -374,5 +421,6 @@ def make_settings(
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",
         enable_on_subgraphs=coreml.get("EnableOnSubgraphs") == "1",
         nnapi_flags=tuple(nnapi_flags),
+        chip=chip,
         stop_ops=defaults.stop_ops if stop_ops is None else tuple(name for name in stop_ops.split(",") if name),
     )

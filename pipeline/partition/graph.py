@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
 
+    from pipeline.partition.units import Unit
 
 Shape = tuple[int | None, ...]
 """Dimensions; None is a dimension without a value. A shape that is itself None is of unknown rank."""
@@ -98,6 +99,7 @@ class Graph:
 
     `overridable` names initializers that a caller may replace: listed as graph inputs, IR version 4 or later (A.4).
     `outer` is the graph around a body. `opset` is the main graph's import of the default domain (None: not imported).
+    `units` keeps the units that it was divided into before, by what they depend on: one graph is judged many times.
     """
 
     nodes: Mapping[int, Node]
@@ -108,6 +110,7 @@ class Graph:
     overridable: frozenset[str] = frozenset()
     outer: "Graph | None" = None
     opset: int | None = None
+    units: dict[object, tuple["Unit", ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def value(self, name: str) -> Value:
         """Type and shape of a value, here or in an outer graph; UNKNOWN when nothing is known."""

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from device_runner.chips import CHIPS
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, needed_bytes, run_tasks
+from pipeline.dataset import Dataset
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import (
@@ -21,11 +23,13 @@ from pipeline.partition.answer import (
     BodyClaim,
     Cut,
     Decision,
+    LoadForecast,
     ModelAnswer,
     OperatorGain,
     Optimize,
     Refusal,
     Settings,
+    Simulation,
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, bodies
@@ -41,6 +45,7 @@ from pipeline.partition.input import (
     tensor_reader,
 )
 from pipeline.partition.provider import Claim, claim, unit_edges
+from pipeline.partition.qnn.claims import compiler_name, of_chip
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
 from pipeline.partition.view import view, view_of_file
@@ -51,12 +56,15 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 120.0
 """For one model."""
 
+SIMULATION_SECONDS = 1500.0
+"""For one model with inferences in a simulator."""
+
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question: this model, this provider with its settings, the file as it stands or after level basic.
 
     `sizes` are for dynamic dimensions, by name or `input[axis]`. With `likely` the answer also says what likely sizes
-    would give for those that are left.
+    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes.
     """
 
     source: SourceModel
@@ -64,6 +72,7 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     optimize: Optimize = Optimize.NONE
     sizes: dict[str, int] = {}
     likely: bool = False
+    simulate: Dataset | None = None
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -73,7 +82,8 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             views = open_views(request.source, request.optimize, folder, request.sizes)
             answer = judge_views(views, request.settings)
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
-            return msgspec.structs.replace(answer, fixed=fixed)
+            simulated = _simulated(views, request, answer) if request.simulate else None
+            return msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
     except ModelError as error:
         return failed_answer(request, _blamed_on_sizes(request, error) if request.sizes else error)
     except PipelineError as error:
@@ -187,14 +197,23 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     loaded = views.subject.loaded
     if loaded:
         check_computed(loaded, shown, views.subject.source.name)
-    provider_claim = claim(shown, settings)
-    first = ships, (provider_claim if shown is ships else claim(ships, settings))
-    in_bodies = ((owner, claim(body, settings)) for owner, body in bodies(shown))
+    compiler = ""
+    if settings.rules.by_chip:
+        shown, compiler = ships, compiler_name()
+        provider_claim, load = _of_chip(views, settings, ships, model)
+        in_bodies = []
+    else:
+        provider_claim = claim(shown, settings)
+        first = ships, (provider_claim if shown is ships else claim(ships, settings))
+        load = predict_load(rounds(model, first, views.later, settings), settings)
+        in_bodies = [(owner, claim(body, settings)) for owner, body in bodies(shown)]
     return ModelAnswer(
         path=views.subject.source.name,
         ep=settings.provider,
+        chip=settings.chip,
+        compiler=compiler,
         ort_release=str(Release(*settings.ort_release)),
-        rules_release=str(rules_of(settings.ort_release)),
+        rules_release="" if settings.rules.by_chip else str(rules_of(settings.ort_release)),
         nodes=len(shown.nodes),
         claimed=len(provider_claim.claimed),
         partitions=provider_claim.names(),
@@ -206,7 +225,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
         decisions=tuple(_decisions(shown, provider_claim)),
         cuts=cuts(shown, settings, provider_claim),
         operators=operator_gains(shown, settings, provider_claim),
-        load=predict_load(rounds(model, first, views.later, settings), settings),
+        load=load,
         dynamic=dynamic_names(loaded.proto) if loaded else (),
         shapes_from=onnxruntime.__version__,
         warnings=(
@@ -215,6 +234,40 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
             *settings.warnings,
         ),
     )
+
+
+def require_compilers(asked: Iterable[Settings]) -> None:
+    """MissingError where one of the providers is asked of a compiler that is not installed."""
+    if any(settings.rules.by_chip for settings in asked):
+        compiler_name()
+
+
+def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:
+    """What the simulator computes; None where the chip takes nothing, or makes no session."""
+    from pipeline.partition.qnn.simulate import simulate, unrunnable
+
+    if not answer.claimed or (answer.load and answer.load.error):
+        return None
+    _, graph, model = views.of(request.settings)
+    weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
+    if not (model and weights and request.simulate):
+        return None
+    try:
+        return simulate(weights, model, graph, CHIPS[request.settings.chip], request.simulate, views.folder)
+    except ModelError as error:
+        return unrunnable(error)
+
+
+def _of_chip(views: Views, settings: Settings, graph: Graph, model: "ModelProto | None") -> tuple[Claim, LoadForecast]:
+    """What a chip's compiler takes; ModelError for an ORT format file, in which it records nothing."""
+    weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
+    if model is None or weights is None:
+        raise ModelError(
+            f"the compiler of {settings.rules.title} says nothing about ORT format files",
+            where=views.subject.source.name,
+            remedy="name the ONNX model that the file was made from",
+        )
+    return of_chip(weights, model, graph, CHIPS[settings.chip], views.folder)
 
 
 def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:
@@ -263,6 +316,7 @@ def failed_answer(request: PartitionRequest, error: PipelineError | None) -> Mod
     return ModelAnswer(
         path=request.source.name,
         ep=request.settings.provider,
+        chip=request.settings.chip,
         ort_release=str(Release(*request.settings.ort_release)),
         rules_release=str(rules_of(request.settings.ort_release)),
         error=text,
@@ -284,16 +338,21 @@ def judge_paths(
     *,
     sizes: Mapping[str, int] = NO_SIZES,
     processes: int = 1,
+    simulate: Dataset | None = None,
 ) -> Iterator[ModelAnswer]:
     """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
 
-    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. ConfigError when a
-    path does not exist or holds no model.
+    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. With `simulate` each
+    says what the chip computes on that data. ConfigError when a
+    path does not exist or holds no model, MissingError without the compiler of a chip that is asked about.
     """
     sources = find_models(paths, SUFFIXES)
     asked = (settings,) if isinstance(settings, Settings) else settings
+    require_compilers(asked)
     requests = [
-        PartitionRequest(source=source, settings=wanted, optimize=optimize, sizes=dict(sizes), likely=True)
+        PartitionRequest(
+            source=source, settings=wanted, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
+        )
         for wanted in asked
         for source in sources
     ]
@@ -304,7 +363,8 @@ def judge_paths(
     waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     outstanding = iter([(request.source, request.settings) for request in requests])
     expected = next(outstanding, None)
-    for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+    limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
+    for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=limit):
         request = outcome.task.request
         waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
         while expected in waiting:
@@ -315,7 +375,7 @@ def judge_paths(
 MOST = 64
 """Candidates tried for a model, those with most claimed neighbours first: the time stays linear in the nodes."""
 
-TRIVIAL = ("trivial", "constant")
+TRIVIAL = ("trivial", "constant", "border")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 

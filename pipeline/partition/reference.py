@@ -586,6 +586,12 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
     Raises ConfigError for what no Android library reports, MissingError where it is not available or cannot run here.
     """
     run = PROVIDER_RULES[provider].run
+    if PROVIDER_RULES[provider].by_chip:
+        raise ConfigError(
+            f"an Android library is not asked about {provider}",
+            why="its claims are those of the chip's own compiler already",
+            remedy="leave --reference out",
+        )
     if run.never_on("android"):
         owner = run.owner
         raise ConfigError(

@@ -117,7 +117,9 @@ class Case:
 
 def plain_units(graph: Graph) -> tuple[Unit, ...]:
     """Every node as a unit with all its inputs and outputs as they are, in topological order."""
-    return tuple(plain_unit(graph.nodes[index]) for index in graph.order)
+    if "plain" not in graph.units:
+        graph.units["plain"] = tuple(plain_unit(graph.nodes[index]) for index in graph.order)
+    return graph.units["plain"]
 
 
 def plain_unit(node: Node) -> Unit:
@@ -131,13 +133,17 @@ def _values(names: Iterable[str]) -> tuple[UnitValue, ...]:
 
 def node_units(graph: Graph, settings: Settings) -> tuple[Unit, ...]:
     """QDQ groups and single nodes in topological order of their targets, each node in one unit (C.2, C.3)."""
-    groups = {index: unit for index in graph.order if (unit := select(graph, graph.nodes[index], settings)) is not None}
-    taken = {member.index for unit in groups.values() for member in unit.nodes}
-    return tuple(
-        groups.get(index) or _single(graph.nodes[index])
-        for index in graph.order
-        if index in groups or index not in taken
-    )
+    known = (settings.ort_release, settings.abi)  # all that selectors look at beside the graph
+    if known not in graph.units:
+        units = ((index, select(graph, graph.nodes[index], settings)) for index in graph.order)
+        groups = {index: unit for index, unit in units if unit is not None}
+        taken = {member.index for unit in groups.values() for member in unit.nodes}
+        graph.units[known] = tuple(
+            groups.get(index) or _single(graph.nodes[index])
+            for index in graph.order
+            if index in groups or index not in taken
+        )
+    return graph.units[known]
 
 
 def unit_of_node(units: Iterable[Unit]) -> dict[int, Unit]:

@@ -143,12 +143,8 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """A model behind its passes; `provenance` has what was done to it, first step first, `changes` with its figures.
-
-    `notes` are warnings about the result.
-    """
+    """A model behind its passes: `changes` has what was done to it, first step first, `notes` are warnings about it."""
 
     model: Model
-    provenance: tuple[Step, ...] = ()
     changes: tuple[StepChange, ...] = ()
     notes: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from device_runner.providers import CPU
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, QNN, XNNPACK
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.passes.base import Step
 from pipeline.passes.registry import find_pass
@@ -78,7 +78,7 @@ _NNAPI_CHANNEL_U8 = "NNAPI supports a scale for each channel of i8 weights only:
 _NNAPI_S8_GEMM = "a session on the phone fails where Gemm or MatMul has i8 weights: use u8s8nnapi"
 _XNNPACK_PAIRS = "XNNPACK supports s8 with s8 and u8 with u8 per tensor only: use s8s8xnnpack"
 _CPU_ONLY = "only the CPU has kernels of this form"
-_CPU_FORM = {**dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY}
+_CPU_FORM = {**dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY, QNN: _CPU_ONLY}
 
 _ROWS = (
     Precision(
@@ -142,7 +142,11 @@ _ROWS = (
         name="u8u8op",
         title="QOperator (QLinearConv, QLinearMatMul), u8: for libraries from before QDQ",
         steps=(Step(do="qoperator", options={"activations": "u8", "weights": "u8"}),),
-        unsuited={**_NO_QDQ_COREML, XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack"},
+        unsuited={
+            **_NO_QDQ_COREML,
+            XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack",
+            QNN: "the NPU takes few operators of this form: use qnn",
+        },
     ),
     Precision(
         name="w8",
@@ -223,6 +227,9 @@ _RECIPE_ROWS = (
         older="u8u8nnapi",
     ),
     Recipe(name="int8-xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
+    # What Qualcomm's own recipes use, as they are in one partition on every chip that was tried (docs/npu.md).
+    Recipe(name="qnn", provider=QNN, title="one partition on a Snapdragon's NPU", precision="u8s8pc"),
+    Recipe(name="qnn16", provider=QNN, title="the same, more exact", precision="u16s8pc"),
     Recipe(
         name="coreml-fp16",
         provider=COREML_MLPROGRAM,

@@ -116,7 +116,7 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
             )
         )  # fmt: skip
         model = after
-    return PassResult(model=model, provenance=tuple(steps), changes=tuple(changes), notes=tuple(dict.fromkeys(notes)))
+    return PassResult(model=model, changes=tuple(changes), notes=tuple(dict.fromkeys(notes)))
 
 
 def _applied(row: Pass, apply: Apply, model: Model, options: Options, context: PassContext) -> Model:

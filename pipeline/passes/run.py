@@ -277,8 +277,7 @@ def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResu
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PipelineError):
         return None
     cached = replace(model, outside=frozenset(kept.outside))
-    provenance = tuple(change.step for change in kept.steps)
-    return PassResult(model=cached, provenance=provenance, changes=kept.steps, notes=kept.notes)
+    return PassResult(model=cached, changes=kept.steps, notes=kept.notes)
 
 
 def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:

@@ -1,15 +1,26 @@
-"""Session options as the lines of code that an app needs, in the languages of ONNX Runtime's packages. Pure functions.
+"""What code for apps needs: session options as lines of code, what ships to which devices, names, templates.
 
-Names are those of ONNX Runtime 1.20 to 1.31: ai.onnxruntime of Maven's onnxruntime-android, onnxruntime_cxx_api.h, and
-the Objective-C headers ort_session.h as Swift sees them. What a language has no call for is written as a comment.
+Names of calls are those of ONNX Runtime 1.20 to 1.31: ai.onnxruntime of Maven's onnxruntime-android,
+onnxruntime_cxx_api.h, and the Objective-C headers ort_session.h as Swift sees them. What a language has no call for is
+written as a comment.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
+import jinja2
+
+from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CPU, provider_named
 from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
+from pipeline.campaign.options import options_name
+from pipeline.campaign.record import TunedClass
+from pipeline.config import Config, Target
+from pipeline.core.errors import ConfigError
+from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
 
 JAVA_LEVELS = {
     OptimizationLevel.NONE: "NO_OPT",
@@ -310,3 +321,204 @@ CPP = SessionCalls(
     },
     text=cpp_text,
 )
+
+
+def target_of(bundle: Path, manifest: Manifest, platforms: Sequence[str], title: str, target: str | None) -> str:
+    """The target that is meant: `target`, or the only one of these platforms.
+
+    `title` is how messages call the platforms. Raises ConfigError for a target that the bundle does not have.
+    """
+    names = [row.target for row in manifest.content.ships if row.platform in platforms]
+    return _only_target(names, platforms, title, target, "bundle", str(bundle))
+
+
+def target_in(config: Config, platforms: Sequence[str], title: str, target: str | None, where: str) -> Target:
+    """As `target_of`, of a config."""
+    targets = {row.name: row for row in config.targets if row.platform in platforms}
+    return targets[_only_target(targets, platforms, title, target, "config", where)]
+
+
+def _only_target(
+    names: Iterable[str], platforms: Sequence[str], title: str, target: str | None, what: str, where: str
+) -> str:
+    targets = list(dict.fromkeys(names))
+    if not targets:
+        raise ConfigError(
+            f"nothing in this {what} is for {title}",
+            where=where,
+            remedy=f'add a [[targets]] with platform = "{platforms[0]}" to the config'
+            + ", and make the bundle again" * (what == "bundle"),
+        )
+    if target is None and len(targets) > 1:
+        raise ConfigError(
+            f"this {what} has {len(targets)} targets for {title}",
+            where=where,
+            remedy=f"name one with {'--target' if what == 'bundle' else '`target`'}: {', '.join(targets)}",
+        )
+    wanted = target or targets[0]
+    if wanted not in targets:
+        raise ConfigError(
+            f"this {what} has no target {wanted!r} for {title}",
+            where=where,
+            remedy=f"name one that it has: {', '.join(targets)}",
+        )
+    return wanted
+
+
+def class_name(model: str, taken: Container[str], prefixes: tuple[str, ...] = ()) -> str:
+    """The name of a class: `ppocr-v4.det` is PpocrV4Det; none of `taken`, and none that begins as `prefixes`."""
+    name = "".join(_words(model))
+    if not name or name[0].isdigit():
+        return f"Model{name}"
+    return f"{name}Model" if name in taken or name.startswith(prefixes) else name
+
+
+def refuse_equal_names(classes: Iterable[tuple[str, str]]) -> None:
+    """Raise ConfigError when two models, given with the names of their classes, would have one class."""
+    seen: dict[str, str] = {}
+    for model, name in classes:
+        other = seen.setdefault(name.lower(), model)
+        if other != model:
+            raise ConfigError(
+                f"the models {other} and {model} would both have the class {name}",
+                where="[[models]] name",
+                why="a class is named after the letters and digits of its model, and some file systems ignore case",
+                remedy="rename one of them in the config, and make the bundle again",
+            )
+
+
+def identifiers(
+    tensors: Sequence[TensorSignature], taken: Collection[str], alone: str = ""
+) -> Iterator[tuple[TensorSignature, str]]:
+    """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal.
+
+    Neither it nor it with `Shape` behind is in `taken`, or the identifier of another. A name that begins with no letter
+    says nothing: where it is that of the only tensor, `alone` stands for it.
+    """
+    used = set(taken)
+    for tensor in tensors:
+        joined = "".join(_words(tensor.name))
+        name = joined[:1].lower() + joined[1:]
+        if not name or name[0].isdigit():
+            name = alone if alone and len(tensors) == 1 else f"tensor{name}"
+        number, free = 2, name
+        while {free, f"{free}Shape"} & used:
+            free, number = f"{name}_{number}", number + 1
+        used |= {free, f"{free}Shape"}
+        yield tensor, free
+
+
+def _words(text: str) -> list[str]:
+    return [word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", text)]
+
+
+def tensor_text(tensor: TensorSignature) -> str:
+    """Name, type and shape, for a comment."""
+    axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
+    shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"
+    return f"{comment_text(tensor.name)}: {tensor.dtype}, {shape}"
+
+
+@cache
+def _templates(package: str) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=False,  # noqa: S701 - Java and Swift, not HTML: literals and comments are made by app_code
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render_source(package: str, template: str, /, **values: object) -> str:
+    """Source code from a template in the folder `templates` of a package; a value that is missing is an error."""
+    return _templates(package).get_template(template).render(values)
+
+
+PICKING = """\
+Pick by the device (Kotlin; `manifest` is the `manifest.json` of this bundle as an `org.json.JSONObject`):
+
+```kotlin
+fun pick(manifest: JSONObject, target: String, model: String): JSONObject {
+    val content = manifest.getJSONObject("content")
+    val rows = content.getJSONArray("selection")
+    val soc = chip()
+    for (index in 0 until rows.length()) {
+        val row = rows.getJSONObject(index)
+        val fits = row.getString("target") == target && row.getString("model") == model &&
+            row.getString("soc") in setOf("", soc) && row.getString("abi") in setOf("", Build.SUPPORTED_ABIS[0]) &&
+            row.getInt("min_api_level") <= Build.VERSION.SDK_INT
+        if (fits) return content.getJSONArray("ships").getJSONObject(row.getInt("ships"))
+    }
+    throw IllegalStateException("no row fits: the last row of each model fits every device")
+}
+
+/** The chip as it was recorded: below API level 31 only the system's properties name it. */
+private fun chip(): String {
+    if (Build.VERSION.SDK_INT >= 31) return "${Build.SOC_MANUFACTURER} ${Build.SOC_MODEL}"
+    fun property(name: String): String =
+        ProcessBuilder("getprop", name).start().inputStream.bufferedReader().use { it.readText().trim() }
+    val names = listOf(@PROPERTIES@)
+    val chip = names.map(::property).firstOrNull { it.isNotEmpty() } ?: Build.MODEL
+    return "${property("@MAKER@")} $chip".trim()
+}
+```
+""".replace("@PROPERTIES@", ", ".join(f'"{name}"' for name in SOC_PROPERTIES)).replace("@MAKER@", SOC_MAKER)
+"""How an Android app reads the table; `file` and the first of `runs` of what it returns say what to open and how."""
+
+
+def selection(ships: Sequence[Shipped], classes: Sequence[Sequence[TunedClass]]) -> Iterator[SelectionRow]:
+    """For each target and model the classes that were told apart, by what ships, then all others."""
+    apart = [shipped for shipped, of_devices in zip(ships, classes, strict=True) if of_devices]
+    for target, model in dict.fromkeys((shipped.target, shipped.model) for shipped in apart):
+        numbers = [number for number, shipped in enumerate(ships) if (shipped.target, shipped.model) == (target, model)]
+        rows = [
+            SelectionRow(
+                target=target, model=model, soc=each.chip, abi=each.abi, min_api_level=each.api_level, ships=number
+            )
+            for number in numbers
+            for each in classes[number]
+        ]
+        yield from sorted(rows, key=lambda row: (row.soc, row.abi, -row.min_api_level))
+        yield SelectionRow(target=target, model=model, ships=numbers[0])
+
+
+def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]]:
+    """For each model of a target which devices run what, in order; the last row fits every device.
+
+    A model of which no classes were told apart has one row: the first that ships.
+    """
+    by_model: dict[str, tuple[SelectionRow, ...]] = {}
+    for row in content.selection:
+        if row.target == target:
+            by_model[row.model] = (*by_model.get(row.model, ()), row)
+    apart = set(by_model)
+    for number, shipped in enumerate(content.ships):
+        if shipped.target == target and shipped.model not in apart:
+            by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
+    return by_model
+
+
+def selection_text(
+    rows: Sequence[SelectionRow], ships: Sequence[Shipped], platform: str, code: Callable[[str], str]
+) -> Iterator[str]:
+    """The part of a bundle's README.md on one target's rows; nothing where each model runs in one way only.
+
+    `code` shows text as code within a table.
+    """
+    if len({(row.model, row.ships) for row in rows}) == len({row.model for row in rows}):
+        return
+    yield "### Which devices run what\n"
+    yield "The first row of a model that fits the device counts; empty cells fit every device.\n"
+    yield "| model | chip | ABI | API level from | file | session options |\n|---|---|---|---|---|---|"
+    for row in rows:
+        shipped = ships[row.ships]
+        options = code(options_name(shipped.runs[0]))
+        level = str(row.min_api_level or "")
+        soc, abi = row.soc and code(row.soc), row.abi and code(row.abi)
+        cells = (code(row.model), soc, abi, level, code(shipped.file), options)
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    if platform == "android":
+        yield PICKING

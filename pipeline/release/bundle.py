@@ -11,12 +11,12 @@ from device_runner.files import staging_folder, take_place
 from device_runner.library import release_of
 from device_runner.reading import visible
 from device_runner.result import utc_now
-from pipeline.campaign.tuned import TunedClass
+from pipeline.campaign.record import TunedClass
 from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
-from pipeline.release.app_code import code_for
+from pipeline.release.app_code import code_for, selection, selection_text
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     MEASURED_FILE,
@@ -38,8 +38,7 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.sbom import SBOM_FILE, bill_of_materials
-from pipeline.release.selection import selection, selection_text
-from pipeline.release.update import ROLLBACK
+from pipeline.release.shipped import ROLLBACK
 
 README_FILE = "README.md"
 

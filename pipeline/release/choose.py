@@ -8,8 +8,8 @@ from device_runner.device import DeviceFacts
 from device_runner.reading import visible
 from device_runner.spec import RunOptions
 from pipeline.campaign.options import options_name
+from pipeline.campaign.record import TunedClass
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
-from pipeline.campaign.tuned import TunedClass
 from pipeline.config import Target
 from pipeline.core.abis import abi_of
 from pipeline.core.variant import Artifact, Level, Style

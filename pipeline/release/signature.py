@@ -1,29 +1,33 @@
-"""Signs a bundle with a key and checks the signature: OpenSSF Model Signing v1.0, offline.
+"""Signs a bundle with a key and checks the signature, offline: OpenSSF Model Signing v1.0, and attested tests.
 
-The file is a Sigstore bundle v0.3 around an in-toto statement in a DSSE envelope that lists every file of the bundle by
-its sha256; the `model_signing` program reads it. The same bundle and key give the same bytes.
+A signature is a Sigstore bundle v0.3 around an in-toto statement in a DSSE envelope that lists every file of the bundle
+by its sha256; the `model_signing` program reads it. An attestation is an in-toto test result v0.1 in a DSSE envelope,
+bound to the bundle by its digests: it says what the evidence of the manifest says, in a form that policy engines read.
+The numbers stay in the manifest, which is one of its subjects.
+
+Keys are on P-256, P-384 or P-521, signatures deterministic (RFC 6979): the same bundle and key give the same bytes.
+Needs the package cryptography (extra `sign`).
 """
 
+import base64
+import binascii
 import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from device_runner.reading import decode_json, read_regular
-from device_runner.result import Struct
-from pipeline.core.errors import CheckFailed
+from device_runner.reading import decode_json, read_regular, visible
+from device_runner.result import Status, Struct
+from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.check.compare import OutputCheck
+from pipeline.check.library_proof import LibraryProof, ProofRow
+from pipeline.core.errors import CheckFailed, ConfigError, missing_extra
 from pipeline.core.files import sha256_of, write_bytes
-from pipeline.release.envelope import (
-    STATEMENT_TYPE,
-    Envelope,
-    PublicKey,
-    SignedSubject,
-    SigningKey,
-    certified_fingerprint,
-    opened_envelope,
-    sealed_envelope,
-)
 from pipeline.release.manifest import (
     ATTESTATION_FILE,
     MANIFEST_BYTES,
@@ -34,6 +38,187 @@ from pipeline.release.manifest import (
     Manifest,
     sealed,
 )
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+
+log = logging.getLogger(__name__)
+
+EXTRA = "sign"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+AnyPredicate = TypeVar("AnyPredicate")
+"""What a statement says of its subjects."""
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+KEY_BYTES = 1 << 16
+OTHER_KIND = "it is no ECDSA key on P-256, P-384 or P-521"
+KEY_REMEDY = (
+    "give a PEM file: `openssl ecparam -name prime256v1 -genkey -noout -out key.pem` makes a private one, "
+    "`openssl ec -in key.pem -pubout -out key.pub` its public one"
+)
+PUBLIC_REMEDY = "keep it secret, and give its public key: `openssl ec -in {} -pubout -out key.pub` makes it"
+HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
+"""Curve to the hash that OpenSSF Model Signing v1.0 signs with."""
+
+
+class EnvelopeSignature(Struct, frozen=True, kw_only=True):
+    """A signature in base64; `keyid` may name the key and is not trusted."""
+
+    sig: str
+    keyid: str = ""
+
+
+class Envelope(Struct, frozen=True, kw_only=True):
+    """DSSE: what is signed in base64, its type, and the signatures."""
+
+    payload: str
+    payload_type: str = msgspec.field(name="payloadType", default=PAYLOAD_TYPE)
+    signatures: tuple[EnvelopeSignature, ...]
+
+
+class SignedSubject(Struct, frozen=True, kw_only=True):
+    """What a statement is about: a name, and digests by algorithm."""
+
+    name: str
+    digest: dict[str, str]
+
+
+def sealed_envelope(payload: bytes, key: "EllipticCurvePrivateKey", *, named: bool) -> Envelope:
+    """An envelope with one signature; `named`: the key's fingerprint stands in it."""
+    signed = key.sign(_signed_bytes(payload), _algorithm(key.curve.name))
+    keyid = fingerprint(key.public_key()) if named else ""
+    return Envelope(
+        payload=base64.b64encode(payload).decode(),
+        signatures=(EnvelopeSignature(sig=base64.b64encode(signed).decode(), keyid=keyid),),
+    )
+
+
+def opened_envelope(envelope: Envelope, key: "EllipticCurvePublicKey") -> bytes:
+    """The payload of an envelope that has one signature, by this key. Raises ValueError that says what is wrong."""
+    if (envelope.payload_type, len(envelope.signatures)) != (PAYLOAD_TYPE, 1):
+        raise ValueError("it is no in-toto statement with one signature")
+    try:
+        payload = base64.b64decode(envelope.payload, validate=True)
+        signed = base64.b64decode(envelope.signatures[0].sig, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"its base64 is damaged ({error})") from error
+    if not _is_by(key, signed, payload):
+        raise ValueError("its signature was not made with this key, or what was signed has changed")
+    return payload
+
+
+def _signed_bytes(payload: bytes) -> bytes:
+    """DSSE's pre-authentication encoding."""
+    return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+
+
+def _is_by(public: "EllipticCurvePublicKey", signed: bytes, payload: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.verify(signed, _signed_bytes(payload), _algorithm(public.curve.name, deterministic=False))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _algorithm(curve: str, *, deterministic: bool = True) -> "ECDSA":
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+
+    return ECDSA(getattr(hashes, HASHES[curve])(), deterministic_signing=deterministic)
+
+
+def fingerprint(public: "PublicKeyTypes") -> str:
+    """The sha256 of a public key as PEM (SubjectPublicKeyInfo)."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return hashlib.sha256(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def certified_fingerprint(certificate: str) -> str:
+    """The fingerprint of the key that an X.509 certificate (DER in base64) is for; ValueError for no certificate.
+
+    Who issued it, and until when, is not checked.
+    """
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    try:
+        return fingerprint(x509.load_der_x509_certificate(base64.b64decode(certificate, validate=True)).public_key())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"its certificate cannot be read ({str(error)[:200]})") from error
+
+
+def read_private_key(path: Path, passphrase: str | None) -> "EllipticCurvePrivateKey":
+    """The private key of a PEM file. ConfigError for one that cannot be used, MissingError without cryptography."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as error:
+        raise missing_extra(EXTRA, "cryptography", "bundle sign", error) from error
+    content = _key_bytes(path)
+    if path.stat().st_mode & 0o044:  # as ssh looks at them
+        log.warning("others on this computer can read the private key %s: chmod 600 it", visible(str(path)))
+    try:
+        key = load_pem_private_key(content, passphrase.encode() if passphrase else None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _bad_key(path, *_unreadable(content, str(error), passphrase)) from error
+    if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name not in HASHES:
+        raise _bad_key(path, OTHER_KIND)
+    return key
+
+
+def read_public_key(path: Path) -> "EllipticCurvePublicKey":
+    """The public key of a PEM file. Raises as `read_private_key`."""
+    try:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    except ImportError as error:
+        raise missing_extra(EXTRA, "cryptography", "bundle verify --key", error) from error
+    content = _key_bytes(path)
+    try:
+        key = load_pem_public_key(content)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        if b"PRIVATE KEY-----" in content:
+            raise _bad_key(path, "it is a private key", PUBLIC_REMEDY.format(path)) from error
+        raise _bad_key(path, *_unreadable(content, str(error), None)) from error
+    if not isinstance(key, EllipticCurvePublicKey) or key.curve.name not in HASHES:
+        raise _bad_key(path, OTHER_KIND)
+    return key
+
+
+def _key_bytes(path: Path) -> bytes:
+    try:
+        return read_regular(path, KEY_BYTES)
+    except OSError as error:
+        raise _bad_key(path, error.strerror or str(error)) from error
+
+
+def _unreadable(content: bytes, why: str, passphrase: str | None) -> tuple[str, str]:
+    """Why a PEM file was not read, and what to do, as far as its lines show."""
+    if b"PRIVATE KEY-----" not in content:
+        if b"PUBLIC KEY-----" in content:
+            return "it is a public key", "give the private key that it belongs to"
+        return "it is no PEM file of a key", KEY_REMEDY
+    if not passphrase and b"ENCRYPTED" in content:
+        return "it has a passphrase", "put the passphrase into the environment variable ORT_MOBILE_PASSPHRASE"
+    if passphrase and b"ENCRYPTED" in content:
+        return (
+            "the passphrase in ORT_MOBILE_PASSPHRASE does not open it",
+            "set ORT_MOBILE_PASSPHRASE to that of this key",
+        )
+    if passphrase:
+        return "it has no passphrase, and ORT_MOBILE_PASSPHRASE has one", "unset ORT_MOBILE_PASSPHRASE, or give the key"
+    return why[:300], KEY_REMEDY
+
+
+def _bad_key(path: Path, why: str, remedy: str = KEY_REMEDY) -> ConfigError:
+    return ConfigError("the key cannot be used", where=str(path), why=why, remedy=remedy)
+
 
 MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PREDICATE_TYPE = "https://model_signing/signature/v1.0"
@@ -65,13 +250,17 @@ class Predicate(Struct, frozen=True, kw_only=True):
     serialization: Serialization
 
 
-class Statement(Struct, frozen=True, kw_only=True):
-    """An in-toto statement on a folder, whose digest is that of the files' digests in the order of their names."""
+class Statement(Struct, Generic[AnyPredicate], frozen=True, kw_only=True):
+    """An in-toto statement on its subjects.
+
+    A signature's is the folder, whose digest is that of the files' digests in the order of their names; those of test
+    results are the bundle, by its digest, and its manifest.
+    """
 
     type: str = msgspec.field(name="_type", default=STATEMENT_TYPE)
     subject: tuple[SignedSubject, ...]
-    predicate_type: str = msgspec.field(name="predicateType", default=PREDICATE_TYPE)
-    predicate: Predicate
+    predicate_type: str = msgspec.field(name="predicateType")
+    predicate: AnyPredicate
 
 
 class PublicKeyHint(Struct, frozen=True, kw_only=True):
@@ -108,15 +297,15 @@ class SignatureBundle(Struct, frozen=True, kw_only=True):
     envelope: Envelope = msgspec.field(name="dsseEnvelope")
 
 
-def sign_bundle(folder: Path, manifest: Manifest, key: SigningKey) -> None:
+def sign_bundle(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey") -> None:
     """Write the signature of a verified bundle into it: of all its files, also of an attestation that lies there."""
     payload = msgspec.json.encode(_statement(folder, manifest), order="sorted")
-    material = Material(public_key=PublicKeyHint(hint=key.fingerprint), tlog_entries=())
+    material = Material(public_key=PublicKeyHint(hint=fingerprint(key.public_key())), tlog_entries=())
     whole = SignatureBundle(material=material, envelope=sealed_envelope(payload, key, named=False))
     write_bytes(folder / SIGNATURE_FILE, msgspec.json.encode(whole, order="sorted") + b"\n")
 
 
-def verify_signature(folder: Path, manifest: Manifest, key: PublicKey) -> None:
+def verify_signature(folder: Path, manifest: Manifest, key: "EllipticCurvePublicKey") -> None:
     """Check that the owner of a public key signed exactly this verified bundle.
 
     Raises CheckFailed where there is no signature, one by another key, or one of other files.
@@ -132,15 +321,15 @@ def verify_signature(folder: Path, manifest: Manifest, key: PublicKey) -> None:
     try:
         statement = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
     except (ValueError, OSError) as error:
-        raise _refusal(folder, str(error)) from error
+        raise _refusal(folder, SIGNATURE_FILE, str(error)) from error
     here = _statement(folder, manifest)
     if changed := _differing(statement.predicate.resources, here.predicate.resources):
-        raise _refusal(folder, f"it was made for other files than those that are here: {changed}")
+        raise _refusal(folder, SIGNATURE_FILE, f"it was made for other files than those that are here: {changed}")
     if [file.digest for file in statement.subject] != [here.subject[0].digest]:
-        raise _refusal(folder, "its digest of all files is not that of the files that it lists")
+        raise _refusal(folder, SIGNATURE_FILE, "its digest of all files is not that of the files that it lists")
 
 
-def signed_statement(content: bytes, key: PublicKey) -> Statement:
+def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement[Predicate]:
     """What the owner of a key signed, of the bytes of a signature file. Raises ValueError that says what is wrong.
 
     A file that brings certificates is of the key that the first of them is for; who issued them is not checked.
@@ -152,10 +341,10 @@ def signed_statement(content: bytes, key: PublicKey) -> Statement:
     if whole.media_type != MEDIA_TYPE:
         raise ValueError(f"the file is no {MEDIA_TYPE}")
     named = _named_key(whole.material)
-    if named != key.fingerprint:
-        raise ValueError(f"it names the key {named[:64]}, given is {key.fingerprint}")
+    if named != fingerprint(key):
+        raise ValueError(f"it names the key {named[:64]}, given is {fingerprint(key)}")
     try:
-        statement = decode_json(opened_envelope(whole.envelope, key), Statement, unique=True)
+        statement = decode_json(opened_envelope(whole.envelope, key), Statement[Predicate], unique=True)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"what was signed is no statement on a model ({str(error)[:200]})") from error
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
@@ -172,7 +361,7 @@ def _named_key(material: Material) -> str:
     raise ValueError("it names neither a key nor a certificate; identities of Sigstore are not supported")
 
 
-def _statement(folder: Path, manifest: Manifest) -> Statement:
+def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
     """What a signature of a verified bundle says: the manifest has the digests, which were compared with the files."""
     text = read_regular(folder / MANIFEST_FILE, MANIFEST_BYTES)
     digests = {file.path: file.sha256 for file in manifest.files}
@@ -182,6 +371,7 @@ def _statement(folder: Path, manifest: Manifest) -> Statement:
         digests[ATTESTATION_FILE] = sha256_of(folder / ATTESTATION_FILE)
     root = hashlib.sha256(b"".join(bytes.fromhex(digests[name]) for name in sorted(digests)))
     return Statement(
+        predicate_type=PREDICATE_TYPE,
         subject=(SignedSubject(name=manifest.content.name, digest={"sha256": root.hexdigest()}),),
         predicate=Predicate(
             resources=tuple(
@@ -200,10 +390,211 @@ def _differing(listed: tuple[Resource, ...], here: tuple[Resource, ...]) -> str:
     return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _refusal(folder: Path, why: str) -> CheckFailed:
+def _refusal(folder: Path, file: str, why: str) -> CheckFailed:
     return CheckFailed(
-        "the signature does not hold for this bundle",
-        where=str(folder / SIGNATURE_FILE),
+        f"the {'signature' if file == SIGNATURE_FILE else 'attestation'} does not hold for this bundle",
+        where=str(folder / file),
         why=why,
         remedy="get the bundle and the public key from their maker again",
+    )
+
+
+TESTS_PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+Outcome = Literal["PASSED", "WARNED", "FAILED"]
+
+
+class Descriptor(Struct, frozen=True, kw_only=True):
+    """What the tests ran with: a file of the bundle or a library by its digest, a program by its package URL."""
+
+    name: str
+    digest: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    uri: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class AttestedTests(Struct, frozen=True, kw_only=True):
+    """The predicate: names of tests by their outcome. A test that could decide nothing is among those that warn."""
+
+    result: Outcome
+    configuration: tuple[Descriptor, ...]
+    passed: tuple[str, ...] = msgspec.field(name="passedTests", default=())
+    warned: tuple[str, ...] = msgspec.field(name="warnedTests", default=())
+    failed: tuple[str, ...] = msgspec.field(name="failedTests", default=())
+
+
+class _MeasuredRow(msgspec.Struct, frozen=True):
+    """What is read of a measured row of the evidence."""
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    status: Status
+    checks: tuple[OutputCheck, ...] = ()
+
+
+class _Tested(msgspec.Struct, frozen=True):
+    """What is read of a manifest's evidence."""
+
+    checks: dict[str, tuple[OutputCheck, ...]] = {}
+    measured: tuple[_MeasuredRow, ...] = ()
+    accuracy: tuple[ArtifactAccuracy, ...] = ()
+    library_proofs: tuple[LibraryProof, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Who signed a bundle, by the sha256 of the public key as PEM, and what tests they attest; None for none."""
+
+    fingerprint: str
+    tests: AttestedTests | None
+
+
+def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = None) -> Signed:
+    """Write the attestation of a verified bundle's tests and its signature into it.
+
+    Raises ConfigError for a key that cannot be used, MissingError without the package cryptography.
+    """
+    private = read_private_key(key, passphrase)
+    tests = attest_tests(folder, manifest, private)
+    sign_bundle(folder, manifest, private)
+    return Signed(fingerprint(private.public_key()), tests)
+
+
+def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
+    """Check that the owner of a public key signed this verified bundle and what it says of tests.
+
+    Raises CheckFailed where there is no signature, or one that does not hold; else as `sign`.
+    """
+    public = read_public_key(key)
+    verify_signature(folder, manifest, public)
+    return Signed(fingerprint(public), verify_attestation(folder, manifest, public))
+
+
+def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey") -> AttestedTests | None:
+    """Write the attestation of a verified bundle into it; None, and no file, where its evidence has no test.
+
+    Raises CheckFailed for evidence that cannot be read.
+    """
+    results = tested(folder, manifest)
+    if not (results.passed or results.warned or results.failed):
+        (folder / ATTESTATION_FILE).unlink(missing_ok=True)
+        return None
+    statement = Statement(predicate_type=TESTS_PREDICATE_TYPE, subject=_subjects(folder, manifest), predicate=results)
+    payload = msgspec.json.encode(statement, order="sorted")
+    envelope = sealed_envelope(payload, key, named=True)
+    write_bytes(folder / ATTESTATION_FILE, msgspec.json.encode(envelope, order="sorted") + b"\n")
+    return results
+
+
+def verify_attestation(folder: Path, manifest: Manifest, key: "EllipticCurvePublicKey") -> AttestedTests | None:
+    """The results that the owner of a key attests of this verified bundle; None where it brings none.
+
+    Raises CheckFailed for an attestation by another key, of another bundle, and one that cannot be read.
+    """
+    path = folder / ATTESTATION_FILE
+    if not path.is_file():
+        return None
+    try:
+        envelope = decode_json(read_regular(path, OWN_FILES[ATTESTATION_FILE]), Envelope, unique=True)
+        statement = decode_json(opened_envelope(envelope, key), Statement[AttestedTests], unique=True)
+    except (msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
+        raise _refusal(folder, ATTESTATION_FILE, str(error)[:200]) from error
+    if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, TESTS_PREDICATE_TYPE):
+        raise _refusal(
+            folder, ATTESTATION_FILE, f"what was signed is {statement.predicate_type[:200]}, not {TESTS_PREDICATE_TYPE}"
+        )
+    if [file.digest for file in statement.subject] != [file.digest for file in _subjects(folder, manifest)]:
+        raise _refusal(folder, ATTESTATION_FILE, "it is the attestation of another bundle")
+    return statement.predicate
+
+
+def results_text(result: AttestedTests) -> str:
+    """The result in one line: counts by outcome, and what kinds of tests there were."""
+    groups = {"passed": result.passed, "undecided": result.warned, "failed": result.failed}
+    counts = ", ".join(f"{len(names)} {word}" for word, names in groups.items() if names) or "no test"
+    kinds = Counter(name.partition("/")[0] for names in groups.values() for name in names)
+    return f"{result.result}: {counts} ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
+
+
+def tested(folder: Path, manifest: Manifest) -> AttestedTests:
+    """What the evidence of a bundle says of tests, as names by outcome; CheckFailed where it cannot be read."""
+    try:
+        evidence = msgspec.convert(manifest.evidence, _Tested)
+    except msgspec.ValidationError as error:
+        raise CheckFailed(
+            "the evidence of this bundle cannot be read",
+            where=str(folder / MANIFEST_FILE),
+            why=str(error)[:200],
+            remedy="make the bundle again with `ort-mobile bundle rebuild FOLDER`",
+        ) from error
+    outcomes = sorted({*_tests(evidence)})
+    names = {wanted: tuple(name for name, outcome in outcomes if outcome == wanted) for wanted in _ORDER}
+    return AttestedTests(
+        result=next((outcome for outcome in _ORDER if names[outcome]), "PASSED"),
+        configuration=tuple(_configuration(manifest, evidence.library_proofs)),
+        passed=names["PASSED"],
+        warned=names["WARNED"],
+        failed=names["FAILED"],
+    )
+
+
+_ORDER: tuple[Outcome, ...] = ("FAILED", "WARNED", "PASSED")
+"""The worst first: what a whole result is."""
+
+
+def _tests(evidence: _Tested) -> Iterator[tuple[str, Outcome]]:
+    """Each test with its outcome: outputs here and on devices, runs, accuracy budgets, libraries that ship."""
+    for artifact, checks in evidence.checks.items():
+        if checks:
+            yield f"outputs/{artifact}", _of_checks(checks)
+    for row in evidence.measured:
+        name = f"{row.device}/{row.model}/{row.variant}/{row.run}"
+        if row.status is not Status.SKIPPED:
+            yield f"run/{name}", "PASSED" if row.status is Status.OK else "FAILED"
+        if row.checks:
+            yield f"device-outputs/{name}", _of_checks(row.checks)
+    for accuracy in evidence.accuracy:
+        unknown = accuracy.result is None or not accuracy.result.computed
+        refused = accuracy.result is not None and accuracy.result.refused
+        if unknown or refused or (accuracy.result is not None and accuracy.result.max_drop is not None):
+            outcome: Outcome = "FAILED" if refused else "WARNED" if unknown else "PASSED"
+            yield f"accuracy/{accuracy.model}/{accuracy.variant}", outcome
+    for proof in evidence.library_proofs:
+        if proof.not_run:
+            yield f"library/{proof.library.file}", "WARNED"
+        yield from (_of_proof(proof.library.file, row) for row in proof.rows)
+
+
+def _of_checks(checks: Iterable[OutputCheck]) -> Outcome:
+    rows = list(checks)
+    if any(check.failed for check in rows):
+        return "FAILED"
+    return "WARNED" if any(check.unknown for check in rows) else "PASSED"
+
+
+def _of_proof(library: str, row: ProofRow) -> tuple[str, Outcome]:
+    name = f"library/{library}/{row.model}/{row.variant}/{row.run}/api-{row.api_level}"
+    return name, "FAILED" if row.failed else "WARNED" if row.findings else "PASSED"
+
+
+def _configuration(manifest: Manifest, proofs: Sequence[LibraryProof]) -> Iterator[Descriptor]:
+    """The programs that made and tested it, its operator configs, and the libraries that ran."""
+    for name, version in sorted(manifest.content.made_with.items()):
+        yield Descriptor(name=name, uri=f"pkg:pypi/{PACKAGES.get(name, name)}@{version}")
+    for file in manifest.content.files:
+        if file.path.startswith("operators/"):
+            yield Descriptor(name=file.path, digest={"sha256": file.sha256})
+    for proof in proofs:
+        if proof.library.sha256:
+            yield Descriptor(name=proof.library.file, digest={"sha256": proof.library.sha256})
+
+
+PACKAGES = {"ort-mobile": "ort-mobile-pipeline"}
+"""Names of Python packages that differ from the program's."""
+
+
+def _subjects(folder: Path, manifest: Manifest) -> tuple[SignedSubject, ...]:
+    return (
+        SignedSubject(name=manifest.content.name, digest={"sha256": manifest.content_sha256}),
+        SignedSubject(name=MANIFEST_FILE, digest={"sha256": sha256_of(folder / MANIFEST_FILE)}),
     )

@@ -17,9 +17,8 @@ import msgspec
 
 from device_runner.result import Struct
 from pipeline.core.errors import Severity
-from pipeline.report import markdown
-from pipeline.report.parts import Listing, ListingNote, Section
-from pipeline.report.wording import visible
+from pipeline.report import wording
+from pipeline.report.wording import Listing, ListingNote, Section, visible
 
 SUMMARY_CHARACTERS = 60_000
 """Of a summary or a comment: GitHub accepts 65,536 in a comment, and drops a step's summaries beyond 1 MiB whole."""
@@ -180,7 +179,7 @@ def bounded(title: str, tables: Sequence[Listing], notes: Sequence[Section], res
     """Markdown of at most SUMMARY_CHARACTERS: rows at the end of tables are left out; `rest` says where they are."""
     kept = max(1, len(tables), *(len(table.rows) for table in tables), *(len(section.notes) for section in notes))
     while True:
-        text = markdown.render_parts(short(title), *_kept(tables, notes, kept, rest))
+        text = wording.render_parts(short(title), *_kept(tables, notes, kept, rest))
         if len(text) <= SUMMARY_CHARACTERS or kept == 0:
             return text
         kept //= 2

@@ -14,7 +14,7 @@ from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
 from pipeline.report.decision import banner
 from pipeline.report.layout import COLUMNS, choices, results, sections, warnings
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.parts import Listing
+from pipeline.report.wording import Listing
 
 MOST_NODES = 10
 """Nodes that a finding names."""

@@ -10,8 +10,7 @@ from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines
-from pipeline.report.parts import Line, Listing, Part
-from pipeline.report.wording import from_float, outputs, size
+from pipeline.report.wording import Line, Listing, Part, from_float, outputs, size
 
 MOST_ROWS = 60
 """Above this the table gives way to totals: the JSON has every row."""

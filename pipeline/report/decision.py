@@ -15,7 +15,7 @@ from pipeline.release.choose import MOST_NAMED, slower_text
 from pipeline.report import wording
 from pipeline.report.drawing import log_place
 from pipeline.report.model import CampaignReport, ChoiceRow, Row
-from pipeline.report.parts import Listing
+from pipeline.report.wording import Listing
 
 MOST_REASONS = 5
 MOST_CARDS = 12

@@ -25,7 +25,7 @@ from pipeline.core.groups import grouped
 from pipeline.partition.answer import ModelAnswer
 from pipeline.report import drawing, profiles, wording
 from pipeline.report.decision import banner, decisions, not_a_phone, overview
-from pipeline.report.graph import BOX_HEIGHT, draw_answers, graphs
+from pipeline.report.drawing import BOX_HEIGHT, draw_answers, graphs
 from pipeline.report.layout import (
     COLUMNS,
     INTERVAL,
@@ -41,10 +41,9 @@ from pipeline.report.layout import (
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.operators import BAR, needed_operators, time_tables
-from pipeline.report.parts import Listing
 from pipeline.report.proof import proof_listing
 from pipeline.report.rows import MeasuredRow
-from pipeline.report.wording import visible
+from pipeline.report.wording import Listing, visible
 
 MOST_ROWS = 150
 """Rows with pictures: of larger campaigns only what ships has them, and all rows are one table without a script."""

@@ -7,12 +7,11 @@ from pipeline.release.choose import Choice, slower_text
 from pipeline.report import wording
 from pipeline.report.decision import BannerState, banner
 from pipeline.report.layout import COLUMNS, accuracies, choices, inventory, offered, results, searches, sections
-from pipeline.report.markdown import escaped, item, listing_lines, section_lines, table
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
 from pipeline.report.profiles import ProfileView, changes, fallbacks, fusions, operators, summary, view_notes
 from pipeline.report.proof import proof_listing
-from pipeline.report.wording import visible
+from pipeline.report.wording import escaped, item, listing_lines, section_lines, table, visible
 
 
 def render(report: CampaignReport) -> str:

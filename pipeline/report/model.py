@@ -8,9 +8,8 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
-from pipeline.campaign.record import FailureRow, Host, ModelFacts, PrecisionSearch, Prediction, Skipped
+from pipeline.campaign.record import FailureRow, Host, ModelFacts, PrecisionSearch, Prediction, Skipped, TuneReport
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
-from pipeline.campaign.tuned import TuneReport
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.documents import decode_document, document_schema

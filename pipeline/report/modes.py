@@ -20,8 +20,8 @@ from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, ModeRow
-from pipeline.report.parts import Listing
 from pipeline.report.rows import MeasuredRow, Rows, baseline_row, make_rows, measured_rows
+from pipeline.report.wording import Listing
 
 TIMES = 8
 """Moments of a sustained run that a table shows."""

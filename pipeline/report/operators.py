@@ -7,8 +7,8 @@ from device_runner.profile import CPU
 from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, RequiredOperator
-from pipeline.report.parts import Listing
 from pipeline.report.profiles import Profiled
+from pipeline.report.wording import Listing
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops.value import CUSTOM
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
+from device_runner.chips import CHIPS
 from device_runner.providers import CPU, provider_named
 from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
 from pipeline.advice.verdict import (
@@ -24,12 +25,11 @@ from pipeline.advice.verdict import (
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
-from pipeline.partition.answer import Decision, ModelAnswer, Optimize, SizedAnswer, percent_of
+from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of
 from pipeline.partition.placement import same_reason
 from pipeline.partition.reference import ClaimDiff, LibraryReference, NodeDiff, Side
-from pipeline.report.parts import Line, Listing, Part
 from pipeline.report.show import show
-from pipeline.report.wording import visible
+from pipeline.report.wording import Line, Listing, Part, visible
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 
@@ -129,7 +129,7 @@ def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
-    yield f"Details: {_command(model)} --ep {NNAPI}"
+    yield f"Details: {_command(model, NNAPI)}"
     yield ""
 
 
@@ -141,7 +141,8 @@ def _all_rows(model: ModelFit) -> list[FitRow]:
 def _title(row: FitRow) -> str:
     """Of a provider with rules, or of the CPU."""
     title = (PROVIDER_RULES.get(row.ep) or provider_named(row.ep)).title
-    return f"{title}, {row.level}" if row.level else title
+    system = f"{row.chip} ({CHIPS[row.chip].title})" if row.chip else row.level
+    return f"{title}, {system}" if system else title
 
 
 def _named(names: Sequence[str]) -> str:
@@ -199,7 +200,7 @@ def _helps(model: ModelFit) -> Iterator[str]:
         yield f"  {number}. {visible(remedy.what)}" + (f", which is worse for {worse}" if worse else "")
         yield from (f"     {visible(line)}" for line in _help(remedy))
     if best := next((ep for remedy in model.helps for ep in remedy.gains), None):
-        yield f"  Try what can be done automatically: {_command(model)} --ep {best} --advise"
+        yield f"  Try what can be done automatically: {_command(model, best)} --advise"
     yield ""
 
 
@@ -210,12 +211,15 @@ def _help(remedy: Help) -> Iterator[str]:
         yield f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else "")
 
 
-def _command(model: ModelFit) -> str:
-    """The command that shows everything behind the last column of the table."""
+def _command(model: ModelFit, ep: str) -> str:
+    """The command that shows everything behind the last column of the table, for a provider."""
     words = ["ort-mobile", "partition", model.path]
     if model.optimize is Optimize.BASIC:
         words += ["--optimize", "basic"]
     words += [word for size in _sizes(model.sizes) for word in ("--dimension", size)]
+    words += ["--ep", ep]
+    if PROVIDER_RULES[ep].by_chip:
+        words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
     return visible(shlex.join(words))
 
 
@@ -282,7 +286,7 @@ FAILS = "fails"
 
 
 def _model(answer: ModelAnswer) -> Iterator[Line]:
-    yield Line((answer.path, "bold"), f"  {answer.ep}, ONNX Runtime {answer.release_text}")
+    yield Line((answer.path, "bold"), f"  {answer.asked_text}, ONNX Runtime {answer.release_text}")
     sizes = [len(group) for group in answer.partitions]
     yield Line(f"  {answer.claimed} of {answer.nodes} nodes supported ({percent_of(answer.claimed, answer.nodes)} %)")
     yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
@@ -296,7 +300,11 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
     elif answer.load:
         about = "about " if answer.load.estimate else ""
         yield Line(f"  {about}{counted(answer.load.compiled, 'node')} compiled by the EP at load")
-    if not answer.fixed:
+    if answer.simulated:
+        yield from _simulated(answer.simulated)
+    if answer.simulated and answer.simulated.passed is False:
+        yield verdict_line(AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else"))
+    elif not answer.fixed:
         yield verdict_line(verdict(standing_of(answer), answer.ep))
     yield from _cuts(answer)
     yield from _reasons(answer)
@@ -305,6 +313,23 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
     for warning in answer.warnings:
         yield Line("  ", ("note:", "yellow"), f" {warning}")
     yield Line()
+
+
+def _simulated(simulation: Simulation) -> Iterator[Line]:
+    """What the simulator computes; never how fast."""
+    error, limit = simulation.error, simulation.limit
+    off = "" if error is None else f", off by {error:.2g}" + ("" if limit is None else f", allowed is {limit:.2g}")
+    if simulation.passed is None:
+        yield Line("  simulated: ", ("not known", "yellow"), f": {simulation.reason}")
+        return
+    if simulation.passed:
+        yield Line("  simulated: ", ("the outputs are right", "green"), f"{off}, on {simulation.data}")
+        return
+    yield Line("  simulated: ", ("computes something else", "bold red"), f": output '{simulation.output}'{off}")
+    where = f"{simulation.op_type} with the output '{simulation.first}': " if simulation.first else ""
+    yield Line(f"    first at {where}{simulation.reason}" if where else f"    {simulation.reason}")
+    if simulation.remedy:
+        yield Line("    ", ("remedy:", "cyan"), f" {simulation.remedy}")
 
 
 def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
@@ -377,6 +402,34 @@ def _operators(alike: Sequence[Decision]) -> str:
     names = [name for name, _ in Counter(decision.op_type for decision in alike).most_common()]
     more = len(names) - MOST_OPERATORS
     return ", ".join(names[:MOST_OPERATORS]) + (f" and {more} more" if more > 0 else "")
+
+
+def chip_parts(answers: Sequence[ModelAnswer]) -> Iterator[Part]:
+    """Where the chips that were asked about differ, model by model."""
+    for path, rows in grouped((answer.path, answer) for answer in answers if answer.chip and not answer.error).items():
+        if len({(row.partitions, row.load and row.load.code) for row in rows}) < 2:
+            continue
+        yield Listing(
+            title=f"{path}: the chips differ",
+            head=("chip", "nodes", "partitions", "load"),
+            rows=tuple(
+                (
+                    f"{row.chip} ({CHIPS[row.chip].title})",
+                    f"{row.claimed} of {row.nodes}",
+                    str(len(row.partitions)),
+                    FAILS if row.load and row.load.error else "",
+                )
+                for row in rows
+            ),
+            right=("nodes", "partitions"),
+            marks={FAILS: "red"},
+        )
+        taken = Counter(name for row in rows for group in row.partitions for name in group)
+        differing = sorted(name for name, times in taken.items() if times < len(rows))
+        if differing:
+            more = f" and {len(differing) - MOST_NAMES} more" if len(differing) > MOST_NAMES else ""
+            yield Line(f"  taken by some of them only: {', '.join(differing[:MOST_NAMES])}{more}")
+        yield Line()
 
 
 MOST_NODES = 60

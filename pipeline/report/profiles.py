@@ -15,7 +15,7 @@ from device_runner.result import NodeTime, Profile, Struct
 from pipeline.campaign.record import Prediction, RefusedNodes
 from pipeline.core.groups import grouped
 from pipeline.report import wording
-from pipeline.report.parts import Line, Listing, Part
+from pipeline.report.wording import Line, Listing, Part
 
 
 class Profiled(msgspec.Struct, frozen=True, kw_only=True):

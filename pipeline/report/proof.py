@@ -7,7 +7,7 @@ from pipeline.campaign.record import place
 from pipeline.check.library_proof import LibraryProof, ProofFinding, ProofRow
 from pipeline.core.errors import Severity
 from pipeline.report import wording
-from pipeline.report.parts import Listing, ListingNote, gathered
+from pipeline.report.wording import Listing, ListingNote, gathered
 
 HEAD = ("Model", "Variant", "Run", "API level", "Ran on", "Result", "Outputs", "NNAPI operations in partitions")
 NO_PHONE = "It ran in a process of this computer, not on a phone: timings are not reported."

@@ -8,8 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.report.parts import Line, Listing, ListingNote, Part, Section
-from pipeline.report.wording import visible
+from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, visible
 
 GAP = "  "
 UNLIMITED = 10_000

@@ -23,10 +23,10 @@ from pipeline.report.layout import (
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
-from pipeline.report.parts import Line, Listing, ListingNote, Part, Section
 from pipeline.report.profiles import changes, claims, view_notes
 from pipeline.report.proof import proof_listing, proof_notes
 from pipeline.report.show import show, width
+from pipeline.report.wording import Line, Listing, ListingNote, Part, Section
 
 
 def _processor(facts: DeviceFacts) -> str:

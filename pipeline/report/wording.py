@@ -1,7 +1,11 @@
-"""How values are worded, the same in every format: units, ratios, verdicts, and text that may be hostile."""
+"""How values are worded in every format, the parts that tables and notes are made of, and those as Markdown.
+
+Text may be hostile: it comes from models, devices and other people's files.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,10 +13,10 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.reading import visible as visible
 from device_runner.result import Status
-from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputCheck, worst_sqnr
 
-if TYPE_CHECKING:  # what words measurements of campaigns is read for conversions, too
+if TYPE_CHECKING:
+    from pipeline.campaign.statistics import Comparison
     from pipeline.report.model import CampaignReport, Row
 
 DASH = "-"
@@ -65,19 +69,19 @@ def share(value: float | None) -> str:
     return DASH if value is None else f"{value:.1%}"
 
 
-def ratio(comparison: Comparison | None) -> str:
+def ratio(comparison: "Comparison | None") -> str:
     """The ratio to the baseline: 0.51."""
     return DASH if comparison is None else significant(comparison.ratio)
 
 
-def interval(comparison: Comparison | None) -> str:
+def interval(comparison: "Comparison | None") -> str:
     """The bounds of the ratio at the level that decides: 0.49 to 0.53. A dash where rounds are too few for any."""
     if comparison is None or comparison.low is None or comparison.high is None:
         return DASH
     return f"{significant(comparison.low)} to {significant(comparison.high)}"
 
 
-def fresh(comparison: Comparison | None) -> str:
+def fresh(comparison: "Comparison | None") -> str:
     """How a choice did in rounds that did not choose it; nothing where there were none."""
     if comparison is None or comparison.low is None:
         return ""
@@ -87,6 +91,8 @@ def fresh(comparison: Comparison | None) -> str:
 
 def verdict(row: "Row") -> str:
     """What the comparison says; that it is the baseline, or that it failed; a dash where nothing was compared."""
+    from pipeline.campaign.statistics import Verdict
+
     if row.status is not Status.OK:
         return row.status.value
     if row.same_as:
@@ -147,6 +153,8 @@ def check_numbers(check: OutputCheck) -> str:
 
 def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     """How to read the table of results; `interval`: whether the table shows that of the ratio."""
+    from pipeline.campaign.statistics import Verdict
+
     spread = ", with the interval over rounds that decides: 90 % for same, else 99 % and more" if interval else ""
     finds = any(row.comparison and row.comparison.verdict is Verdict.NOT_SHOWN for row in report.rows)
     open_ = (
@@ -167,3 +175,132 @@ def nnapi_devices(facts: DeviceFacts) -> str:
     named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
     known = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
     return ", ".join(named) or known
+
+
+class Line:
+    """A line of texts, to be escaped, with the styles of a terminal; without `wrap` it stays one in a narrow terminal.
+
+    With an `indent` it is a paragraph: what wraps is indented, too.
+    """
+
+    def __init__(self, *spans: str | tuple[str, str], indent: int | None = None, wrap: bool = True) -> None:
+        """Each span is a text, or a text with its style."""
+        self.spans = tuple((span, "") if isinstance(span, str) else span for span in spans)
+        self.indent = indent
+        self.wrap = wrap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A plain table: texts to be escaped, the first column names the row.
+
+    For terminals: `right` are the heads of numbers, `styles` those of the rows, `marks` those of cells with such texts.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[str, ...] = ()
+    styles: tuple[str, ...] = ()
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListingNote:
+    """Something to know, once for all places that it concerns: what, why or how, what to do.
+
+    `code` has lines to be copied, as they are, by their language.
+    """
+
+    title: str
+    text: str
+    remedy: str = ""
+    places: tuple[str, ...] = ()
+    code: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Notes of one kind."""
+
+    title: str
+    notes: tuple[ListingNote, ...]
+
+
+Part = Line | Listing | Section
+
+
+def filled(listings: Iterable[Listing]) -> list[Listing]:
+    """Those that have rows."""
+    return [listing for listing in listings if listing.rows]
+
+
+def gathered(notes: Iterable[ListingNote]) -> list[ListingNote]:
+    """Notes that say the same as one note with all their places, in the order of the first."""
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for note in notes:
+        places.setdefault((note.title, note.text, note.remedy), []).extend(note.places)
+    return [
+        ListingNote(title=title, text=text, remedy=remedy, places=tuple(dict.fromkeys(where)))
+        for (title, text, remedy), where in places.items()
+    ]
+
+
+SPECIAL = re.compile(r"[\\`*\[\]<>#|~$&@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<=:)//|(?<=www)\.")
+OPENING = re.compile(r"^(\s+|[-+=]|\d+[.)])")
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, in a table too: no mark, tag, mention or bare link of its own works."""
+    return SPECIAL.sub(_entities, visible(text))
+
+
+def _entities(match: re.Match[str]) -> str:
+    return "".join(f"&#{ord(char)};" for char in match.group())
+
+
+def item(text: str) -> str:
+    """Text as `escaped`, which at the start of a line opens no list, heading or code either."""
+    opening = OPENING.match(text)
+    return escaped(text) if opening is None else _entities(opening) + escaped(text[opening.end() :])
+
+
+def render_parts(title: str, listings: Iterable[Listing], notes: Iterable[Section]) -> str:
+    """A page of tables and sections."""
+    parts = [
+        f"# {escaped(title)}",
+        *(part for listing in listings for part in listing_lines(listing)),
+        *section_lines(notes),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain texts."""
+    lines = [head, ["---"] * len(head), *([escaped(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def listing_lines(listing: Listing) -> Iterator[str]:
+    """A heading and a table; nothing where there are no rows."""
+    if listing.rows:
+        yield f"## {escaped(listing.title)}"
+        yield table(listing.head, listing.rows)
+
+
+def section_lines(notes: Iterable[Section]) -> Iterator[str]:
+    """Each section's heading and its list."""
+    for section in notes:
+        yield f"## {section.title}"
+        yield "\n".join(line for note in section.notes for line in _note(note))
+
+
+def _note(note: ListingNote) -> Iterator[str]:
+    head = f"**{escaped(note.title)}**: {escaped(note.text)}" if note.title else item(note.text)
+    yield f"- {head}" + (f" *{escaped(note.remedy)}*" if note.remedy else "")
+    for place in note.places:
+        yield f"  - {item(place)}"
+    for language, lines in note.code.items():
+        text = "\n".join(f"  {visible(line)}" for line in lines)
+        fence = "`" * max([3, *(len(ticks) + 1 for ticks in re.findall("`+", text))])  # longer than any inside
+        yield f"\n  {fence}{language}\n{text}\n  {fence}\n"

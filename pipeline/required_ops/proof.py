@@ -14,7 +14,7 @@ from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
 from pipeline.model.types import CPP_BY_ORT
-from pipeline.required_ops.text import HEADER, ArtifactNeeds, operator_lines, parse_merged, render
+from pipeline.required_ops.text import HEADER, operator_lines, parse_merged, render
 from pipeline.required_ops.value import (
     ALWAYS_KEPT,
     CUSTOM,
@@ -300,12 +300,12 @@ class OperatorUse(msgspec.Struct, frozen=True, kw_only=True):
 ADDS, REMOVES = "adds", "removes"
 
 
-def changes(old: RequiredOps, new: RequiredOps, artifacts: Iterable[ArtifactNeeds] = ()) -> tuple[Change, ...]:
+def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] = {}) -> tuple[Change, ...]:
     """What `new` adds to `old` and removes from it; with artifacts, which of them each addition is for.
 
     What concerns no single operator comes first, then all changes of each operator together.
     """
-    lacking = [(artifact.name, item) for artifact in artifacts for item in covers(old, artifact.needs)]
+    lacking = [(name, item) for name, needs in artifacts.items() for item in covers(old, needs)]
     operators = [*_listed(ADDS, old, new), *_listed(REMOVES, new, old)]
     for key in sorted(old.operator_keys() & new.operator_keys()):
         operators += _retyped(key, old.types.get(key), new.types.get(key))
@@ -406,14 +406,14 @@ def needed_by(names: Sequence[str]) -> str:
     return f", {'only ' if len(names) == 1 else ''}needed by {', '.join(names)}"
 
 
-def uses(artifacts: Iterable[ArtifactNeeds]) -> tuple[OperatorUse, ...]:
+def uses(artifacts: Mapping[str, Needs]) -> tuple[OperatorUse, ...]:
     """Which artifact needs which kernel with which types, by name of the operator."""
     kernels: dict[tuple[str, str, int, tuple[str, ...]], dict[str, tuple[str, ...]]] = {}
-    for artifact in artifacts:
-        for need, nodes in artifact.needs.items():
+    for artifact, needs in artifacts.items():
+        for need, nodes in needs.items():
             types = [f"{_slot(slot)} {name}" for slot, name in need.types] + ["a type without a name"] * need.nameless
             by_artifact = kernels.setdefault((need.domain, need.op, need.since_version, tuple(types)), {})
-            by_artifact[artifact.name] = (*by_artifact.get(artifact.name, ()), *nodes)
+            by_artifact[artifact] = (*by_artifact.get(artifact, ()), *nodes)
     return tuple(
         OperatorUse(domain=domain, op=op, since_version=version, types=types, artifacts=by_artifact)
         for (domain, op, version, types), by_artifact in sorted(kernels.items(), key=lambda item: item[0])
@@ -453,9 +453,9 @@ def lines_to_add(missing: Iterable[Missing]) -> tuple[str, ...]:
     return tuple(render(parse_merged(text, "the missing lines")).removeprefix(HEADER).splitlines())
 
 
-def superfluous(required: RequiredOps, artifacts: Iterable[ArtifactNeeds]) -> RequiredOps:
+def superfluous(required: RequiredOps, artifacts: Mapping[str, Needs]) -> RequiredOps:
     """What a config has that none of the artifacts needs; types count only where the config restricts them."""
-    needed = from_needs([need for artifact in artifacts for need in artifact.needs], types=bool(required.types))
+    needed = from_needs([need for needs in artifacts.values() for need in needs], types=bool(required.types))
     if required.global_types is not None:
         return RequiredOps(operators=required.operators).difference(needed.without_types())
     return required.difference(needed)

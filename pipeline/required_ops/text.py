@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-import msgspec
-
 from device_runner.files import scratch_folder
 from device_runner.reading import read_regular
 from pipeline.core.errors import ConfigError, ModelError
@@ -349,21 +347,15 @@ def _refuse_conflict(source: str, number: int, before: int, key: OperatorKey) ->
 SUFFIXES = (".ort",)
 
 
-class ArtifactNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one artifact needs; `name` as in find_models."""
-
-    name: str
-    needs: Needs
-
-
 def needs_of_artifacts(
     paths: Iterable[str | Path],
     *,
     providers: Sequence[str] = (),
     extended: bool = False,
     known: Mapping[str, tuple[Needs, Needs]] = {},
-) -> tuple[list[ArtifactNeeds], list[ModelError]]:
-    """The needs of all artifacts under paths that one build is to run, and the errors of those that cannot be read.
+) -> tuple[dict[str, Needs], list[ModelError]]:
+    """The needs of all artifacts under paths that one build is to run, by name as in find_models; and the errors of
+    those that cannot be read.
 
     One artifact with saved optimizations makes the build an extended one, and so for all. `known` are the needs (of a
     minimal and an extended build) of artifacts that need not be read, by name. Raises ConfigError for paths without
@@ -382,7 +374,7 @@ def needs_of_artifacts(
             extended = extended or replays(model)
         except ModelError as error:
             errors.append(ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy))
-    return [ArtifactNeeds(name=name, needs=needs[extended]) for name, needs in read.items()], errors
+    return {name: needs[extended] for name, needs in read.items()}, errors
 
 
 def _read(source: SourceModel) -> OrtModel:

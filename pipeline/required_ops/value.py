@@ -5,7 +5,7 @@ layout.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
@@ -412,8 +412,12 @@ def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool =
     build for providers and for saved optimizations, so these imply it. Raises ModelError for operators that no config
     could name.
     """
-    providers = frozenset(providers)
-    of_nodes = list(_graph_needs(model.graph, (), ""))
+    return _needs(model, list(_graph_needs(model.graph, (), "")), frozenset(providers), extended=extended)
+
+
+def _needs(
+    model: OrtModel, of_nodes: Sequence[tuple[Need, str]], providers: frozenset[str], *, extended: bool
+) -> Needs:
     extended = extended or bool(providers) or replays(model)
     of_layout = layout_needs(model, {need for need, _ in of_nodes}, providers, extended=extended)
     needs = grouped(chain(of_nodes, of_layout))
@@ -429,7 +433,8 @@ def needs_of(model: OrtModel, *, providers: Iterable[str] = (), extended: bool =
 
 def needs_by_build(model: OrtModel, providers: Iterable[str] = ()) -> tuple[Needs, Needs]:
     """The needs of a minimal build and of an extended one, which optimizes every model that it loads."""
-    minimal, extended = (needs_of(model, providers=providers, extended=kind) for kind in (False, True))
+    of_nodes = list(_graph_needs(model.graph, (), ""))
+    minimal, extended = (_needs(model, of_nodes, frozenset(providers), extended=kind) for kind in (False, True))
     return minimal, extended
 
 

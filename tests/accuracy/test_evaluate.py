@@ -20,7 +20,7 @@ from pipeline.core.progress import NoProgress
 from pipeline.dataset import Dataset, Part
 from pipeline.dataset.files import write_tensor
 from pipeline.model.sources import SourceModel
-from pipeline.report.accuracy import accuracy_parts, verdict_text
+from pipeline.report.layout import accuracy_parts, verdict_text
 from pipeline.report.show import show
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"

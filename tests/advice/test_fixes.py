@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from pipeline.advice.advise import MODEL_FIXES, fixes_for
 from pipeline.advice.verdict import FixOutcome
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import Settings
 from pipeline.partition.view import view
 from pipeline.passes.rewrites.arithmetic import erf_by_exp
@@ -60,7 +60,7 @@ def test_every_node_fix_has_a_case() -> None:
     assert {fix.name for fix in MODEL_FIXES if not fix.name.startswith("opset")} == {name for name, *_ in CASES}
 
 
-@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+@pytest.mark.parametrize("provider", list(on_any_chip()))
 def test_no_fix_touches_a_model_that_is_taken_whole(provider: str, tmp_path: Path) -> None:
     made = one("Conv", inputs=("w", "b"), constants={"w": weights(3, 4, 3, 3), "b": weights(3)}, between=False)
     state, _ = start(made, provider, tmp_path)

@@ -52,7 +52,7 @@ def call(tmp_path: Path, name: str, *arguments: str) -> tuple[Done, list[dict[st
     """`convert --ep nnapi` into a folder of its own, with the rows of its JSON."""
     rows = tmp_path / f"{name}.json"
     given = ["--output", str(tmp_path / name), "--ep", "nnapi", "--no-config", "--json", str(rows), *arguments]
-    result = ort_mobile("convert", *given)
+    result = ort_mobile("convert", *given, code=None)
     return result, json.loads(rows.read_bytes())["artifacts"]
 
 
@@ -172,8 +172,7 @@ def test_a_run_asks_the_library_of_its_target(mnist: Path, tmp_path: Path, refer
     library = fetch("1.28.0", "arm64-v8a")
     config = tmp_path / "c.toml"
     config.write_text(CONFIG.format(model=mnist, library=library.path, reference=reference))
-    result = ort_mobile("run", config, "--output", tmp_path / "out")
-    assert result.code == 0, result.text
+    ort_mobile("run", config, "--output", tmp_path / "out")
     artifacts = json.loads((tmp_path / "out" / "results.json").read_bytes())["artifacts"]
     ships = json.loads((tmp_path / "out" / "bundle" / "manifest.json").read_bytes())["content"]["ships"]
     (shipped,) = [one for one in ships if one["target"] == "desk"]

@@ -292,4 +292,4 @@ def test_a_negative_index_fails_at_run_as_on_a_phone(library: LibraryFacts, real
 
 def test_a_missing_provider_is_typed(library: LibraryFacts, mnist: Path) -> None:
     with AndroidHost("android-host", library) as device:
-        assert failure(run(device, mnist, provider="qnn")).kind is FailureKind.PROVIDER_MISSING
+        assert failure(run(device, mnist, provider="SNPE")).kind is FailureKind.PROVIDER_MISSING

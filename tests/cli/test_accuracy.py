@@ -27,7 +27,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def accuracy(folder: Path, *arguments: str | Path) -> Any:
-    return ort_mobile("accuracy", *arguments, "--reference", MODEL, cwd=folder)
+    return ort_mobile("accuracy", *arguments, "--reference", MODEL, cwd=folder, code=None)
 
 
 @pytest.mark.long
@@ -92,7 +92,7 @@ def test_a_folder_of_labelled_images(tmp_path: Path) -> None:
 def test_the_same_division_in_transform(tmp_path: Path) -> None:
     """What is calibrated on is not measured on: the parts of both commands are the same."""
     words = ("transform", MODEL, "int8.onnx", "--do", "static-qdq", "--test-data", DIGITS, "--part", "calibration")
-    assert ort_mobile(*words, cwd=tmp_path).code == 0
+    ort_mobile(*words, cwd=tmp_path)
     counts = [
         accuracy(tmp_path, "int8.onnx", "--test-data", DIGITS, "--part", part, "--json", "-").document()["models"][0]
         for part in ("calibration", "evaluation")

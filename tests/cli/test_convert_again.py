@@ -14,16 +14,14 @@ def test_the_operator_config_covers_all_artifacts_of_the_folder(tmp_path: Path) 
         "convert b.onnx --level basic --output out",
         "convert a.onnx --ep nnapi --level extended --output out",
     ):
-        assert ort_mobile(*line.split(), cwd=tmp_path).code == 0
+        ort_mobile(*line.split(), cwd=tmp_path)
     for name in ("required_operators.config", "required_operators_and_types.config"):
-        done = ort_mobile("op-config", "check", f"out/{name}", "out", cwd=tmp_path)
-        assert done.code == 0, done
+        ort_mobile("op-config", "check", f"out/{name}", "out", cwd=tmp_path)
 
 
 def test_a_foreign_file_in_the_folder_costs_nothing(tmp_path: Path) -> None:
     save(linear(8), tmp_path / "b.onnx")
     (tmp_path / "out").mkdir()
     (tmp_path / "out/foreign.ort").write_bytes(b"no model")
-    done = ort_mobile("convert", "b.onnx", "--level", "all", "--output", "out", cwd=tmp_path)
-    assert done.code == 0, done
+    ort_mobile("convert", "b.onnx", "--level", "all", "--output", "out", cwd=tmp_path)
     assert "Gemm" in (tmp_path / "out/required_operators.config").read_text()

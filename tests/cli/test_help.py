@@ -67,8 +67,7 @@ def test_help_of_a_command_is_its_help(words: tuple[str, ...], tmp_path: Path) -
     ],
 )
 def test_help_of_what_is_no_command(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    done = ort_mobile("help", *words, cwd=tmp_path)
-    assert done.code == 2
+    done = ort_mobile("help", *words, cwd=tmp_path, code=2)
     assert message in done.err
 
 
@@ -76,15 +75,13 @@ def test_help_of_what_is_no_command(words: tuple[str, ...], message: str, tmp_pa
     ("name", "meant"), [("rn", "run"), ("sign", "bundle sign"), ("verfy", "bundle verify"), ("probe", "build probe")]
 )
 def test_a_name_that_is_no_command_is_met_with_the_nearest(name: str, meant: str) -> None:
-    done = ort_mobile(name, "x")
-    assert done.code == 2
+    done = ort_mobile(name, "x", code=2)
     assert f"Did you mean '{meant}'?" in done.err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, tmp_path: Path) -> None:
     done = ort_mobile("completion", shell, cwd=tmp_path)
-    assert done.code == 0
     assert "_ORT_MOBILE_COMPLETE" in done.out
 
 

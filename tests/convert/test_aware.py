@@ -19,7 +19,6 @@ from pipeline.convert.aware import save_with_claims
 from pipeline.convert.claims import find_claims
 from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import AwareSpec, SessionSettings
-from pipeline.convert.steps import ConvertContext
 from pipeline.core.variant import Level, Variant
 from pipeline.model.onnx_model import load_model, loadable, prepare_model
 from pipeline.model.ort_format import read_ort
@@ -28,6 +27,7 @@ from pipeline.partition.answer import Settings, make_settings
 from pipeline.partition.nnapi_load import build_refusal
 from pipeline.partition.provider import claim
 from pipeline.partition.view import view_of_file
+from pipeline.passes.base import PassContext
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
 
 NNAPI = Settings(provider="nnapi")
@@ -208,7 +208,7 @@ def test_nothing_claimed_is_the_stock_result(
 ) -> None:
     path = save(sample(), tmp_path / "model.onnx")
     model = prepare_model(load_model(SourceModel(path=str(path)), tmp_path), {})
-    optimizer = Optimizer(model, ConvertContext(folder=tmp_path, where="model"))
+    optimizer = Optimizer(model, PassContext(folder=tmp_path, where="model"))
     found = find_claims(model, optimizer.basic, AwareSpec(providers=(NNAPI,)), tmp_path)
     settings = SessionSettings(level=level)
     ours, notes = save_with_claims(model, replace(found, claims=frozenset()), settings, optimizer.shop)

@@ -4,32 +4,28 @@ import json
 from pathlib import Path
 
 import numpy as np
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.cli.main import cli
-from pipeline.core.errors import ConfigError
 from pipeline.model.ort_format import TensorType, read_ort
+from tests.command import Done, ort_mobile
 from tests.convert.test_aware import digits, unbuildable
 from tests.onnx_samples import make, save, value
 
 
-def convert(tmp_path: Path, *options: str) -> tuple[Result, list[dict[str, object]]]:
+def convert(tmp_path: Path, *options: str, code: int = 0) -> tuple[Done, list[dict[str, object]]]:
     """Run the command on a small network; its result and the rows of its JSON.
 
     Our claims are kept unless a reference is given: a library in the user's cache must not decide what is tested here.
     """
     path = save(digits(), tmp_path / "digits.onnx")
     answer = tmp_path / "answer.json"
-    command = ["convert", str(path), "--output", str(tmp_path / "out"), "--json", str(answer)]
-    command += options if "--reference" in options else [*options, "--reference", "none"]
-    result = CliRunner().invoke(cli, command)
-    return result, json.loads(answer.read_text())["artifacts"] if answer.exists() else []
+    reference = () if "--reference" in options else ("--reference", "none")
+    done = ort_mobile("convert", path, "--output", tmp_path / "out", "--json", answer, *options, *reference, code=code)
+    return done, json.loads(answer.read_text())["artifacts"] if answer.exists() else []
 
 
 def test_levels_of_one_provider(tmp_path: Path) -> None:
-    result, rows = convert(tmp_path, "--ep", "nnapi", "--level", "none,basic,extended,all", "--api-level", "30")
-    assert result.exit_code == 0, result.output
+    _, rows = convert(tmp_path, "--ep", "nnapi", "--level", "none,basic,extended,all", "--api-level", "30")
     assert [row["variant"] for row in rows] == [
         "none-fixed", "basic-fixed-nnapi", "extended-fixed-nnapi", "all-fixed-nnapi",
     ]  # fmt: skip
@@ -44,25 +40,22 @@ def test_options_of_the_provider_count(tmp_path: Path) -> None:
 
 
 def test_an_option_that_the_provider_would_refuse_is_a_usage_error(tmp_path: Path) -> None:
-    result, rows = convert(tmp_path, "--ep", "coreml-nn", "--coreml-options", "EnableOnSubgraph=1")
+    result, rows = convert(tmp_path, "--ep", "coreml-nn", "--coreml-options", "EnableOnSubgraph=1", code=2)
     assert rows == []
-    assert isinstance(result.exception, ConfigError)
-    assert result.exception.remedy == "did you mean EnableOnSubgraphs?"
+    assert "remedy: did you mean EnableOnSubgraphs?\n" in result.err
 
 
 def test_a_provider_that_is_none_is_told(tmp_path: Path) -> None:
-    result, rows = convert(tmp_path, "--ep", "nnap")
-    assert (result.exit_code, rows) == (2, [])
-    assert "did you mean nnapi?" in result.output
+    result, rows = convert(tmp_path, "--ep", "nnap", code=2)
+    assert rows == []
+    assert "did you mean nnapi?" in result.err
 
 
 def test_claims_that_cannot_be_built_are_told(tmp_path: Path) -> None:
     path = save(unbuildable(), tmp_path / "model.onnx")
-    command = ["convert", str(path), "--ep", "nnapi", "--level", "basic", "--output", str(tmp_path / "out")]
-    command += ["--reference", "none"]
-    result = CliRunner().invoke(cli, command)
-    assert result.exit_code == 0
-    assert "--safe leaves such nodes to the CPU" in " ".join(result.output.split())
+    command = ("convert", path, "--ep", "nnapi", "--level", "basic", "--output", tmp_path / "out")
+    result = ort_mobile(*command, "--reference", "none")
+    assert "--safe leaves such nodes to the CPU" in " ".join(result.text.split())
 
 
 def test_an_open_dimension_that_costs_every_node_is_told_with_its_name(tmp_path: Path) -> None:
@@ -70,20 +63,17 @@ def test_an_open_dimension_that_costs_every_node_is_told_with_its_name(tmp_path:
     path = save(make(nodes, [value("x", ["count", 8])], [value("y", ["count", 8])], []), tmp_path / "open.onnx")
     command = ["convert", str(path), "--ep", "nnapi", "--level", "basic", "--reference", "none"]
     for options, told in (([], True), (["--dimension", "count=1"], False)):
-        result = CliRunner().invoke(cli, [*command, "--output", str(tmp_path / "out"), *options])
-        assert result.exit_code == 0, result.output
-        text = " ".join(result.output.split())
+        text = " ".join(ort_mobile(*command, "--output", tmp_path / "out", *options).text.split())
         assert ("nnapi takes no node, because dimensions of the inputs have no size: count" in text) is told
         assert ("--dimension count=N" in text) is told
 
 
 def test_a_library_has_no_coreml(tmp_path: Path) -> None:
     """Refused before the library is looked for: it need not be on this computer."""
-    result, rows = convert(tmp_path, "--ep", "coreml-nn", "--reference", "99.0.0", "--level", "basic")
+    result, rows = convert(tmp_path, "--ep", "coreml-nn", "--reference", "99.0.0", "--level", "basic", code=2)
     assert not rows
-    assert isinstance(result.exception, ConfigError)
-    assert "NNAPI alone" in result.exception.what
-    assert result.exception.remedy
+    assert "NNAPI alone" in result.err.partition("\n")[0]
+    assert "remedy: " in result.err
 
 
 QUANTIZATION = {"scale": np.float32(0.05), "zero": np.int8(3)}
@@ -103,8 +93,7 @@ def test_int8_stays_int8_for_an_arm_abi(tmp_path: Path) -> None:
 
     def types(name: str, *options: str) -> set[int]:
         folder = tmp_path / name
-        command = ["convert", str(path), "--output", str(folder), "--level", "extended", "--style", "fixed", *options]
-        assert CliRunner().invoke(cli, command).exit_code == 0
+        ort_mobile("convert", path, "--output", folder, "--level", "extended", "--style", "fixed", *options)
         graph = read_ort(next(folder.glob("*.ort"))).graph
         return {found.elem_type for found in graph.node_args.values() if isinstance(found, TensorType)}
 

@@ -69,7 +69,7 @@ def test_convert_and_run_say_which_is_which(twins: Path) -> None:
 def test_models_that_all_fail_leave_no_line_of_totals(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").touch()
     (tmp_path / "b.onnx").touch()
-    ended = ort_mobile("convert", "a.onnx", "b.onnx", "--output", "out", cwd=tmp_path)
+    ended = ort_mobile("convert", "a.onnx", "b.onnx", "--output", "out", cwd=tmp_path, code=1)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.count("the file is empty") == 2
 
@@ -109,5 +109,4 @@ def test_auto_chooses_for_the_abi(tmp_path: Path) -> None:
 def test_auto_without_data_says_what_to_give(tmp_path: Path) -> None:
     options = ("--precision", "auto", "--level", "basic", "--style", "fixed", "--output", "out")
     ended = ort_mobile("convert", MNIST, *options, cwd=tmp_path)
-    assert ended.code == 0, ended.err
     assert "remedy: give --test-data" in " ".join(ended.err.split())

@@ -13,12 +13,13 @@ from pipeline.compat.defects import weight_reader
 from pipeline.convert.cache import file_digest
 from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, needs_of_file, session_settings
-from pipeline.convert.steps import ConvertContext, OrtParts, changes_large_weights, optimize, save_optimized
+from pipeline.convert.steps import OrtParts, changes_large_weights, optimize, save_optimized
 from pipeline.core.variant import Level, Style, Variant
 from pipeline.model.onnx_model import ByteRange, LeanModel, LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtGraph, OrtModel, Tensor, read_ort
 from pipeline.model.ort_writer import plan_file, write_file
 from pipeline.model.sources import SourceModel
+from pipeline.passes.base import PassContext
 from tests.onnx_samples import conv_bn, linear, quantized, save
 
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {"linear": linear, "conv_bn": conv_bn, "quantized": quantized}
@@ -77,7 +78,7 @@ def _graph(graph: OrtGraph, data: bytes) -> dict[str, object]:
 def assert_all_say_the_same(path: Path, folder: Path) -> list[OrtParts]:
     """Convert every way and hold each against the one that onnxruntime saves by itself."""
     model = load(path, folder)
-    optimizer = Optimizer(model, ConvertContext(folder=folder, where=path.name))
+    optimizer = Optimizer(model, PassContext(folder=folder, where=path.name))
     parts = []
     for variant in VARIANTS:
         part = optimizer.parts(session_settings(variant, OptimizerPlatform.UNSPECIFIED))
@@ -120,7 +121,7 @@ def test_lean_files_of_real_models_say_what_stock_files_say(name: str, oracle: P
 def test_weights_that_nothing_changes_are_not_copied(tmp_path: Path) -> None:
     model = load(save(linear(), tmp_path / "m.onnx"), tmp_path)
     assert not changes_large_weights(model)
-    optimized = optimize(model, SessionSettings(level=Level.ALL), ConvertContext(folder=tmp_path, where="m"))
+    optimized = optimize(model, SessionSettings(level=Level.ALL), PassContext(folder=tmp_path, where="m"))
     assert optimized.weights == model.weights
 
 
@@ -129,7 +130,7 @@ def test_folded_weights_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
     assert changes_large_weights(model)
     work = tmp_path / "work"
     work.mkdir()
-    optimized = optimize(model, SessionSettings(level=Level.BASIC), ConvertContext(folder=work, where="m"))
+    optimized = optimize(model, SessionSettings(level=Level.BASIC), PassContext(folder=work, where="m"))
     assert {place.file.parent for place in optimized.weights.values()} == {work}
     assert not changes_large_weights(optimized)
 
@@ -172,7 +173,7 @@ def test_weights_named_from_another_folder_are_read_in(tmp_path: Path) -> None:
     place = ByteRange(file=scratch / "new.weights", offset=0, length=64)
     for folder in (tmp_path, scratch):
         model = LeanModel(proto=made, folder=folder, weights={tensor.name: place})
-        optimized = optimize(model, SessionSettings(level=Level.BASIC), ConvertContext(folder=scratch, where="model"))
+        optimized = optimize(model, SessionSettings(level=Level.BASIC), PassContext(folder=scratch, where="model"))
         (kept,) = (each for each in optimized.proto.graph.initializer if each.name == tensor.name)
         where = optimized.weights.get(kept.name)
         data = where.file.read_bytes()[where.offset : where.offset + where.length] if where else kept.raw_data

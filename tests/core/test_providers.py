@@ -76,7 +76,7 @@ from pathlib import Path
 from device_runner.device import DeviceFacts
 from pipeline.campaign.plan import plan_runs
 from pipeline.config import read_config
-from pipeline.config.defaults import wanted_variants
+from pipeline.config.read import wanted_variants
 from pipeline.core.variant import Artifact
 
 config = read_config(Path("config.toml"))
@@ -196,8 +196,8 @@ def test_a_run_leads_to_the_rules_of_its_claims(options: RunOptions, rules: str 
 
 def test_a_name_without_rules_is_refused_with_those_that_have_some() -> None:
     with pytest.raises(ConfigError) as caught:
-        make_settings("qnn")
-    assert caught.value.what == "no rules for the execution provider 'qnn'"
+        make_settings("webgpu")
+    assert caught.value.what == "no rules for the execution provider 'webgpu'"
     assert caught.value.remedy == f"use one of {', '.join(PROVIDER_RULES)}"
 
 

@@ -20,7 +20,7 @@ from pipeline.core.errors import (
     PipelineError,
     common_exit_code,
 )
-from pipeline.core.workers import Task, memory_limit, note, run_tasks, still_at_work
+from pipeline.core.workers import Task, memory_limit, note, run_tasks, shared_children, still_at_work
 
 SPAN_NS = 300_000_000
 
@@ -207,6 +207,24 @@ def test_stopping_early_leaves_no_child_behind() -> None:
     next(running)
     assert workers_of_this_process()
     running.close()  # type: ignore[attr-defined] # it is a generator, which the signature need not promise
+    assert not workers_of_this_process()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc to see processes in")
+def test_calls_share_children_and_leave_none_behind() -> None:
+    with shared_children("json"):
+        (first,) = run_tasks(obey, int, tasks(Order("pid")))
+        (second,) = run_tasks(obey, int, tasks(Order("pid")))
+        assert first.value == second.value
+        assert first.value is not None
+        os.kill(first.value, signal.SIGKILL)
+        os.waitid(os.P_PID, first.value, os.WEXITED | os.WNOWAIT)
+        (third,) = run_tasks(obey, int, tasks(Order("pid")))
+        assert third.value not in (None, first.value)
+        running = run_tasks(obey, int, tasks(Order("double", 1), Order("hang")), processes=2)
+        next(running)
+        running.close()  # type: ignore[attr-defined] # it is a generator, which the signature need not promise
+        assert len(workers_of_this_process()) == 1
     assert not workers_of_this_process()
 
 

@@ -8,9 +8,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
+import pipeline.partition.plugin as claims
+from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, LinkError, list_serials, script, server_at
+from device_runner.build import build_library
 from device_runner.result import FailureKind, Mark, Status
-from device_runner.spec import ElementType, RunOptions, RunSpec, TensorFile
+from device_runner.spec import ElementType, Plugin, RunOptions, RunSpec, TensorFile
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 
@@ -40,6 +43,38 @@ def test_push_run_pull(opened: Open, phone: Phone, models: Path, tmp_path: Path)
     assert result.profile_file
     assert '"Node"' in Path(result.profile_file).read_text()
     assert min(path.name for path in (tmp_path / "out").iterdir()) == "output_0.raw"
+
+
+def test_a_plugin_lies_with_its_files_in_the_run_folder(
+    farm: Farm, tools: Tools, phone: Phone, models: Path, tmp_path: Path
+) -> None:
+    """By their names, as the linker and Qualcomm's DSP look for them; an option that names one gets its path there."""
+    library = build_library(Path(claims.__file__).parent, claims.LIBRARY)
+    stub, seen, wrapper = tmp_path / "libStub.so", tmp_path / "seen", tmp_path / "probe"
+    stub.write_bytes(library.read_bytes() + b"stub")
+    wrapper.write_text(f'#!/bin/sh\n(echo "$ADSP_LIBRARY_PATH"; echo "$LD_LIBRARY_PATH"; cat "$1") > {seen}\n'
+                       f'exec "{tools[0]}" "$@"\n')  # fmt: skip
+    plugin = Plugin(library=str(library), files=(str(stub),))
+    options = RunOptions(
+        provider="OrtMobileClaims", provider_options={"backend_path": str(stub)},
+        session_config={claims.CLAIMS: "/dev/null"},
+    )  # fmt: skip
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+    with AdbDevice(link, root=phone.root, tools=(wrapper, tools[1])) as device:
+        result = device.run(quick(models, plugin=plugin, options=options))
+        assert result.failure
+        assert "took none of the model's 2 nodes" in result.failure.message
+        (folder,) = Path(phone.root).glob("run-*")
+        stored = [folder / name for name in (library.name, stub.name)]
+        assert [path.read_bytes() for path in stored] == [library.read_bytes(), stub.read_bytes()]
+        dsp, linker, request = seen.read_bytes().split(b"\n", 2)
+        assert dsp == bytes(folder)
+        assert linker.startswith(bytes(folder) + b":")
+        assert f"set\0plugin\0{stored[0]}\0".encode() in request
+        assert f"option\0backend_path\0{stored[1]}\0".encode() in request
+        assert device.run(quick(models)).status is Status.OK
+        assert not seen.read_bytes().startswith(bytes(folder))
+        assert not list(folder.glob("*.so"))
 
 
 EXAMPLE = Path(__file__).parents[2] / "build_configs/examples/mnist"

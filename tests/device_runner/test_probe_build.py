@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -15,14 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pipeline.partition.plugin as claims
 from device_runner import build
-from device_runner.build import SOURCES, STANDARD, build_probe, host_compiler, zig_command
+from device_runner.build import SOURCES, STANDARD, build_library, build_probe, host_compiler, zig_command
 from device_runner.errors import RunnerError, SpecError, UnavailableError
+from device_runner.library import find_archive
 from device_runner.local import wheel_library
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_inspection, encode_request
-from device_runner.spec import RunOptions, RunSpec
-from tests.debian_packages import unpacked
+from device_runner.spec import Plugin, RunOptions, RunSpec
+from tests.android_host.conftest import NEWEST, fetch
 
 needs_zig = pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="the package ziglang is not installed")
 needs_cc = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
@@ -55,6 +58,10 @@ def request_of(triples: list[tuple[str, str, str]]) -> bytes:
 def requests(models: Path, folder: Path) -> dict[str, bytes]:
     """One request for each way through the probe."""
 
+    library = build_library(Path(claims.__file__).parent, claims.LIBRARY)
+    plugin = Plugin(library=str(library), name="claims")
+    nothing = RunOptions(provider="OrtMobileClaims", session_config={claims.CLAIMS: "/dev/null"})
+
     def of(model: str, **values: object) -> bytes:
         quick = {"min_runs": 3, "min_seconds": 0.0, "library": str(wheel_library()), **values}
         return encode_request(RunSpec(id="x", model=str(models / model), outputs_folder=str(folder), **quick))  # type: ignore[arg-type]  # by name
@@ -69,6 +76,10 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
         "wrong shape": of("wrong_rank.onnx"),
         "texts": of("texts.onnx"),
         "hang": of("endless.onnx", timeout_seconds=2.0),
+        "plugin": of("sum.onnx", plugin=plugin, options=RunOptions(provider="OrtMobileClaims")),
+        "plugin refuses": of("sum.onnx", plugin=plugin, options=nothing, dimensions={"N": 2}),
+        "no device": of("sum.onnx", plugin=plugin, options=RunOptions(provider="other")),
+        "no plugin": of("sum.onnx", plugin=Plugin(library="/nowhere.so"), options=nothing),
         "inspect": encode_inspection(limit_seconds=20.0),
         "cut": of("null.onnx")[:-1],
         "empty": b"",
@@ -127,7 +138,9 @@ ORT_CALLS(CHECK)
 _Static_assert(offsetof(OrtApiBase, GetApi) == offsetof(struct ort_base, get_api), "GetApi");
 _Static_assert(offsetof(OrtApiBase, GetVersionString) == offsetof(struct ort_base, get_version), "GetVersionString");
 _Static_assert(__builtin_types_compatible_p(OrtLoggingFunction, ort_logger), "OrtLoggingFunction");
-_Static_assert(ORT_API_VERSION >= ORT_VERSION_NEEDED, "the header is older than the probe");
+_Static_assert(ORT_API_VERSION >= ORT_VERSION_OF_PLUGINS, "the header is older than the probe");
+_Static_assert(OrtHardwareDeviceType_CPU == 0 && OrtHardwareDeviceType_GPU == 1, "hardware");
+_Static_assert(OrtHardwareDeviceType_NPU == 2, "hardware");
 _Static_assert((int)OrtDeviceAllocator == ORT_DEVICE_ALLOCATOR, "allocator");
 _Static_assert((int)OrtMemTypeDefault == ORT_DEFAULT_MEMORY, "memory");
 _Static_assert(ORT_SEQUENTIAL == 0 && ORT_PARALLEL == 1, "execution mode");
@@ -142,7 +155,12 @@ _Static_assert((int)ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16 == ELEMENT_BFLOAT16, 
 
 
 def check_table(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
+    fetch(NEWEST)
+    with zipfile.ZipFile(find_archive(NEWEST)) as archive:
+        for name in archive.namelist():
+            if name.startswith("headers/"):
+                archive.extract(name, folder)
+    headers = folder / "headers"
     (folder / "check.c").write_text(CHECKED)
     (folder / "ort_table.h").write_text(text)
     command = ["gcc", "-std=gnu11", "-fsyntax-only", f"-I{folder}", f"-I{headers}", str(folder / "check.c")]
@@ -163,6 +181,7 @@ def test_the_function_table_is_that_of_a_real_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
+        ("X(GetEpDevices, 303,", "X(GetEpDevices, 305,", "place of GetEpDevices"),
         ("X(CreateSession, 7,", "X(CreateSession, 8,", "place of CreateSession"),
         ("ReleaseEnv, 92, void, (OrtEnv *)", "ReleaseEnv, 92, void, (OrtStatus *)", "signature of ReleaseEnv"),
     ],

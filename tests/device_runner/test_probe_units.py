@@ -23,6 +23,7 @@ UNITS = (
     "json",
     "measure",
     "platform",
+    "plugin",
     "request",
     "sensors",
     "session",

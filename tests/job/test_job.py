@@ -59,7 +59,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of one whole job."""
     folder = tmp_path_factory.mktemp("job")
     ended = ort_mobile("run", write_config(folder), "--output", folder / "out")
-    assert ended.code == 0, ended.err
     assert "this library has no nnapi; it has: cpu; NNAPI needs a phone" in ended.out
     assert "What ships" in ended.out
     return folder / "out"
@@ -109,23 +108,22 @@ def test_the_report_names_opsets_and_types_of_what_a_reduced_build_needs(done: P
 
 
 def test_the_bundle_is_proven_and_a_changed_byte_is_found(done: Path, tmp_path: Path) -> None:
-    assert ort_mobile("bundle", "verify", done / "bundle").code == 0
+    ort_mobile("bundle", "verify", done / "bundle")
     copy = tmp_path / "bundle"
     shutil.copytree(done / "bundle", copy)
     model = next(copy.glob("models/*.ort"))
     model.write_bytes(model.read_bytes()[:-1] + b"\x55")
-    ended = ort_mobile("bundle", "verify", copy)
-    assert ended.code == 4
+    ended = ort_mobile("bundle", "verify", copy, code=4)
     assert f"changed: models/{model.name}" in ended.err
 
 
 @pytest.mark.long
 def test_reports_and_bundle_can_be_made_again_from_what_is_stored(done: Path) -> None:
     before = (done / "results.json").read_bytes()
-    assert ort_mobile("report", done).code == 0
+    ort_mobile("report", done)
     assert (done / "results.json").read_bytes() == before
-    assert ort_mobile("bundle", "rebuild", done).code == 0
-    assert ort_mobile("bundle", "verify", done / "bundle").code == 0
+    ort_mobile("bundle", "rebuild", done)
+    ort_mobile("bundle", "verify", done / "bundle")
 
 
 @pytest.mark.long
@@ -153,8 +151,7 @@ def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_model_needs_no_config(tmp_path: Path) -> None:
-    ended = ort_mobile("run", "--model", EXAMPLE / "mnist.onnx", "--output", tmp_path / "out", "--convert-only")
-    assert ended.code == 0, ended.err
+    ort_mobile("run", "--model", EXAMPLE / "mnist.onnx", "--output", tmp_path / "out", "--convert-only")
     assert (tmp_path / "out" / "bundle" / "models" / "mnist.all-fixed.ort").is_file()
 
 
@@ -163,8 +160,7 @@ def test_a_broken_model_costs_no_other(tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "mnist.onnx", tmp_path / "good.onnx")
     (tmp_path / "broken.onnx").write_bytes((EXAMPLE / "mnist.onnx").read_bytes()[:5000])
     config = write_config(tmp_path, f'name = "two"\n[[models]]\npath = "{tmp_path}"\n')
-    ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only")
-    assert ended.code == 1
+    ended = ort_mobile("run", config, "--output", tmp_path / "out", "--convert-only", code=1)
     assert "broken" in ended.out
     assert "cut off or damaged" in ended.out
     assert [p.name for p in (tmp_path / "out" / "bundle" / "models").iterdir()] == ["good.all-fixed.ort"]
@@ -179,8 +175,7 @@ def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
     tensor = numpy_helper.from_array(np.zeros((1, 3), np.float32), "image")
     (data / "input_0.pb").write_bytes(tensor.SerializeToString())
     text = f'name = "a"\n[[models]]\npath = "{EXAMPLE / "mnist.onnx"}"\ntest_data = "{tmp_path}"\n'
-    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", "--convert-only")
-    assert ended.code == 2, "nothing is done with data that do not fit"
+    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", "--convert-only", code=2)
     assert "does not fit the input 'image'" in " ".join(ended.err.split())
     assert not (tmp_path / "out" / "bundle").exists()
 
@@ -194,16 +189,13 @@ def test_test_data_that_does_not_fit_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
-    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "out", *arguments)
-    assert ended.code == code
+    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "out", *arguments, code=code)
     assert told in ended.err
-    assert "Traceback" not in ended.err
 
 
 def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "file" / "out")
-    assert ended.code == 1
+    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "file" / "out", code=1)
     assert "a file stands where a folder is needed" in ended.err
 
 
@@ -217,14 +209,13 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
         pytest.skip("this system does not let root mount a tmpfs")
     try:
         ended = ort_mobile(
-            "run", write_config(tmp_path), "--output", disk / "out", ORT_MOBILE_CACHE=str(tmp_path / "c")
+            "run", write_config(tmp_path), "--output", disk / "out", ORT_MOBILE_CACHE=str(tmp_path / "c"), code=3
         )
         rest = [path.name for path in disk.rglob("*") if path.name.endswith(".part") or path.name.startswith(".work")]
     finally:
         subprocess.run(["umount", str(disk)], env={"PATH": os.defpath}, check=True)
     assert ended.code == 3
     assert "disk is full" in ended.err or "No space left on device" in ended.err + ended.out
-    assert "Traceback" not in ended.err
     assert rest == []
 
 
@@ -234,13 +225,11 @@ def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_m
     text = CONFIG.replace("[[targets]]", f'[[models]]\npath = "{second}"\n[[targets]]', 1)
     config, database = write_config(tmp_path, text), tmp_path / "out" / "results.sqlite"
     second.write_bytes(b"\x08")  # half of it is there
-    first = ort_mobile("run", config, "--output", tmp_path / "out")
-    assert first.code == 1, first.err
+    ort_mobile("run", config, "--output", tmp_path / "out", code=1)
     before = count(database)
     assert before == 8
     shutil.copyfile(EXAMPLE / "mnist.onnx", second)
-    resumed = ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
-    assert resumed.code == 0, resumed.err + resumed.out
+    ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
     with sqlite3.connect(database) as connection:
         runs = connection.execute("SELECT campaign_id, model FROM runs").fetchall()
     assert len({campaign for campaign, _ in runs}) == 1
@@ -269,8 +258,7 @@ def test_what_ci_and_terminals_send_ends_a_job_as_ctrl_c_does(
 def test_ctrl_c_keeps_what_was_measured_and_the_command_that_it_names_completes_it(tmp_path: Path) -> None:
     kept, command = interrupted(tmp_path, signal.SIGINT)
     assert command == ["ort-mobile", "run", str(tmp_path / "demo.toml"), "--output", str(tmp_path / "out"), "--resume"]
-    resumed = ort_mobile(*command[1:])
-    assert resumed.code == 0, resumed.err
+    ort_mobile(*command[1:])
     with sqlite3.connect(tmp_path / "out" / "results.sqlite") as connection:
         runs = connection.execute("SELECT campaign_id, spec_id, round FROM runs").fetchall()
     assert len(runs) == len(set(runs)) == 8, "four different files on the CPU in two rounds; there is no NNAPI to run"
@@ -350,7 +338,6 @@ def count(database: Path) -> int:
 
 def test_runs_that_make_no_sense_are_told_before_anything_is_converted(tmp_path: Path) -> None:
     text = CONFIG.replace('provider = "nnapi"', 'provider = "nnapi"\nflags = [["USE_FP17"]]')
-    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out")
-    assert ended.code == 2
+    ended = ort_mobile("run", write_config(tmp_path, text), "--output", tmp_path / "out", code=2)
     assert "unknown NNAPI flag 'USE_FP17'" in ended.err
     assert not (tmp_path / "out").exists()

@@ -13,8 +13,7 @@ from pipeline.campaign.store import open_store
 from pipeline.config.read import read_config
 from pipeline.core.errors import ExitCode
 from pipeline.core.progress import progress_for
-from pipeline.job.campaign import JobOptions
-from pipeline.job.run import run_job
+from pipeline.job.run import JobOptions, run_job
 from pipeline.release.manifest import verify_bundle
 from tests.lying_adb import Document, Lie, LyingAdb, document
 
@@ -52,7 +51,7 @@ def test_a_device_that_lies_costs_its_own_runs_and_no_other(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = functools.partial(CampaignPlan, pauses_seconds=(), quarantine_seconds=())
-    monkeypatch.setattr("pipeline.job.campaign.CampaignPlan", at_once)
+    monkeypatch.setattr("pipeline.job.run.CampaignPlan", at_once)
     monkeypatch.setattr("device_runner.adb.device.REMOTE_ROOT", str(tmp_path / "phone"))
     (tmp_path / "one.toml").write_text(CONFIG)
     folder = tmp_path / "out"

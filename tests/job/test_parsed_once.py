@@ -8,8 +8,7 @@ import pytest
 from pipeline.config import read_config
 from pipeline.core.errors import ExitCode, ModelError
 from pipeline.core.progress import progress_for
-from pipeline.job.campaign import JobOptions
-from pipeline.job.run import run_job
+from pipeline.job.run import JobOptions, run_job
 from pipeline.model.ort_format import OrtModel, parse_each_once, parse_ort, read_ort
 from tests.job.test_job import EXAMPLE
 

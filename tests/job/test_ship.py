@@ -19,7 +19,7 @@ from pipeline.job.ship import bundled_name
 from pipeline.release import contents
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, libraries_of, runs_of
-from pipeline.release.update import operator_configs
+from pipeline.release.shipped import operator_configs
 from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)

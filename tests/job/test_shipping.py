@@ -56,26 +56,26 @@ def job(folder: Path, *, release: str = "1.28.0", budget: int = 10_000, named: b
 @pytest.mark.long
 def test_what_the_library_cannot_load_does_not_ship(tmp_path: Path) -> None:
     config, out = job(tmp_path, release="1.16.3"), tmp_path / "out"
-    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
-    assert ended.code == 4
+    ended = ort_mobile(
+        "run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"), code=4
+    )
     assert "target phone: young basic-fixed: ONNX Runtime 1.16 has no Gelu of opset 20" in ended.err
     assert "ship ONNX Runtime 1.17 or later" in ended.err
-    assert "Traceback" not in ended.err
     assert not (out / "bundle").exists()
     report = json.loads((out / "results.json").read_text())
     refused = [one for one in report["warnings"] if one["what"].startswith("no bundle: ")]
     assert [one["where"] for one in refused] == ["target phone: young basic-fixed"]
     assert {choice["model"] for choice in report["choices"]} == {"mnist", "young"}, "the other model lost nothing"
-    again = ort_mobile("bundle", "rebuild", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
-    assert again.code == 4
+    again = ort_mobile("bundle", "rebuild", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"), code=4)
     assert "no Gelu of opset 20" in again.err
 
 
 @pytest.mark.long
 def test_a_library_over_its_budget_fails_the_release(tmp_path: Path) -> None:
     config, out = job(tmp_path, budget=100), tmp_path / "out"
-    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
-    assert ended.code == 4
+    ended = ort_mobile(
+        "run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"), code=4
+    )
     assert "bytes over budget" in ended.err
     assert not (out / "bundle").exists()
 
@@ -106,17 +106,16 @@ def test_a_build_of_this_computer_is_held_to_operators_and_budget(tmp_path: Path
     campaign = campaign_digest(own, own.targets[0])
     built(cache, "a", "ai.onnx;11;Conv\n", 2_000, campaign)
     built(cache, "b", WITHOUT_GEMM, 5_000, campaign)
-    ended = ort_mobile("run", config, "--convert-only", "--output", out, process=True, ORT_MOBILE_CACHE=str(cache))
-    assert ended.code == 4
+    ended = ort_mobile(
+        "run", config, "--convert-only", "--output", out, process=True, ORT_MOBILE_CACHE=str(cache), code=4
+    )
     assert "built without ai.onnx:Gemm" in ended.err
     assert "target phone is checked against build b of this computer" in ended.err
-    again = ort_mobile("bundle", "rebuild", out, ORT_MOBILE_CACHE=str(cache))
-    assert again.code == 4
+    again = ort_mobile("bundle", "rebuild", out, ORT_MOBILE_CACHE=str(cache), code=4)
     assert "2,000 bytes over budget" in again.err
     assert "+3,000  arm64-v8a: ai.onnx:Gelu, ai.onnx:MaxPool" in again.err, (
         "what the larger build added, with its price"
     )
-    assert "Traceback" not in again.err
 
 
 @pytest.mark.long
@@ -141,6 +140,8 @@ def test_builds_of_other_projects_decide_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_what_loads_ships(tmp_path: Path) -> None:
     config, out = job(tmp_path), tmp_path / "out"
-    ended = ort_mobile("run", config, "--convert-only", "--output", out, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+    ended = ort_mobile(
+        "run", config, "--convert-only", "--output", out, code=None, ORT_MOBILE_CACHE=str(tmp_path / "cache")
+    )
     assert (out / "bundle" / "manifest.json").is_file(), ended.err
     assert "over budget" not in ended.err

@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from pipeline.cli.main import cli
-from pipeline.core.errors import PipelineError
 from pipeline.ort_build.request import read_build_file
+from tests.command import Done, ort_mobile
 from tests.ort_build.test_build_run import BUILD_PY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,13 +17,8 @@ BUILDS = sorted((ROOT / "build_configs/builds").glob("*.toml"))
 OPERATORS = "ai.onnx;13;Relu\ncom.microsoft;1;FusedConv\n"
 
 
-def build(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["build", *map(str, arguments)])
-
-
-def exit_code(result: Result) -> int:
-    """What the shell would get; our own errors reach `main` as exceptions."""
-    return int(result.exception.exit_code) if isinstance(result.exception, PipelineError) else result.exit_code
+def build(*arguments: object, code: int = 0) -> Done:
+    return ort_mobile("build", *arguments, code=code)
 
 
 @pytest.fixture
@@ -63,8 +56,7 @@ def write_source(folder: Path, script: str) -> Path:
 def test_committed_builds_plan_without_a_word_against_them(path: Path, operators: Path, tmp_path: Path) -> None:
     assert read_build_file(path).target.name == path.stem
     result = build("plan", path, "--op-config", operators, "--output", tmp_path / "out", "--json", "-")
-    assert exit_code(result) == 0, result.output
-    document = json.loads(result.stdout)
+    document = json.loads(result.out)
     assert [finding for finding in document["findings"] if finding["severity"] == "error"] == []
     plan = document["plans"][0]
     assert json.loads((tmp_path / "out" / path.stem / "plan.json").read_text()) == plan
@@ -73,8 +65,7 @@ def test_committed_builds_plan_without_a_word_against_them(path: Path, operators
 
 def test_a_campaign_has_a_plan_for_each_target() -> None:
     result = build("plan", ROOT / "build_configs/mnist.toml")
-    assert exit_code(result) == 0
-    heads = [line.split() for line in result.stdout.splitlines() if not line.startswith(" ")]
+    heads = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]
     assert [(head[0], head[-1]) for head in heads] == [
         ("android-arm64:", "extended"), ("ios:", "extended"), ("linux-x86_64:", "extended"),
     ]  # fmt: skip
@@ -84,9 +75,8 @@ def test_a_contradiction_is_exit_code_4(tmp_path: Path, operators: Path) -> None
     (tmp_path / "b.toml").write_text(
         '[target]\nname = "t"\nplatform = "android"\n[build]\nkind = "minimal"\nproviders = ["nnapi"]\n'
     )
-    result = build("plan", tmp_path / "b.toml", "--op-config", operators)
-    assert exit_code(result) == 4
-    assert "a minimal build cannot contain nnapi" in result.stderr
+    result = build("plan", tmp_path / "b.toml", "--op-config", operators, code=4)
+    assert "a minimal build cannot contain nnapi" in result.err
 
 
 @pytest.mark.parametrize(
@@ -100,9 +90,8 @@ def test_a_contradiction_is_exit_code_4(tmp_path: Path, operators: Path) -> None
     ],
 )
 def test_bad_input_is_a_usage_error(arguments: list[str], what: str) -> None:
-    result = build("plan", *arguments)
-    assert exit_code(result) == 2
-    assert what in str(result.exception)
+    result = build("plan", *arguments, code=2)
+    assert what in result.err
 
 
 @pytest.mark.parametrize(
@@ -110,27 +99,24 @@ def test_bad_input_is_a_usage_error(arguments: list[str], what: str) -> None:
 )
 def test_a_wrong_build_file_is_a_usage_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(text)
-    assert exit_code(build("plan", tmp_path / "b.toml")) == 2
+    build("plan", tmp_path / "b.toml", code=2)
 
 
 def test_doctor_alone_looks_for_android_and_for_this_computer() -> None:
-    result = build("doctor")
-    assert exit_code(result) == 3
-    assert "Android NDK" in result.stderr
-    assert "c++" in result.stderr or "xcodebuild" in result.stderr
+    result = build("doctor", code=3)
+    assert "Android NDK" in result.err
+    assert "c++" in result.err or "xcodebuild" in result.err
 
 
 def test_doctor_names_what_is_missing(source: Path) -> None:
-    result = build("doctor", "--target", "android-arm64-v8a", "--source", source)
-    assert exit_code(result) == 3
-    assert "gradle-wrapper.jar" in result.stderr
+    result = build("doctor", "--target", "android-arm64-v8a", "--source", source, code=3)
+    assert "gradle-wrapper.jar" in result.err
 
 
 def test_a_tree_of_another_release_is_refused(source: Path, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text('[target]\nname = "t"\nplatform = "linux"\nort_release = "1.22"\n')
-    result = build("plan", tmp_path / "b.toml", "--source", source)
-    assert exit_code(result) == 2
-    assert "the target wants 1.22" in str(result.exception)
+    result = build("plan", tmp_path / "b.toml", "--source", source, code=2)
+    assert "the target wants 1.22" in result.err
 
 
 @pytest.fixture
@@ -173,20 +159,18 @@ def test_run_builds_once_and_holds_the_budget(source: Path, operators: Path, tmp
     text = '[target]\nname = "t"\nplatform = "linux"\n[build]\nmax_library_bytes = {{ x86_64 = {} }}\n'
     config.write_text(text.format(100_000))
     common = [config, "--source", source, "--op-config", operators, "--cache", tmp_path / "cache"]
-    first = build("run", *common, "--output", tmp_path / "out")
-    assert exit_code(first) == 0, f"{first.output} {first.exception}"
+    build("run", *common, "--output", tmp_path / "out")
     assert (tmp_path / "out/t/x86_64/libonnxruntime.so").read_text().endswith("com.microsoft;1;FusedConv\n")
-    assert "taken from the cache" in build("run", *common).stdout
+    assert "taken from the cache" in build("run", *common).out
     config.write_text(text.format(10))
-    over = build("run", *common)
-    assert exit_code(over) == 4
-    assert "over budget" in str(over.exception)
+    over = build("run", *common, code=4)
+    assert "over budget" in over.err
     config.write_text(text.format(100_000))
     operators.write_text("ai.onnx;13;Relu\n")
     smaller = build("run", *common)
-    assert f"({len('com.microsoft;1;FusedConv') * -1 - 1:+,} bytes)" in smaller.stdout, "since the last build"
+    assert f"({len('com.microsoft;1;FusedConv') * -1 - 1:+,} bytes)" in smaller.out, "since the last build"
     sizes = build("size", "--cache", tmp_path / "cache")
-    assert "x86_64/libonnxruntime.so" in sizes.stdout
+    assert "x86_64/libonnxruntime.so" in sizes.out
 
 
 def test_a_dry_run_builds_nothing(source: Path, operators: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import Optimize, Settings
 from tests import onnx_samples
 from tests.partition_samples import answer, model, value
@@ -28,7 +28,7 @@ def half_inside(*, declared: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+@pytest.mark.parametrize("provider", list(on_any_chip()))
 def test_half_models_with_float_inputs_and_outputs_are_judged(provider: str, declared: bool, tmp_path: Path) -> None:
     settings = Settings(provider=provider, ort_release=(1, 29))
     plain = answer(half_inside(declared=declared), tmp_path, settings)
@@ -59,7 +59,7 @@ def folded() -> onnx.ModelProto:
     return made
 
 
-@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+@pytest.mark.parametrize("provider", list(on_any_chip()))
 def test_half_models_whose_nodes_are_fused_are_judged(provider: str, tmp_path: Path) -> None:
     """The input's Cast and the one that the session adds go as a pair; the Cast of the model is put back."""
     settings = Settings(provider=provider, ort_release=(1, 29))
@@ -107,7 +107,7 @@ def half_in_bodies() -> onnx.ModelProto:
     return model(nodes, takes, ["y"], {})
 
 
-@pytest.mark.parametrize("provider", list(PROVIDER_RULES))
+@pytest.mark.parametrize("provider", list(on_any_chip()))
 def test_half_models_with_bodies_are_judged(provider: str, tmp_path: Path) -> None:
     basic = answer(half_in_bodies(), tmp_path, Settings(provider=provider, ort_release=(1, 29)), Optimize.BASIC)
     assert basic.error is None, basic.error

@@ -296,8 +296,8 @@ def test_partitions_of_open_dimensions_are_those_of_the_samples(tmp_path: Path) 
     assert searched(model, tmp_path, options).start.partitions
 
 
-def test_a_provider_without_rules_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="model: no rules for the execution provider 'qnn'"):
+def test_a_provider_whose_claims_depend_on_the_chip_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model: what QNN takes depends on the chip, and none is named"):
         searched(net(tmp_path), tmp_path, MixedOptions(provider="qnn"))
 
 

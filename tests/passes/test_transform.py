@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def transform(folder: Path, *words: str) -> Done:
-    return ort_mobile("transform", *words, cwd=folder)
+def transform(folder: Path, *words: str, code: int | None = 0) -> Done:
+    return ort_mobile("transform", *words, cwd=folder, code=code)
 
 
 def leftovers(folder: Path) -> set[str]:
@@ -39,7 +39,6 @@ def leftovers(folder: Path) -> set[str]:
 
 def test_steps_are_applied_checked_and_shown(folder: Path) -> None:
     done = transform(folder, "my.onnx", "out.onnx", "--do", "opset:version=21", "--do", "external-data:min_bytes=512")
-    assert done.code == 0, done.err
     rows = [line.split() for line in done.out.splitlines()]
     assert rows[1][:4] == ["opset:version=21", "13", "→", "13"]
     assert rows[2][0] == "external-data:min_bytes=512"
@@ -61,13 +60,11 @@ def test_json_has_the_steps_and_the_comparison(folder: Path) -> None:
 def test_the_comparison_uses_the_users_data(folder: Path) -> None:
     np.savez(folder / "data.npz", Input3=np.ones((1, 1, 28, 28), np.float32))
     done = transform(folder, "my.onnx", "out.onnx", "--do", "opset:version=13", "--test-data", "data.npz")
-    assert done.code == 0, done.err
     assert "on data.npz" in done.out
 
 
 def test_list_has_every_pass_in_one_line(folder: Path) -> None:
     done = transform(folder, "--list")
-    assert done.code == 0
     assert [line.split()[0] for line in done.out.splitlines()] == list(registry.PASSES)
 
 
@@ -81,8 +78,7 @@ def test_options_of_a_pass_are_shown_with_what_they_mean(folder: Path, name: str
 
 
 def test_options_of_no_pass_are_refused(folder: Path) -> None:
-    done = transform(folder, "--options", "static-qd")
-    assert done.code == 2
+    done = transform(folder, "--options", "static-qd", code=2)
     assert "did you mean 'static-qdq'?" in done.err
 
 
@@ -115,7 +111,6 @@ def test_outputs_without_a_figure_are_not_called_equal(weight: float, tmp_path: 
     model = make([node], [value("x", [4, 4])], [value("y", [4, 16])], [onnx.numpy_helper.from_array(weights, "w")])
     onnx.save(model, tmp_path / "m.onnx")
     done = transform(tmp_path, "m.onnx", "o.onnx", "--do", "weight-only")
-    assert done.code == 0, done.err
     assert "to the last bit" not in done.out
     assert "y: cannot judge on random inputs: NaN or infinity where the original has numbers" in done.out
     assert "warning: the output 'y' was not compared" in done.err
@@ -144,10 +139,8 @@ def test_outputs_without_a_figure_are_not_called_equal(weight: float, tmp_path: 
 def test_bad_input_is_refused_and_nothing_is_written(words: list[str], code: int, says: str, folder: Path) -> None:
     before = (folder / "my.onnx").read_bytes()
     os.mkfifo(folder / "pipe")
-    done = transform(folder, *words)
-    assert done.code == code, done
+    done = transform(folder, *words, code=code)
     assert says in done.err
-    assert "Traceback" not in done.err
     assert leftovers(folder) == {"pipe"}
     assert (folder / "pipe").is_fifo()
     assert (folder / "my.onnx").read_bytes() == before
@@ -155,8 +148,7 @@ def test_bad_input_is_refused_and_nothing_is_written(words: list[str], code: int
 
 def test_weights_of_another_model_are_not_replaced(folder: Path) -> None:
     (folder / "o.onnx.data").write_bytes(b"another model's")
-    done = transform(folder, "my.onnx", "o.onnx", "--do", "external-data:min_bytes=64")
-    assert done.code == 2
+    done = transform(folder, "my.onnx", "o.onnx", "--do", "external-data:min_bytes=64", code=2)
     assert "there already" in done.err
     assert leftovers(folder) == {"o.onnx.data"}
     assert (folder / "o.onnx.data").read_bytes() == b"another model's"
@@ -164,8 +156,7 @@ def test_weights_of_another_model_are_not_replaced(folder: Path) -> None:
 
 def test_a_broken_file_is_named(folder: Path) -> None:
     (folder / "my.onnx").write_bytes(b"\x08\x07garbage")
-    done = transform(folder, "my.onnx", "o.onnx", "--do", "inline-data")
-    assert done.code == 1
+    done = transform(folder, "my.onnx", "o.onnx", "--do", "inline-data", code=1)
     assert "not a usable ONNX model" in done.err
     assert leftovers(folder) == set()
 
@@ -181,8 +172,7 @@ def test_weights_outside_the_models_folder_are_refused(location: str, folder: Pa
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=location)
     save(model, folder / "models/bad.onnx")
-    done = transform(folder / "models", "bad.onnx", "o.onnx", "--do", "inline-data")
-    assert done.code == 1
+    done = transform(folder / "models", "bad.onnx", "o.onnx", "--do", "inline-data", code=1)
     assert "not a file in the model's folder" in done.err
     assert not (folder / "models/o.onnx").exists()
 
@@ -209,9 +199,7 @@ def test_hostile_models_end_in_an_answer(tmp_path: Path) -> None:
 def test_the_command_leaves_nothing_of_a_hostile_model(folder: Path) -> None:
     with zipfile.ZipFile(ORACLE / "hostile.zip") as archive:
         (folder / "in.onnx").write_bytes(archive.read("a_reshape_overflow.onnx"))
-    done = transform(folder, "in.onnx", "out.onnx", "--do", "fold-shapes")
-    assert done.code == 1
-    assert "Traceback" not in done.err
+    transform(folder, "in.onnx", "out.onnx", "--do", "fold-shapes", code=1)
     assert leftovers(folder) == {"in.onnx"}
 
 
@@ -223,8 +211,7 @@ def test_bodies_without_end_are_refused_before_a_library_sees_them(folder: Path)
         body = helper.make_graph([node], "g", [], [value])
     body.input.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
     (folder / "deep.onnx").write_bytes(helper.make_model(body).SerializeToString())
-    done = transform(folder, "deep.onnx", "o.onnx", "--do", "opset:version=21")
-    assert done.code == 1
+    done = transform(folder, "deep.onnx", "o.onnx", "--do", "opset:version=21", code=1)
     assert "nested too deep" in done.err
     assert leftovers(folder) == {"deep.onnx"}
 
@@ -293,6 +280,5 @@ def test_a_step_is_read_and_written_alike(text: str, options: dict[str, object])
 
 def test_one_model_at_a_time(folder: Path) -> None:
     shutil.copyfile(folder / "my.onnx", folder / "second.onnx")
-    done = transform(folder, ".", "o.onnx", "--do", "opset:version=21")
-    assert done.code == ConfigError.exit_code
+    done = transform(folder, ".", "o.onnx", "--do", "opset:version=21", code=ConfigError.exit_code)
     assert "name one of them" in done.err

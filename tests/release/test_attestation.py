@@ -15,12 +15,11 @@ from device_runner.spec import RunOptions
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import PROOFS, LibraryProof, ProofRow, ProvenLibrary
-from pipeline.release.attestation import PREDICATE_TYPE, AttestedTests, results_text
-from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import ATTESTATION_FILE, SIGNATURE_FILE, verify_bundle
-from pipeline.release.signature import sign_bundle
+from pipeline.release.signature import TESTS_PREDICATE_TYPE, AttestedTests, read_private_key, results_text, sign_bundle
+from tests.command import ort_mobile
 from tests.features.updates.test_delta import bundle
-from tests.release.test_signature import code, run, write_keys
+from tests.release.test_signature import write_keys
 
 GOOD = OutputCheck(output="y", passed=True)
 UNKNOWN = OutputCheck(output="y", passed=False, unknown=True, reason="all outputs are equal")
@@ -48,7 +47,7 @@ def made(folder: Path, proofs: dict[str, Any], name: str = "bundle") -> Path:
 def signed(tmp_path: Path) -> Path:
     """A signed bundle with evidence; key.pub lies beside it."""
     made(tmp_path, evidence(GOOD))
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))
     return tmp_path / "bundle"
 
 
@@ -61,7 +60,7 @@ def statement(signed: Path) -> dict[str, Any]:
 def test_the_statement_is_on_this_bundle_and_names_its_tests(signed: Path) -> None:
     said = statement(signed)
     digest = json.loads((signed / "manifest.json").read_bytes())["content_sha256"]
-    assert (said["_type"], said["predicateType"]) == ("https://in-toto.io/Statement/v1", PREDICATE_TYPE)
+    assert (said["_type"], said["predicateType"]) == ("https://in-toto.io/Statement/v1", TESTS_PREDICATE_TYPE)
     assert said["subject"][0] == {"name": "demo", "digest": {"sha256": digest}}
     assert said["predicate"]["result"] == "PASSED"
     assert said["predicate"]["passedTests"] == [
@@ -73,16 +72,15 @@ def test_the_statement_is_on_this_bundle_and_names_its_tests(signed: Path) -> No
 
 
 def test_verify_says_who_attests_and_that_nothing_was_run_again(signed: Path) -> None:
-    found = run("bundle", "verify", signed, "--key", signed.parent / "key.pub")
-    assert code(found) == 0
-    assert "signed by the owner of the key with sha256" in found.output
-    assert "were not run again here: PASSED: 3 passed (1 library, 1 outputs, 1 run)" in found.output
-    document = json.loads(run("bundle", "verify", signed, "--key", signed.parent / "key.pub", "--json", "-").stdout)
+    found = ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub")
+    assert "signed by the owner of the key with sha256" in found.text
+    assert "were not run again here: PASSED: 3 passed (1 library, 1 outputs, 1 run)" in found.text
+    document = json.loads(ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub", "--json", "-").out)
     assert document["attested_tests"]["result"] == "PASSED"
 
 
 def test_without_a_key_no_test_is_claimed(signed: Path) -> None:
-    assert "attest" not in run("bundle", "verify", signed).output
+    assert "attest" not in ort_mobile("bundle", "verify", signed).text
 
 
 @pytest.mark.parametrize(
@@ -90,9 +88,9 @@ def test_without_a_key_no_test_is_claimed(signed: Path) -> None:
 )
 def test_the_worst_test_is_the_result(tmp_path: Path, checks: tuple[OutputCheck, ...], result: str) -> None:
     made(tmp_path, evidence(*checks))
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))
     assert statement(tmp_path / "bundle")["predicate"]["result"] == result
-    shown = run("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub").output
+    shown = ort_mobile("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub").text
     assert ("outputs/m/basic-fixed" in shown) == (result != "PASSED")
 
 
@@ -100,7 +98,7 @@ def test_what_could_not_run_is_no_passed_test(tmp_path: Path) -> None:
     proof = LibraryProof(bundle="", library=ProvenLibrary(file="app.aar"), not_run="this computer cannot")
     skipped = {"device": "d", "model": "m", "variant": "v", "run": "nnapi", "status": "skipped"}
     made(tmp_path, evidence(**{PROOFS: [proof], "measured": [skipped]}))
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))
     predicate = statement(tmp_path / "bundle")["predicate"]
     assert (predicate["warnedTests"], predicate["passedTests"]) == (["library/app.aar"], [])
 
@@ -112,7 +110,7 @@ def test_an_accuracy_that_could_not_be_computed_did_not_pass(tmp_path: Path, bud
     )
     own = ArtifactAccuracy(model="m", variant="basic-fixed", result=unknown)
     made(tmp_path, evidence(accuracy=[msgspec.to_builtins(own)]))
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))
     predicate = statement(tmp_path / "bundle")["predicate"]
     assert predicate["result"] == result
     assert not any(name.startswith("accuracy/") for name in predicate["passedTests"])
@@ -120,20 +118,20 @@ def test_an_accuracy_that_could_not_be_computed_did_not_pass(tmp_path: Path, bud
 
 def test_a_bundle_without_tests_attests_none(tmp_path: Path) -> None:
     made(tmp_path, {})
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))
     assert not (tmp_path / "bundle" / ATTESTATION_FILE).exists()
-    assert "attests no tests" in run("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub").output
+    assert "attests no tests" in ort_mobile("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub").text
 
 
 def test_evidence_of_another_form_is_not_attested(tmp_path: Path) -> None:
     made(tmp_path, {"checks": "all good"})
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 4
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path), code=4)
     assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
 
 
 def test_the_same_bundle_and_key_give_the_same_attestation(signed: Path) -> None:
     before = (signed / ATTESTATION_FILE).read_bytes()
-    assert code(run("bundle", "sign", signed, "--key", signed.parent / "key.pem")) == 0
+    ort_mobile("bundle", "sign", signed, "--key", signed.parent / "key.pem")
     assert (signed / ATTESTATION_FILE).read_bytes() == before
 
 
@@ -145,20 +143,20 @@ def of_another_bundle(signed: Path) -> None:
     """The attestation of another bundle of the same maker, under a signature that covers it."""
     key = signed.parent / "key.pem"
     other = made(signed.parent, evidence(GOOD), "other")
-    assert code(run("bundle", "sign", other, "--key", key)) == 0
+    ort_mobile("bundle", "sign", other, "--key", key)
     (signed / ATTESTATION_FILE).write_bytes((other / ATTESTATION_FILE).read_bytes())
     sign_bundle(signed, verify_bundle(signed), read_private_key(key, None))
 
 
 def copied(signed: Path) -> None:
     other = made(signed.parent, evidence(GOOD), "other")
-    assert code(run("bundle", "sign", other, "--key", signed.parent / "key.pem")) == 0
+    ort_mobile("bundle", "sign", other, "--key", signed.parent / "key.pem")
     (signed / ATTESTATION_FILE).write_bytes((other / ATTESTATION_FILE).read_bytes())
 
 
 def by_another_key(signed: Path) -> None:
     signature = (signed / SIGNATURE_FILE).read_bytes()
-    assert code(run("bundle", "sign", signed, "--key", write_keys(signed.parent, "else"))) == 0
+    ort_mobile("bundle", "sign", signed, "--key", write_keys(signed.parent, "else"))
     (signed / SIGNATURE_FILE).write_bytes(signature)
 
 
@@ -179,16 +177,15 @@ ATTACKS: dict[Callable[[Path], None], str] = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_attacks_are_refused_with_the_reason(signed: Path, attack: Callable[[Path], None]) -> None:
     attack(signed)
-    result = run("bundle", "verify", signed, "--key", signed.parent / "key.pub")
-    assert code(result) == 4, result.output
-    assert ATTACKS[attack] in str(getattr(result.exception, "why", ""))
+    result = ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub", code=4)
+    assert ATTACKS[attack] in result.err
 
 
 def test_an_update_brings_its_attestation(tmp_path: Path) -> None:
     old, new = made(tmp_path, evidence(GOOD), "old"), made(tmp_path, evidence(GOOD), "new")
-    assert code(run("bundle", "sign", new, "--key", write_keys(tmp_path))) == 0
-    assert code(run("bundle", "delta", old, new, "--output", tmp_path / "d")) == 0
-    assert code(run("bundle", "apply", tmp_path / "d", old, "--key", tmp_path / "key.pub")) == 0
+    ort_mobile("bundle", "sign", new, "--key", write_keys(tmp_path))
+    ort_mobile("bundle", "delta", old, new, "--output", tmp_path / "d")
+    ort_mobile("bundle", "apply", tmp_path / "d", old, "--key", tmp_path / "key.pub")
     assert (old / ATTESTATION_FILE).read_bytes() == (new / ATTESTATION_FILE).read_bytes()
 
 

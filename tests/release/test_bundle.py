@@ -12,12 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.cli.bundle import verify
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError, Severity
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
@@ -34,6 +32,7 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.sbom import SBOM_FILE
+from tests.command import ort_mobile
 
 SHIPS = (
     Shipped(
@@ -222,12 +221,12 @@ def test_the_digest_of_the_manifest_covers_evidence_and_that_of_the_content_does
     content = bundle_in(tmp_path)
     bundle = tmp_path / "bundle"
     whole = sha256_of(bundle / MANIFEST_FILE)
-    results = [CliRunner().invoke(verify, [str(bundle), "--digest", digest]) for digest in (content, whole)]
+    results = [ort_mobile("bundle", "verify", bundle, "--digest", digest) for digest in (content, whole)]
     for digest, result in zip((content, whole), results, strict=True):
-        assert f"{digest} (as expected)" in result.output
-        assert result.output.count("(as expected)") == 1
-    assert "covers README.md, models/m.ort, operators/required_operators.config\n" in results[0].output
-    assert f"not what was measured and tested: {SBOM_FILE}, the evidence in manifest.json" in results[0].output
+        assert f"{digest} (as expected)" in result.out
+        assert result.out.count("(as expected)") == 1
+    assert "covers README.md, models/m.ort, operators/required_operators.config\n" in results[0].out
+    assert f"not what was measured and tested: {SBOM_FILE}, the evidence in manifest.json" in results[0].out
     reseal(bundle, lambda document: document["evidence"].update(seconds=0.001))
     verify_bundle(bundle, content)
     with pytest.raises(CheckFailed, match="another bundle"):
@@ -427,12 +426,11 @@ def proof(*, failed: bool) -> dict[str, Any]:
 def test_a_bundle_whose_proof_failed_is_whole_and_must_not_ship(tmp_path: Path) -> None:
     bundle_in(tmp_path, attest=lambda _: proof(failed=True))
     verify_bundle(tmp_path / "bundle")
-    result = CliRunner().invoke(verify, [str(tmp_path / "bundle")])
-    assert isinstance(result.exception, CheckFailed)
-    assert "do not ship this bundle: it failed in the library that ships" in str(result.exception)
-    assert str(result.exception).count("app.aar: m basic-fixed (cpu): the library has no kernel for Erf") == 1
+    refused = ort_mobile("bundle", "verify", tmp_path / "bundle", code=4)
+    assert "do not ship this bundle: it failed in the library that ships" in refused.err
+    assert refused.err.count("app.aar: m basic-fixed (cpu): the library has no kernel for Erf") == 1
     bundle_in(tmp_path, attest=lambda _: proof(failed=False))
-    assert CliRunner().invoke(verify, [str(tmp_path / "bundle")]).exit_code == 0
+    ort_mobile("bundle", "verify", tmp_path / "bundle")
 
 
 def test_a_proof_that_is_none_is_refused(tmp_path: Path) -> None:

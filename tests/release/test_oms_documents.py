@@ -25,12 +25,12 @@ from cryptography.x509.oid import NameOID
 
 from device_runner.files import cache_folder, scratch_folder
 from pipeline.core.files import sha256_of
-from pipeline.release.envelope import read_private_key, read_public_key, sealed_envelope
 from pipeline.release.manifest import SIGNATURE_FILE
-from pipeline.release.signature import signed_statement
+from pipeline.release.signature import read_private_key, read_public_key, sealed_envelope, signed_statement
+from tests.command import ort_mobile
 from tests.python_packages import download
 from tests.release.test_bundle import bundle_in
-from tests.release.test_signature import code, run, write_keys
+from tests.release.test_signature import write_keys
 
 PUBLISHED = "rh-model-signing==1.0.5"
 """A distribution of `model_signing` whose source archive has the program's own tests (Apache-2.0)."""
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a signed bundle and its keys; tests must not change it."""
     folder = tmp_path_factory.mktemp("signed")
     bundle_in(folder)
-    assert code(run("bundle", "sign", folder / "bundle", "--key", write_keys(folder))) == 0
+    ort_mobile("bundle", "sign", folder / "bundle", "--key", write_keys(folder))
     return folder
 
 

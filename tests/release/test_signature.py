@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -21,11 +20,10 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli.main import cli
 from pipeline.core.errors import CheckFailed
-from pipeline.release.envelope import read_private_key, read_public_key
 from pipeline.release.manifest import SIGNATURE_FILE, verify_bundle
-from pipeline.release.signature import verify_signature
+from pipeline.release.signature import read_private_key, read_public_key, verify_signature
+from tests.command import ort_mobile
 from tests.release.test_bundle import bundle_in
 
 CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
@@ -46,29 +44,19 @@ def write_keys(
     return private
 
 
-def run(*words: str | Path, **variables: str) -> Result:
-    return CliRunner(env=variables).invoke(cli, [str(word) for word in words])
-
-
-def code(result: Result) -> int:
-    return int(getattr(result.exception, "exit_code", result.exit_code))
-
-
 @pytest.fixture
 def signed(tmp_path: Path) -> Path:
     """A signed bundle; key.pub lies beside it."""
     bundle_in(tmp_path)
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))
     return tmp_path / "bundle"
 
 
 def test_a_signature_tells_who_made_the_bundle(signed: Path) -> None:
-    found = run("bundle", "verify", signed, "--key", signed.parent / "key.pub")
-    assert code(found) == 0
-    assert "signed by the owner of the key with sha256" in found.output
-    without = run("bundle", "verify", signed)
-    assert code(without) == 0
-    assert "where it is from is not proven" in without.output
+    found = ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub")
+    assert "signed by the owner of the key with sha256" in found.text
+    without = ort_mobile("bundle", "verify", signed)
+    assert "where it is from is not proven" in without.text
 
 
 @pytest.mark.parametrize("curve", CURVES)
@@ -78,9 +66,9 @@ def test_the_same_bundle_and_key_give_the_same_bytes(tmp_path: Path, curve: str)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     found = []
     for place in ("a", "b"):
-        assert code(run("bundle", "sign", tmp_path / place / "bundle", "--key", key)) == 0
+        ort_mobile("bundle", "sign", tmp_path / place / "bundle", "--key", key)
         found.append((tmp_path / place / "bundle" / SIGNATURE_FILE).read_bytes())
-        assert code(run("bundle", "verify", tmp_path / place / "bundle", "--key", tmp_path / "key.pub")) == 0
+        ort_mobile("bundle", "verify", tmp_path / place / "bundle", "--key", tmp_path / "key.pub")
     assert found[0] == found[1]
 
 
@@ -92,15 +80,15 @@ def test_any_changed_byte_of_any_file_is_found(signed: Path) -> None:
             changed = bytearray(before)
             changed[place] ^= 1
             file.write_bytes(changed)
-            result = run("bundle", "verify", signed, "--key", key)
+            result = ort_mobile("bundle", "verify", signed, "--key", key, code=None)
             # The last byte of the signature's JSON is a line end: another blank there changes nothing that is said.
-            assert code(result) == 4 or (file.name == SIGNATURE_FILE and changed[place] == 0x0B), (file, place)
+            assert result.code == 4 or (file.name == SIGNATURE_FILE and changed[place] == 0x0B), (file, place)
         file.write_bytes(before)
-    assert code(run("bundle", "verify", signed, "--key", key)) == 0
+    ort_mobile("bundle", "verify", signed, "--key", key)
 
 
 def other_key(bundle: Path) -> None:
-    assert code(run("bundle", "sign", bundle, "--key", write_keys(bundle.parent, "other"))) == 0
+    ort_mobile("bundle", "sign", bundle, "--key", write_keys(bundle.parent, "other"))
 
 
 def claimed_key(bundle: Path) -> None:
@@ -136,51 +124,53 @@ def two_signatures(bundle: Path) -> None:
 @pytest.mark.parametrize("attack", [other_key, claimed_key, stripped, made_again, linked, two_signatures])
 def test_attacks_are_refused(signed: Path, attack: Callable[[Path], None]) -> None:
     attack(signed)
-    result = run("bundle", "verify", signed, "--key", signed.parent / "key.pub")
-    assert code(result) == 4, result.output
+    ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub", code=4)
 
 
-@given(st.binary(max_size=300) | st.text().map(lambda text: json.dumps({"mediaType": text}).encode()))
-def test_damaged_signatures_are_refused_and_never_crash(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
-    folder = tmp_path_factory.mktemp("damaged")
-    bundle_in(folder)
-    write_keys(folder)
-    (folder / "bundle" / SIGNATURE_FILE).write_bytes(content)
-    manifest = verify_bundle(folder / "bundle")
-    with pytest.raises(CheckFailed):
-        verify_signature(folder / "bundle", manifest, read_public_key(folder / "key.pub"))
+def test_damaged_signatures_are_refused_and_never_crash(tmp_path: Path) -> None:
+    bundle_in(tmp_path)
+    write_keys(tmp_path)
+
+    @given(st.binary(max_size=300) | st.text().map(lambda text: json.dumps({"mediaType": text}).encode()))
+    def is_refused(content: bytes) -> None:
+        (tmp_path / "bundle" / SIGNATURE_FILE).write_bytes(content)
+        manifest = verify_bundle(tmp_path / "bundle")
+        with pytest.raises(CheckFailed):
+            verify_signature(tmp_path / "bundle", manifest, read_public_key(tmp_path / "key.pub"))
+
+    is_refused()
 
 
-def test_a_locked_key_needs_its_passphrase(tmp_path: Path) -> None:
+def test_a_locked_key_needs_its_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle_in(tmp_path)
     key = write_keys(tmp_path, lock=BestAvailableEncryption(b"right"))
     for passphrase, why in (
-        ({}, "it has a passphrase"),
-        ({"ORT_MOBILE_PASSPHRASE": "wrong"}, "the passphrase in ORT_MOBILE_PASSPHRASE does not open it"),
+        ("", "it has a passphrase"),
+        ("wrong", "the passphrase in ORT_MOBILE_PASSPHRASE does not open it"),
     ):
-        refused = run("bundle", "sign", tmp_path / "bundle", "--key", key, **passphrase)
-        assert (code(refused), getattr(refused.exception, "why", "")) == (2, why)
+        if passphrase:
+            monkeypatch.setenv("ORT_MOBILE_PASSPHRASE", passphrase)
+        refused = ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", key, code=2)
+        assert f"why: {why}\n" in refused.err
         assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="right")) == 0
-    assert code(run("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub")) == 0
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="right")
+    ort_mobile("bundle", "verify", tmp_path / "bundle", "--key", tmp_path / "key.pub")
 
 
 def test_the_wrong_half_of_a_key_is_named(tmp_path: Path) -> None:
     bundle_in(tmp_path)
     key = write_keys(tmp_path)
-    public = run("bundle", "sign", tmp_path / "bundle", "--key", tmp_path / "key.pub")
-    assert (code(public), getattr(public.exception, "why", "")) == (2, "it is a public key")
-    private = run("bundle", "verify", tmp_path / "bundle", "--key", key)
-    assert (code(private), getattr(private.exception, "why", "")) == (2, "it is a private key")
-    needless = run("bundle", "sign", tmp_path / "bundle", "--key", key, ORT_MOBILE_PASSPHRASE="x")
-    assert "unset ORT_MOBILE_PASSPHRASE" in getattr(needless.exception, "remedy", "")
+    public = ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", tmp_path / "key.pub", code=2)
+    assert "why: it is a public key\n" in public.err
+    private = ort_mobile("bundle", "verify", tmp_path / "bundle", "--key", key, code=2)
+    assert "why: it is a private key\n" in private.err
+    needless = ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", key, code=2, ORT_MOBILE_PASSPHRASE="x")
+    assert "unset ORT_MOBILE_PASSPHRASE" in needless.err
 
 
 def test_an_empty_digest_checks_nothing_and_is_refused(tmp_path: Path) -> None:
     bundle_in(tmp_path)
-    assert code(run("bundle", "verify", tmp_path / "bundle", "--digest", "")) == 2
+    ort_mobile("bundle", "verify", tmp_path / "bundle", "--digest", "", code=2)
 
 
 def test_keys_that_the_standard_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -189,14 +179,14 @@ def test_keys_that_the_standard_does_not_have_are_refused(tmp_path: Path) -> Non
     (tmp_path / "ed.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     (tmp_path / "text.pem").write_text("no key")
     for name in ("ed.pem", "text.pem", "missing.pem"):
-        assert code(run("bundle", "sign", tmp_path / "bundle", "--key", tmp_path / name)) == 2
+        ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", tmp_path / name, code=2)
     assert not (tmp_path / "bundle" / SIGNATURE_FILE).exists()
 
 
 def test_a_changed_bundle_is_not_signed(tmp_path: Path) -> None:
     bundle_in(tmp_path)
     (tmp_path / "bundle/models/m.ort").write_bytes(b"x")
-    assert code(run("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path))) == 4
+    ort_mobile("bundle", "sign", tmp_path / "bundle", "--key", write_keys(tmp_path), code=4)
 
 
 @pytest.mark.slow
@@ -214,7 +204,7 @@ def test_the_standards_own_program_agrees(signed: Path) -> None:
     assert theirs("verify", "key", str(signed), *signature, *keys) != 0
     model.write_bytes(before)
     assert theirs("sign", "key", str(signed), *signature, "--private_key", str(signed.parent / "key.pem")) == 0
-    assert code(run("bundle", "verify", signed, "--key", signed.parent / "key.pub")) == 0
+    ort_mobile("bundle", "verify", signed, "--key", signed.parent / "key.pub")
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o644, True), (0o640, True)])

@@ -12,8 +12,9 @@ from pipeline.convert.many import config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.output import TYPED_CONFIG_FILE
 from pipeline.release.manifest import AppRule, Fallback, ModelSignature, TensorSignature, verify_bundle
-from pipeline.release.update import App, refuse_misfit, requirements, signature_digest
-from tests.features.updates.test_delta import bundle, code, files_of, run
+from pipeline.release.shipped import App, refuse_misfit, requirements, signature_digest
+from tests.command import ort_mobile
+from tests.features.updates.test_delta import bundle, files_of
 from tests.onnx_samples import conv_bn
 from tests.ort_models import conv_relu, convert
 from tests.release.test_bundle import SHIPS
@@ -109,31 +110,31 @@ def test_bundles_say_in_which_order_to_fall_back(tmp_path: Path) -> None:
 def updated(folder: Path, **changes: Any) -> tuple[Path, Path]:
     """An installed bundle, and the delta to a newer one."""
     old, new = made(folder, "old"), made(folder, "new", b"a newer model", **changes)
-    assert code(run("bundle", "delta", old, new, "--output", folder / "d")) == 0
+    ort_mobile("bundle", "delta", old, new, "--output", folder / "d")
     return old, folder / "d"
 
 
 def test_a_misfit_leaves_the_old_bundle(tmp_path: Path) -> None:
     old, delta = updated(tmp_path)
     before = files_of(old)
-    assert code(run("bundle", "apply", delta, old, "--runtime", "1.28.0", "--keep", tmp_path / "kept")) == 4
-    assert code(run("bundle", "apply", delta, old, "--runtime", "no release")) == 2
+    ort_mobile("bundle", "apply", delta, old, "--runtime", "1.28.0", "--keep", tmp_path / "kept", code=4)
+    ort_mobile("bundle", "apply", delta, old, "--runtime", "no release", code=2)
     assert files_of(old) == before
     assert not (tmp_path / "kept").exists()
-    assert code(run("bundle", "apply", delta, old, "--runtime", "1.29.0", "--provider", "nnapi")) == 0
+    ort_mobile("bundle", "apply", delta, old, "--runtime", "1.29.0", "--provider", "nnapi")
     assert files_of(old) == files_of(tmp_path / "new")
 
 
 def test_the_old_bundle_is_kept_whole_until_the_next_update(tmp_path: Path) -> None:
     old, delta = updated(tmp_path)
     before = files_of(old)
-    assert code(run("bundle", "apply", delta, old, "--keep", tmp_path / "kept")) == 0
+    ort_mobile("bundle", "apply", delta, old, "--keep", tmp_path / "kept")
     assert files_of(tmp_path / "kept") == before
-    assert code(run("bundle", "apply", delta, old, "--keep", tmp_path / "kept")) == 0
+    ort_mobile("bundle", "apply", delta, old, "--keep", tmp_path / "kept")
     assert files_of(tmp_path / "kept") == before
     third = made(tmp_path, "third", b"the newest model")
-    assert code(run("bundle", "delta", old, third, "--output", tmp_path / "e")) == 0
-    assert code(run("bundle", "apply", tmp_path / "e", old, "--keep", tmp_path / "kept")) == 0
+    ort_mobile("bundle", "delta", old, third, "--output", tmp_path / "e")
+    ort_mobile("bundle", "apply", tmp_path / "e", old, "--keep", tmp_path / "kept")
     assert files_of(tmp_path / "kept") == files_of(tmp_path / "new")
 
 
@@ -142,5 +143,5 @@ def test_what_is_kept_replaces_nothing_of_others(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     before = files_of(old)
-    assert code(run("bundle", "apply", delta, old, "--keep", tmp_path / "mine")) == 2
+    ort_mobile("bundle", "apply", delta, old, "--keep", tmp_path / "mine", code=2)
     assert files_of(old) == before

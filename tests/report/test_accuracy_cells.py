@@ -4,7 +4,7 @@ import msgspec
 
 from pipeline.accuracy.result import AccuracyResult, DropVerdict
 from pipeline.check.compare import OutputCheck
-from pipeline.report.accuracy import REPORT_HEAD, accuracy_rows, report_cells
+from pipeline.report.layout import REPORT_HEAD, accuracy_rows, report_cells
 from tests.report_samples import make_report
 
 RESULT = AccuracyResult(

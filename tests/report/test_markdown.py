@@ -13,7 +13,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.config import Platform, Target
 from pipeline.core.variant import AwareBy, Way
 from pipeline.release.choose import Choice
-from pipeline.report import markdown, markdown_page
+from pipeline.report import markdown_page, wording
 from pipeline.report.markdown_page import measured_text
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
@@ -83,9 +83,9 @@ def test_the_same_report_gives_the_same_text() -> None:
 @given(st.text(st.characters(codec="utf-8"), min_size=1).map(str.strip).filter(bool))
 @settings(deadline=None)
 def test_any_text_in_a_cell_and_in_a_list(text: str) -> None:
-    table = parse(markdown.table(["head"], [[text]]))
+    table = parse(wording.table(["head"], [[text]]))
     assert cells(table) == ["head", visible(text)]
-    bullet = parse(f"- {markdown.item(text)}")
+    bullet = parse(f"- {wording.item(text)}")
     assert [token.type for token in bullet] == [
         "bullet_list_open", "list_item_open", "paragraph_open", "inline", "paragraph_close", "list_item_close",
         "bullet_list_close",
@@ -96,13 +96,13 @@ def test_any_text_in_a_cell_and_in_a_list(text: str) -> None:
 @given(st.text("-+=*#>|`_[]()<>&!~$@:/.w1 \t\\\nab", min_size=1).filter(lambda text: bool(text.strip())))
 @settings(deadline=None, max_examples=300)
 def test_texts_of_marks_only(text: str) -> None:
-    tokens = parse(f"- {markdown.item(text)}")
+    tokens = parse(f"- {wording.item(text)}")
     assert {child.type for child in inline(tokens)} == {"text"}
     assert tokens[3].type == "inline"
 
 
 def test_no_bare_links_and_no_mentions() -> None:
-    shown = markdown.escaped("see https://e.vil/x, www.e.vil, mail me@e.vil and @team")
+    shown = wording.escaped("see https://e.vil/x, www.e.vil, mail me@e.vil and @team")
     assert not re.search(r"https?://|www\.|@", shown)
 
 

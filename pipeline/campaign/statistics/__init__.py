@@ -11,8 +11,21 @@ from pipeline.campaign.statistics.compare import (
     judge,
     summarize,
 )
-from pipeline.campaign.statistics.groups import Caution, Doubt, Round, RunGroup, Statistics, cautions, describe, ranks
-from pipeline.campaign.statistics.intervals import Interval, detectable, ratio_interval, rounds_needed, t_quantile
+from pipeline.campaign.statistics.groups import (
+    Caution,
+    Doubt,
+    Interval,
+    Round,
+    RunGroup,
+    Statistics,
+    cautions,
+    describe,
+    detectable,
+    ranks,
+    ratio_interval,
+    rounds_needed,
+    t_quantile,
+)
 
 __all__ = [
     "DEFAULT_MARGIN",

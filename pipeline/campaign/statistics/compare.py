@@ -10,21 +10,19 @@ import numpy as np
 
 from device_runner.result import Struct
 from pipeline.campaign.statistics.groups import (
+    LEAST_ROUNDS,
     Caution,
+    Interval,
     Pairs,
     RunGroup,
     Statistics,
     cautions,
     describe,
-    paired_log_ratios,
-    ranks,
-)
-from pipeline.campaign.statistics.intervals import (
-    LEAST_ROUNDS,
-    Interval,
     detectable,
     noise,
     p_value,
+    paired_log_ratios,
+    ranks,
     ratio_interval,
     rounds_needed,
 )

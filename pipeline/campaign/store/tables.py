@@ -21,9 +21,6 @@ from device_runner.result import FailureKind, RunResult, epoch_ms
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store.errors import is_away
 
-REVISION = "v0001"
-"""The newest migration: what this release reads and writes."""
-
 metadata = sa.MetaData()
 
 

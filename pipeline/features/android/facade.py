@@ -14,11 +14,19 @@ from device_runner.spec import ElementType, RunOptions
 from pipeline.campaign.options import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
-from pipeline.release.app_code import comment_text, java_calls, java_text
-from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, render_source, tensor_text
+from pipeline.release.app_code import (
+    class_name,
+    comment_text,
+    identifiers,
+    java_calls,
+    java_text,
+    refuse_equal_names,
+    render_source,
+    rows_of,
+    tensor_text,
+)
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
-from pipeline.release.selection import rows_of
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -90,14 +98,6 @@ class JavaTensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JavaWay:
-    """Session options: their name in reports as a literal, and the statements that set them."""
-
-    name: str
-    calls: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JavaFile:
     """What ships: its asset as a literal, and its session options as places in the model's `ways`.
 
@@ -124,13 +124,14 @@ class JavaRow:
 class JavaModel:
     """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
+    `ways` are session options: their name in reports as a literal, and the statements that set them.
     `rows` say which devices run which file, the last one all others; () where all run the only one.
     """
 
     name: str
     class_name: str
     basis: tuple[str, ...]
-    ways: tuple[JavaWay, ...]
+    ways: tuple[tuple[str, tuple[str, ...]], ...]
     files: tuple[JavaFile, ...]
     rows: tuple[JavaRow, ...]
     inputs: tuple[JavaTensor, ...]
@@ -221,14 +222,14 @@ def asset_path(shipped: Shipped) -> str:
     return f"{ASSETS}/{shipped.file.rpartition('/')[2]}"
 
 
-def _way(options: RunOptions) -> JavaWay:
+def _way(options: RunOptions) -> tuple[str, tuple[str, ...]]:
     if provider_named(options.provider).name != "cpu" and not provider_named(options.provider).java:
         raise ConfigError(
             f"ONNX Runtime's Java API has no call for the provider {options.provider}",
             where="the bundle's manifest",
             remedy="leave the provider out of [[runs]] for Android, and make the bundle again",
         )
-    return JavaWay(name=java_text(options_name(options)), calls=tuple(java_calls(options, _pairs)))
+    return java_text(options_name(options)), tuple(java_calls(options, _pairs))
 
 
 def _pairs(values: Mapping[str, str]) -> str:
@@ -288,7 +289,7 @@ def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
         yield from ("java.util.ArrayList", "java.util.LinkedHashSet", "java.util.List", "java.util.Set")
     if any("OnnxJavaType" in tensor.create for tensor in model.inputs):
         yield "ai.onnxruntime.OnnxJavaType"
-    calls = " ".join(call for way in model.ways for call in way.calls)
+    calls = " ".join(call for _, calls in model.ways for call in calls)
     for word, name in (("NNAPIFlags", "ai.onnxruntime.providers.NNAPIFlags"), ("EnumSet", "java.util.EnumSet")):
         if word in calls:
             yield name

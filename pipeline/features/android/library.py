@@ -1,37 +1,539 @@
-"""All of a release for Android: models with their classes, a runtime in place of the published one, an AI pack.
+"""Models and a build of ONNX Runtime as app teams depend on them: AARs in a Maven repository that is a folder.
 
-Everything is checked before anything is written.
+The runtime's AAR has Java classes, JNI library and library of one build for each ABI. The JNI library needs symbols
+with the release of the very library that it was built with, and Gradle chooses between two AARs with the same libraries
+by their capabilities alone. Layout, and what Gradle reads of it: docs/facts/release_consumers.md, R.2, R.6.
 """
 
 import contextlib
-from collections.abc import Iterator
+import filecmp
+import hashlib
+import re
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
 
+import msgspec
+
+from device_runner.files import ZIP_ERRORS, staging_folder, take_place
+from device_runner.library import LIBRARY, Library, find_archive, is_archive, resolve, small_pages
+from device_runner.probe.elf import NotElf, parse_header
+from device_runner.reading import check_unpacked
 from pipeline.config import AndroidRelease, Telemetry
 from pipeline.core.abis import abis_of_target
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
+from pipeline.core.files import make_folder, storage_errors, write_bytes, write_text, write_zip
 from pipeline.core.output import BUNDLE
-from pipeline.features.android.ai_pack import AiPack, ai_pack, pack_name, write_pack
-from pipeline.features.android.facade import java_class
-from pipeline.features.android.maven import (
-    MavenModule,
-    Publication,
-    default_artifact,
-    java_package,
-    models_module,
-    publication,
-    publish,
-    release_range,
-    runtime_module,
+from pipeline.core.releases import line_of, range_of
+from pipeline.features.android.facade import JAVA_WORDS, java_class
+from pipeline.features.android.package import (
+    KEEP_RULES,
+    METADATA,
+    METADATA_LINES,
+    AiPack,
+    AndroidPackage,
+    ai_pack,
+    android_package,
+    java_compiler,
+    pack_name,
+    write_aar,
+    write_pack,
+    write_sources,
 )
-from pipeline.features.android.package import AndroidPackage, android_package, java_compiler
-from pipeline.features.android.runtime import RuntimePackage, runtime_package
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
-from pipeline.release.app_models import target_in
+from pipeline.release.app_code import target_in
 from pipeline.release.manifest import Manifest
 from pipeline.release.shipped import release_for
+
+JNI_LIBRARY = "libonnxruntime4j_jni.so"
+CLASSES = "classes.jar"
+ANDROID_MANIFEST = "AndroidManifest.xml"
+FOLDER = re.compile(r"jni/([\w-]+)/[\w.-]+\.so")
+RELEASE_SYMBOL = re.compile(rb"\0VERS_(\d+\.\d+\.\d+)\0")
+MOST_BYTES = 64 << 20
+"""No member of such an AAR beside the library itself is larger (1.29.0: 141 kB)."""
+
+AAR_REMEDY = (
+    "give the AAR that the build made (ort-mobile build run, or ONNX Runtime's tools/ci_build/github/android), or a "
+    "release of which the published AAR is available"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimePackage:
+    """A runtime that was checked; `warnings` say what keeps it from some phones."""
+
+    archive: Path
+    release: str
+    libraries: tuple[Library, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def abis(self) -> tuple[str, ...]:
+        """The ABIs that it has, sorted."""
+        return tuple(library.abi for library in self.libraries)
+
+
+def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
+    """The AAR that a path or a release's name stands for, as far as it can replace the published one.
+
+    `wanted` are the releases, exact or lines, that models were released for, `needed` the target's ABIs. Raises
+    ConfigError for what is no such AAR or lacks a part for an ABI, CheckFailed for parts or models of different
+    releases, and as `find_archive`.
+    """
+    archive = find_archive(text)
+    members = _members(archive)
+    abis = sorted({match[1] for name in members if (match := FOLDER.fullmatch(name))})
+    if not abis or CLASSES not in members or ANDROID_MANIFEST not in members:
+        lacks = [name for name in (CLASSES, ANDROID_MANIFEST) if name not in members]
+        raise _no_runtime(archive, f"it has no {', no '.join(lacks) or 'library for any ABI'}")
+    for abi in abis:
+        for name in (LIBRARY, JNI_LIBRARY):
+            if f"jni/{abi}/{name}" not in members:
+                raise _no_runtime(archive, f"it has no {name} for {abi}")
+    if missing := sorted(set(needed) - set(abis)):
+        raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
+    libraries = tuple(resolve(text, abi) for abi in abis)
+    release = _one_release(archive, libraries)
+    if mixed := [row for row in wanted if not _fits(release, row)]:
+        raise CheckFailed(
+            f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
+            where=str(archive),
+            why="the session options and the outputs of a bundle are those of the release that it was made for",
+            remedy="make the bundle for this release (`library` or `ort_release` of the target), or build that one",
+        )
+    return RuntimePackage(
+        archive=archive, release=release, libraries=libraries, warnings=tuple(_warnings(archive, libraries))
+    )
+
+
+def _members(archive: Path) -> frozenset[str]:
+    if not is_archive(archive):
+        raise _no_runtime(archive, f"it is no AAR; {LIBRARY} alone lacks the Java classes and {JNI_LIBRARY}")
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return frozenset(opened.namelist())
+    except ZIP_ERRORS as error:
+        raise _no_runtime(archive, str(error)) from error
+
+
+def _no_runtime(archive: Path, why: str) -> ConfigError:
+    return ConfigError("this cannot replace the published runtime", where=str(archive), why=why, remedy=AAR_REMEDY)
+
+
+def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
+    """The release of all libraries and of the JNI libraries beside them."""
+    releases: dict[str, str] = {}
+    for library in libraries:
+        facts = library.android()
+        releases[f"jni/{library.abi}/{LIBRARY}"] = facts.release
+        releases[f"jni/{library.abi}/{JNI_LIBRARY}"] = _jni_release(archive, library.abi)
+    if len(set(releases.values())) == 1 and (release := next(iter(releases.values()))):
+        return release
+    listed = ", ".join(f"{name} {release or 'of unknown release'}" for name, release in sorted(releases.items()))
+    raise CheckFailed(
+        "the parts of this runtime are not of one build",
+        where=str(archive),
+        why=f"{listed}; the JNI library loads only with the library of its own release",
+        remedy=AAR_REMEDY,
+    )
+
+
+def _jni_release(archive: Path, abi: str) -> str:
+    """The release whose symbols the JNI library needs, "" where it does not tell."""
+    content = _content(archive, f"jni/{abi}/{JNI_LIBRARY}")
+    try:
+        built_for = parse_header(content).abi
+    except NotElf as error:
+        raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY}: {error}") from error
+    if built_for != abi:
+        raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY} is for {built_for}")
+    match = RELEASE_SYMBOL.search(content)
+    return match[1].decode("ascii") if match else ""
+
+
+def _content(archive: Path, member: str) -> bytes:
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            check_unpacked(opened.getinfo(member), MOST_BYTES)
+            return opened.read(member)
+    except ZIP_ERRORS as error:
+        raise _no_runtime(archive, f"{member}: {error}") from error
+
+
+def _fits(release: str, wanted: str) -> bool:
+    """Whether a release is of the wanted line, and no older patch of it."""
+    patch = [int(text.split(".")[2]) if text.count(".") == 2 else 0 for text in (release, wanted)]
+    return line_of(release) == line_of(wanted) and patch[0] >= patch[1]
+
+
+def _warnings(archive: Path, libraries: Sequence[Library]) -> Iterator[str]:
+    if small := small_pages(archive):
+        yield f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
+    if not {library.abi for library in libraries} & {"arm64-v8a", "armeabi-v7a"}:
+        yield f"there is no library for phones in it: it has {', '.join(library.abi for library in libraries)}"
+
+
+def write_runtime(runtime: RuntimePackage, path: Path) -> None:
+    """Write the AAR: what an app needs of the given one, with the rule that R8 needs."""
+    present = _members(runtime.archive)
+    rules = _content(runtime.archive, "proguard.txt").rstrip() + b"\n" if "proguard.txt" in present else b""
+    members: dict[str, Path | bytes] = {
+        ANDROID_MANIFEST: _content(runtime.archive, ANDROID_MANIFEST),
+        CLASSES: _content(runtime.archive, CLASSES),
+        "R.txt": b"",
+        "proguard.txt": rules.lstrip() + KEEP_RULES.encode(),
+        METADATA: _content(runtime.archive, METADATA) if METADATA in present else METADATA_LINES,
+    }
+    for library in runtime.libraries:
+        members[f"jni/{library.abi}/{LIBRARY}"] = library.path
+        members[f"jni/{library.abi}/{JNI_LIBRARY}"] = _content(runtime.archive, f"jni/{library.abi}/{JNI_LIBRARY}")
+    write_zip(path, members)
+
+
+RUNTIME = ("com.microsoft.onnxruntime", "onnxruntime-android")
+"""Group and artifact of the published runtime."""
+LICENCE = ("MIT License", "https://opensource.org/licenses/MIT")
+"""ONNX Runtime's, of every build of it."""
+SOURCES_JAR = "-sources.jar"
+CHECKSUM_NAMES = ("md5", "sha1", "sha256", "sha512")
+INDEX = "maven-metadata.xml"
+MARK = "do_not_remove: published-with-gradle-metadata"
+"""Without this comment in the POM Gradle does not look for the module metadata."""
+
+GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MOVING = re.compile(r"-SNAPSHOT$|^latest\.|^(latest|release)$", re.IGNORECASE)
+"""Versions that build tools do not take for one."""
+TAKEN_PACKAGE = re.compile(r"(java|javax|android|androidx|dalvik|kotlin|ai\.onnxruntime)(\.|$)")
+"""Class loaders refuse classes of others in java.*; in the rest they would hide or be hidden."""
+JAVA_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+")
+
+LIBRARY_ATTRIBUTES = {
+    "org.gradle.category": "library",
+    "org.gradle.dependency.bundling": "external",
+    "org.gradle.libraryelements": "aar",
+}
+"""Attributes by which Gradle's Android plugin finds the variants of a library."""
+SOURCES = {
+    "org.gradle.category": "documentation",
+    "org.gradle.dependency.bundling": "external",
+    "org.gradle.docstype": "sources",
+    "org.gradle.usage": "java-runtime",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """The name of a package in a repository. `parse` checks it."""
+
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def folder(self) -> Path:
+        """Its folder in a repository."""
+        return Path(*self.group.split("."), self.artifact, self.version)
+
+    @property
+    def stem(self) -> str:
+        """What its files begin with."""
+        return f"{self.artifact}-{self.version}"
+
+    @property
+    def notation(self) -> str:
+        """As Gradle writes it."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MavenDependency:
+    """What a module needs: `pom` is the version as Maven reads it, `rich` as Gradle's module metadata has it."""
+
+    group: str
+    artifact: str
+    pom: str
+    rich: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MavenModule:
+    """What is published under a name. `files` are by their ending: the AAR, and the sources where there are any.
+
+    `provides` are other modules that this one stands for: a build that has both must choose.
+    """
+
+    named: Publication
+    description: str
+    files: Mapping[str, Callable[[Path], None]]
+    needs: tuple[MavenDependency, ...] = ()
+    provides: tuple[Publication, ...] = ()
+    licence: tuple[str, str] | None = None
+
+
+def models_module(package: AndroidPackage, named: Publication, runtime: Publication | None) -> MavenModule:
+    """The module of models; `runtime` is needed in place of the published runtime where one is given."""
+    off = "" if package.telemetry else (
+        " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
+        "ONNX Runtime before them has sent by then."
+    )  # fmt: skip
+    names = ", ".join(package.models)
+    return MavenModule(
+        named=named,
+        description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}",
+        files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_sources, package)},
+        needs=tuple(_runtime_needed(package.release, runtime)),
+    )
+
+
+def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[MavenDependency]:
+    if runtime:
+        exact = {"strictly": runtime.version}
+        yield MavenDependency(group=runtime.group, artifact=runtime.artifact, pom=runtime.version, rich=exact)
+    elif release:
+        exact = {"prefers": release} if release.count(".") == 2 else {}
+        yield MavenDependency(
+            group=RUNTIME[0],
+            artifact=RUNTIME[1],
+            pom=release if exact else release_range(release),
+            rich={"strictly": release_range(release), **exact},
+        )
+
+
+def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
+    """The module of a runtime, which stands for the published one of its release."""
+    stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
+    return MavenModule(
+        named=named,
+        description=f"ONNX Runtime {runtime.release} for {', '.join(runtime.abis)}, in place of {stock.notation}",
+        files={".aar": partial(write_runtime, runtime)},
+        provides=(stock,),
+        licence=LICENCE,
+    )
+
+
+def publication(group: str, artifact: str, version: str) -> Publication:
+    """The name of a package; ConfigError for one that Maven or Gradle refuse."""
+    for value, pattern, what, option, example in (
+        (group, GROUP, "a group", "--group", "com.example"),
+        (artifact, NAME, "an artifact", "--artifact", "my-models"),
+        (version, NAME, "a version", "--version", "1.0.0"),
+    ):
+        if not pattern.fullmatch(value) or ".." in value or value.endswith("."):
+            raise ConfigError(
+                f"{value!r} cannot be {what} in a Maven repository",
+                where=option,
+                why="letters, digits, `_`, `-` and single dots are allowed, and a group begins its parts with a letter",
+                remedy=f"write it as in {example}",
+            )
+    if MOVING.search(version):
+        raise ConfigError(
+            f"{version!r} is no version that stays the same",
+            where="--version",
+            why="Gradle and Maven look for the newest of what a snapshot or `latest` may mean; ours never change",
+            remedy="give a plain version, as in 1.0.0 or 1.0.0-rc1",
+        )
+    return Publication(group=group, artifact=artifact, version=version)
+
+
+def default_artifact(bundle: str) -> str:
+    """The artifact of a bundle: its name in what Maven allows, with -models."""
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", bundle).strip("-").lower()
+    return f"{plain}-models" if plain else "models"
+
+
+def java_package(given: str | None, named: Publication) -> str:
+    """The Java package: `given`, or group and artifact with what Java does not allow replaced by `_`.
+
+    Raises ConfigError for what Java or Android refuse.
+    """
+    parts = [*named.group.split("."), *named.artifact.split(".")]
+    allowed = ".".join(re.sub(r"[^A-Za-z0-9_]", "_", part) for part in parts)
+    name = given or ".".join(f"{part}_" if part in JAVA_WORDS else part for part in allowed.split("."))
+    if not JAVA_NAME.fullmatch(name) or set(name.split(".")) & JAVA_WORDS or TAKEN_PACKAGE.match(name):
+        raise ConfigError(
+            f"{name!r} cannot be the Java package of your models",
+            where="--package",
+            why="it needs two or more parts with dots between; each begins with a letter and is no word of Java, and "
+            "packages of Java, Android and ONNX Runtime are taken",
+            remedy="write it as in com.example.models",
+        )
+    return name
+
+
+def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...]:
+    """Write modules into a repository, new or not; False for each of which the same bytes are there already.
+
+    A version appears whole or not at all, and none before all are made. Raises PipelineError for a version that is
+    there with other content.
+    """
+    with contextlib.ExitStack() as stack:
+        folders = [_made(module, repository, stack) for module in modules]
+        for module, new in zip(modules, folders, strict=True):
+            place = repository / module.named.folder
+            if new:
+                with storage_errors(place):
+                    take_place(new, place)
+                _write_index(module.named, place.parent)
+    return tuple(new is not None for new in folders)
+
+
+def _made(module: MavenModule, repository: Path, stack: contextlib.ExitStack) -> Path | None:
+    """The module's folder beside its place, None where the same is there; raises as `publish`."""
+    named = module.named
+    place = repository / named.folder
+    make_folder(place.parent)
+    with storage_errors(place):
+        new = stack.enter_context(staging_folder(place))
+        _write_files(module, new)
+        if not place.exists():
+            return new
+        _refuse_other(place, new, named)
+        return None
+
+
+def _write_files(module: MavenModule, folder: Path) -> None:
+    stem = module.named.stem
+    for ending, write in module.files.items():
+        write(folder / f"{stem}{ending}")
+    metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, folder)), indent=2) + b"\n"
+    write_bytes(folder / f"{stem}.module", metadata)
+    write_text(folder / f"{stem}.pom", _pom(module))
+    for file in sorted(folder.iterdir()):
+        _write_checksums(file)
+
+
+def _write_checksums(file: Path) -> None:
+    for name, digest in _digests(file).items():
+        write_text(file.with_name(f"{file.name}.{name}"), digest)
+
+
+def _digests(file: Path) -> dict[str, str]:
+    digests = {}
+    for name in CHECKSUM_NAMES:
+        with file.open("rb") as content:
+            digests[name] = hashlib.file_digest(content, partial(hashlib.new, name, usedforsecurity=False)).hexdigest()
+    return digests
+
+
+def _refuse_other(place: Path, new: Path, named: Publication) -> None:
+    same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
+    differing = sorted(same[1] + same[2])
+    if differing:
+        raise PipelineError(
+            f"{named.notation} is published already, with other content",
+            where=str(place),
+            why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
+            remedy="give the release a new --version, or remove the folder if nobody has used it",
+        )
+
+
+def _write_index(named: Publication, folder: Path) -> None:
+    """maven-metadata.xml with the versions that are there; without a date, which would differ each time."""
+    with storage_errors(folder):
+        names = [place.name for place in folder.iterdir() if (place / f"{named.artifact}-{place.name}.pom").is_file()]
+    versions = sorted(names, key=_order)
+    items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
+    write_text(
+        folder / INDEX,
+        f"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<metadata>
+  <groupId>{named.group}</groupId>
+  <artifactId>{named.artifact}</artifactId>
+  <versioning>
+    <latest>{escape(versions[-1])}</latest>
+    <release>{escape(versions[-1])}</release>
+    <versions>
+{items}    </versions>
+  </versioning>
+</metadata>
+""",
+    )
+    _write_checksums(folder / INDEX)
+
+
+def _order(version: str) -> tuple[tuple[int, int, str], ...]:
+    """Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9."""
+    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+
+
+def release_range(release: str) -> str:
+    """The releases of ONNX Runtime that fit one, as 1.29.0 or 1.29: from it on, below the next minor release."""
+    return "[{},{})".format(*range_of(release))
+
+
+def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
+    """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave, and capabilities."""
+    named = module.named
+    needs = [{"group": row.group, "module": row.artifact, "version": row.rich} for row in module.needs]
+    library: dict[str, Any] = {"dependencies": needs, "files": [_file(folder / f"{named.stem}.aar")]}
+    if module.provides:
+        stands_for = (named, *module.provides)
+        library["capabilities"] = [
+            {"group": row.group, "name": row.artifact, "version": row.version} for row in stands_for
+        ]
+    variants = [
+        {"name": f"{name}Elements", "attributes": {**LIBRARY_ATTRIBUTES, "org.gradle.usage": f"java-{name}"}, **library}
+        for name in ("api", "runtime")
+    ]
+    if SOURCES_JAR in module.files:
+        files = [_file(folder / f"{named.stem}{SOURCES_JAR}")]
+        variants.append({"name": "sourcesElements", "attributes": SOURCES, "files": files})
+    return {
+        "formatVersion": "1.1",
+        "component": {
+            "group": named.group,
+            "module": named.artifact,
+            "version": named.version,
+            "attributes": {"org.gradle.status": "release"},
+        },
+        "variants": variants,
+    }
+
+
+def _file(path: Path) -> dict[str, Any]:
+    digests = dict(reversed(_digests(path).items()))
+    return {"name": path.name, "url": path.name, "size": path.stat().st_size, **digests}
+
+
+def _pom(module: MavenModule) -> str:
+    named = module.named
+    return f"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <!-- {MARK} -->
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>{named.group}</groupId>
+  <artifactId>{named.artifact}</artifactId>
+  <version>{named.version}</version>
+  <packaging>aar</packaging>
+  <description>{escape(module.description)}</description>
+{"".join(_pom_licence(module.licence))}{"".join(_pom_needs(module.needs))}</project>
+"""
+
+
+def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
+    if licence:
+        yield f"  <licenses>\n    <license>\n      <name>{licence[0]}</name>\n      <url>{licence[1]}</url>\n"
+        yield "    </license>\n  </licenses>\n"
+
+
+def _pom_needs(needs: Sequence[MavenDependency]) -> Iterator[str]:
+    if needs:
+        yield "  <dependencies>\n"
+        for row in needs:
+            yield f"    <dependency>\n      <groupId>{row.group}</groupId>\n"
+            yield f"      <artifactId>{row.artifact}</artifactId>\n      <version>{row.pom}</version>\n"
+            yield "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
+        yield "  </dependencies>\n"
+
 
 MAVEN = "maven"
 """The Maven repository in a job's output folder."""

@@ -12,11 +12,21 @@ from device_runner.spec import ElementType, RunOptions
 from pipeline.campaign.options import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
-from pipeline.release.app_code import SWIFT, comment_text, lacks, swift_calls, swift_text
-from pipeline.release.app_models import class_name, identifiers, refuse_equal_names, render_source, tensor_text
+from pipeline.release.app_code import (
+    SWIFT,
+    class_name,
+    comment_text,
+    identifiers,
+    lacks,
+    refuse_equal_names,
+    render_source,
+    rows_of,
+    swift_calls,
+    swift_text,
+    tensor_text,
+)
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow, Shipped, TensorSignature
-from pipeline.release.selection import rows_of
 
 _render = partial(render_source, "pipeline.features.apple")
 

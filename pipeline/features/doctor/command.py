@@ -11,7 +11,7 @@ from pipeline.cli.outputs import FILE, Outputs, json_option, output_option
 from pipeline.cli.run import conditions_of, run_conditions
 
 if TYPE_CHECKING:
-    from pipeline.features.doctor.files import DoctorOrder
+    from pipeline.features.doctor.diagnose import DoctorOrder
 
 
 def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -73,9 +73,8 @@ def doctor(
     """
     from dataclasses import replace
 
-    from pipeline.features.doctor.diagnose import diagnose, exit_code
-    from pipeline.features.doctor.files import DoctorModel, DoctorOrder
-    from pipeline.features.doctor.report import parts, render
+    from pipeline.features.doctor.diagnose import DoctorModel, DoctorOrder, diagnose, exit_code
+    from pipeline.features.doctor.diagnosis import parts, render
 
     data = dataset_from(test_data, input_values)
     if model.suffix.lower() == ".toml":
@@ -95,7 +94,7 @@ def doctor(
 
 def _of_config(path: Path) -> "DoctorOrder":
     from pipeline.config import read_config
-    from pipeline.features.doctor.files import DoctorOrder, models_of_config
+    from pipeline.features.doctor.diagnose import DoctorOrder, models_of_config
 
     config = read_config(path, existing=True)
     return DoctorOrder(

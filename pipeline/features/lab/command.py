@@ -65,7 +65,7 @@ def submit_command(
 
     from pipeline.config import read_config
     from pipeline.features.lab.campaigns import submit
-    from pipeline.job.campaign import JobOptions
+    from pipeline.job.run import JobOptions
 
     settings = read_config(config, existing=True)
     if database:
@@ -98,7 +98,7 @@ def work_command(database: str | None, devices: tuple[str, ...], once: bool) -> 
 
     from device_runner.local import end_runs
     from pipeline.core.errors import ExitCode
-    from pipeline.features.lab.work import work
+    from pipeline.features.lab.agent import work
 
     stop = threading.Event()
 

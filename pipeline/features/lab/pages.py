@@ -20,8 +20,7 @@ from pipeline.features.lab.campaigns import state_of, status_lines
 from pipeline.features.lab.queue import jobs_of
 from pipeline.job.assemble import Assembled, assemble, with_earlier
 from pipeline.report import html, model
-from pipeline.report.parts import Listing
-from pipeline.report.wording import DASH
+from pipeline.report.wording import DASH, Listing
 
 JSON, HTML, EVENTS = "application/json", "text/html", "text/event-stream"
 

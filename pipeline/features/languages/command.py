@@ -25,7 +25,7 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
     """
     from pipeline.features.languages.snippet import LANGUAGES, lost, openings
     from pipeline.features.languages.snippet import snippet as code_for
-    from pipeline.release.app_models import target_of
+    from pipeline.release.app_code import target_of
     from pipeline.release.manifest import refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle)

@@ -14,10 +14,19 @@ from device_runner.reading import visible
 from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.campaign.options import options_name
 from pipeline.core.errors import ConfigError
-from pipeline.release.app_code import CPP, CPP_LEVELS, SessionCalls, cpp_calls, java_text, lacks, session_calls
-from pipeline.release.app_models import class_name, render_source
+from pipeline.release.app_code import (
+    CPP,
+    CPP_LEVELS,
+    SessionCalls,
+    class_name,
+    cpp_calls,
+    java_text,
+    lacks,
+    render_source,
+    rows_of,
+    session_calls,
+)
 from pipeline.release.manifest import Content, SelectionRow, Shipped
-from pipeline.release.selection import rows_of
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,

@@ -71,8 +71,7 @@ def release_all(
         gate_findings,
         make_release,
     )
-    from pipeline.job.campaign import JobOptions
-    from pipeline.job.run import output_folder
+    from pipeline.job.run import JobOptions, output_folder
 
     settings = read_config(config, existing=True)
     table = settings.release

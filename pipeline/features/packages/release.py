@@ -19,11 +19,10 @@ from pipeline.core.errors import BUDGET, ConfigError, Finding, Severity
 from pipeline.core.features import Place
 from pipeline.core.output import BUNDLE
 from pipeline.job.assemble import Assembled
-from pipeline.release.attestation import Signed, sign
 from pipeline.release.contents import libraries_of, library_name
-from pipeline.release.envelope import read_private_key
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
-from pipeline.release.update import library_licenses
+from pipeline.release.shipped import library_licenses
+from pipeline.release.signature import Signed, read_private_key, sign
 from pipeline.report.model import Row
 
 

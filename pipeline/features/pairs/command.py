@@ -46,16 +46,16 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     measures both again, in alternating rounds. A difference is no error; exit code 1 if nothing could be compared.
     """
     from pipeline.features.pairs import comparison
-    from pipeline.features.pairs.sources import read_side
-    from pipeline.report import markdown
-    from pipeline.report.parts import filled
+    from pipeline.features.pairs.measure import read_side
+    from pipeline.report import wording
+    from pipeline.report.wording import filled
 
     compared = comparison.compare_sides(read_side(a, run_a), read_side(b, run_b))
     listings, notes = [comparison.listing(compared)], comparison.sections(compared)
     code = comparison.exit_code(compared)
     outputs.finish(
         compared, [*filled(listings), *notes], code=code, failed=comparison.failed_lines(compared) if code else (),
-        markdown=lambda: markdown.render_parts("Comparison", listings, notes),
+        markdown=lambda: wording.render_parts("Comparison", listings, notes),
     )  # fmt: skip
 
 
@@ -92,8 +92,7 @@ def pair_options(command: Function) -> Function:
 def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder, PerfOrder]":
     """How pairs, and how the model files among some paths are measured."""
     from pipeline.config import MeasureConfig
-    from pipeline.features.pairs.measure import PairOrder
-    from pipeline.features.pairs.sources import model_files
+    from pipeline.features.pairs.measure import PairOrder, model_files
     from pipeline.job.perf_files import PerfOrder
 
     measure = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
@@ -172,7 +171,7 @@ def gate(
     from pipeline.features.pairs import report as text
     from pipeline.features.pairs.comparison import ALARMS
     from pipeline.features.pairs.history import history_svg, read_histories
-    from pipeline.report.parts import Line, filled
+    from pipeline.report.wording import Line, filled
 
     if bisecting:
         refused = {
@@ -221,7 +220,7 @@ def _gate_report(
 
     from pipeline.core.files import scratch
     from pipeline.features.pairs import measure
-    from pipeline.features.pairs.sources import read_sources
+    from pipeline.features.pairs.measure import read_sources
 
     order, files = _orders([base[0], candidate[0]], answers)
     with scratch() as work:
@@ -242,9 +241,9 @@ def _bisect(
     from pipeline.core.files import scratch
     from pipeline.features.pairs import measure
     from pipeline.features.pairs import report as text
-    from pipeline.features.pairs.sources import read_sources
-    from pipeline.report import markdown
-    from pipeline.report.parts import filled
+    from pipeline.features.pairs.measure import read_sources
+    from pipeline.report import wording
+    from pipeline.report.wording import filled
 
     order, files = _orders(artifacts, answers)
     with scratch() as work:
@@ -256,5 +255,5 @@ def _bisect(
     headline, code = text.bisection_headline(report), report.exit_code
     outputs.finish(
         report, [*filled(listings), *notes], code=code, failed=[headline] if code else (),
-        markdown=lambda: markdown.render_parts(headline, listings, notes),
+        markdown=lambda: wording.render_parts(headline, listings, notes),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict,
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.parts import Listing, ListingNote, Section, gathered
+from pipeline.report.wording import Listing, ListingNote, Section, gathered
 
 COMPARISON_VERSION: Final = 1
 ALARMS = 0.01

@@ -11,7 +11,7 @@ from pipeline.features.pairs.comparison import ComparedPair, RelativeLatency, ch
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
 from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
-from pipeline.report.parts import Listing, ListingNote, Section, gathered
+from pipeline.report.wording import Listing, ListingNote, Section, gathered
 
 GATE_VERSION: Final = 1
 BISECTION_VERSION: Final = 1

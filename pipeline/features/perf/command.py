@@ -12,6 +12,7 @@ from pipeline.cli.options import (
     dimension_option,
     library_option,
     perf_test_option,
+    plugin_option,
     progress,
     wait_option,
     with_given,
@@ -47,6 +48,7 @@ from pipeline.cli.run import conditions_of, measure_options, options_of, run_con
 )  # fmt: skip
 @run_conditions
 @perf_test_option
+@plugin_option
 @json_option
 @click.pass_context
 def perf(
@@ -65,6 +67,7 @@ def perf(
     profiles: Path | None,
     blame: bool,
     perf_test: str | None,
+    plugins: dict[str, tuple[str, ...]],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -92,21 +95,24 @@ def perf(
         dimensions=dimensions,
         data=dataset_from(test_data, input_values),
         measure=with_given(
-            MeasureConfig(rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test), answers
+            MeasureConfig(
+                rounds=rounds, min_runs=min_runs, min_seconds=min_seconds, perf_test=perf_test, plugins=plugins
+            ),
+            answers,
         ),
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,
         wait_seconds=lease_seconds,
     )
-    measured = measure_files(order, progress())
+    report, profiled, denied = measure_files(order, progress())
     if profiles:
-        write_result(msgspec.json.encode(measured.profiled), str(profiles / "profiles.json"))
-    outputs.write_json(measured.report)
+        write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
+    outputs.write_json(report)
     if outputs.text:
-        show_report(measured.report)
-        show(profile_parts(measured.profiled))
-    if code := exit_code(measured.report):
-        outputs.show_errors(failed_lines(measured.report))
-    show_denied(measured.denied)
+        show_report(report)
+        show(profile_parts(profiled))
+    if code := exit_code(report):
+        outputs.show_errors(failed_lines(report))
+    show_denied(denied)
     ctx.exit(code)

@@ -1,7 +1,6 @@
 """Measures model files as they are, without converting, storing or choosing: a quick look, by the same method."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from device_runner.options import Denied
@@ -19,18 +18,12 @@ from pipeline.report.profiles import Profiled, profile_views
 from pipeline.report.rows import make_rows, measured_rows, medians
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerfResult:
-    """The comparison of the files, and their profiles where these were asked for."""
-
-    report: CampaignReport
-    profiled: tuple[Profiled, ...] = ()
-    denied: tuple[Denied, ...] = ()
-
-
-def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
+def measure_files(
+    order: PerfOrder, progress: Progress
+) -> tuple[CampaignReport, tuple[Profiled, ...], tuple[Denied, ...]]:
     """Run every file with every set of options, by the engine of campaigns and with a store of its own.
 
+    Beside the report: profiles and what is denied from now on, where these were asked for.
     Raises ConfigError for a file that is not there, and what opening the device with its library raises.
     """
     for file in order.files:
@@ -76,7 +69,7 @@ def measure_files(order: PerfOrder, progress: Progress) -> PerfResult:
             warnings=tuple(warnings(runs, judge)),
             profile_views=profile_views(profiled, medians(rows.rows), {}),
         )
-    return PerfResult(report=report, profiled=profiled, denied=denied)
+    return report, profiled, denied
 
 
 def _profiles(order: PerfOrder, plan: CampaignPlan, runs: Sequence[PlannedRun], here: Bench) -> tuple[Profiled, ...]:

@@ -9,7 +9,7 @@ from pipeline.cli.outputs import Outputs
 
 if TYPE_CHECKING:
     from pipeline.config import Config
-    from pipeline.job.campaign import JobOptions
+    from pipeline.job.run import JobOptions
 
 
 def options() -> list[click.Parameter]:
@@ -33,8 +33,6 @@ def plan(settings: "Config", asked: "JobOptions", percents: tuple[float, ...], o
     How much two equal runs differ is the noise of that device now. So short a pilot knows the noise to a factor of
     about 2: the rounds are so many that 95 of 100 pilots with their campaigns find the difference.
     """
-    import dataclasses
-
     from pipeline.core.errors import ExitCode
     from pipeline.features.pilot.job import PERCENTS, pilot, pilot_listing, pilot_notes
 
@@ -44,10 +42,10 @@ def plan(settings: "Config", asked: "JobOptions", percents: tuple[float, ...], o
     }  # fmt: skip
     if given := [option for option, value in refused.items() if value]:
         raise click.UsageError(f"--plan measures a pilot only: leave {', '.join(given)} out")
-    result = pilot(settings, asked, progress(), percents or PERCENTS)
+    answers, missing = pilot(settings, asked, progress(), percents or PERCENTS)
     outputs.finish(
-        dataclasses.asdict(result),
-        [*map(pilot_listing, result.answers), *pilot_notes(result.answers, result.missing)],
-        code=ExitCode.SOME_FAILED if result.missing or not result.answers else ExitCode.DONE,
-        failed=result.missing,
+        {"answers": answers, "missing": missing},
+        [*map(pilot_listing, answers), *pilot_notes(answers, missing)],
+        code=ExitCode.SOME_FAILED if missing or not answers else ExitCode.DONE,
+        failed=missing,
     )

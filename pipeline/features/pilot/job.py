@@ -5,7 +5,6 @@ How much two equal runs differ says how many rounds find a difference of a given
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -27,17 +26,16 @@ from pipeline.campaign.plan import (
 from pipeline.campaign.record import RunRecord, rounds_of
 from pipeline.campaign.statistics import DecisionRule, detectable, rounds_needed
 from pipeline.campaign.statistics.compare import DEFAULT_RULE
-from pipeline.campaign.statistics.groups import paired_log_ratios
-from pipeline.campaign.statistics.intervals import LEAST_ROUNDS, noise
+from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_ratios
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
-from pipeline.job.campaign import CampaignJob, JobOptions
 from pipeline.job.prepare import find, prepare
 from pipeline.job.record import new_campaign
+from pipeline.job.run import CampaignJob, JobOptions
 from pipeline.job.ship import check_against_targets
 from pipeline.report import wording
-from pipeline.report.parts import Listing, ListingNote, Section
+from pipeline.report.wording import Listing, ListingNote, Section
 
 PILOT_ROUNDS = 5
 """Rounds in which the baseline is measured twice: with fewer nothing is known of how rounds differ."""
@@ -198,17 +196,12 @@ AGAIN = " again"
 """Behind the variant of the baseline's second run in a round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pilot:
-    """What is known before a campaign, and which devices and models gave no answer, with the reason."""
-
-    answers: tuple[PilotAnswer, ...]
-    missing: tuple[str, ...]
-
-
-def pilot(config: Config, options: JobOptions, progress: Progress, percents: Sequence[float] = PERCENTS) -> Pilot:
+def pilot(
+    config: Config, options: JobOptions, progress: Progress, percents: Sequence[float] = PERCENTS
+) -> tuple[tuple[PilotAnswer, ...], tuple[str, ...]]:
     """Measure the baselines of a config in a few rounds; nothing is kept but what conversion caches.
 
+    Beside the answers: which devices and models gave none, with the reason.
     Raises what `run_job` raises before it measures.
     """
     check_runs(config.runs)
@@ -225,7 +218,9 @@ def pilot(config: Config, options: JobOptions, progress: Progress, percents: Seq
         return _measured(CampaignJob(short, options, prepared, here.work, here.store, checked), config, here, percents)
 
 
-def _measured(job: CampaignJob, config: Config, here: Bench, percents: Sequence[float]) -> Pilot:
+def _measured(
+    job: CampaignJob, config: Config, here: Bench, percents: Sequence[float]
+) -> tuple[tuple[PilotAnswer, ...], tuple[str, ...]]:
     measurable = [
         artifact for model in job.prepared for artifact in model.artifacts if artifact.source in model.references
     ]
@@ -265,4 +260,4 @@ def _measured(job: CampaignJob, config: Config, here: Bench, percents: Sequence[
     missing += [f"{device.device}: {device.reason}" for device in left]
     unusable = (*here.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]
-    return Pilot(answers=tuple(answers), missing=tuple(missing))
+    return tuple(answers), tuple(missing)

@@ -80,7 +80,7 @@ def tune(
     import msgspec
 
     from pipeline.config import read_config
-    from pipeline.job.campaign import JobOptions
+    from pipeline.job.run import JobOptions
 
     data = dataset_from(test_data, input_values)
     if (data.given or dimensions) and not model:

@@ -14,20 +14,26 @@ import msgspec
 
 from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure
 from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_id
-from pipeline.campaign.record import CampaignRecord, Prediction, Skipped
-from pipeline.campaign.tuned import TunedModel, TuneOutcome
+from pipeline.campaign.record import CampaignRecord, Prediction, Skipped, TunedModel, TuneOutcome
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.output import ARTIFACTS
 from pipeline.core.progress import Progress
-from pipeline.features.tune.answer import DeviceModel
-from pipeline.features.tune.device_search import CONFIRM_ROUNDS, TIMED, DeviceSearch, ModelSearch, found_by, left_out
+from pipeline.features.tune.answer import (
+    CONFIRM_ROUNDS,
+    TIMED,
+    DeviceModel,
+    DeviceSearch,
+    ModelSearch,
+    found_by,
+    left_out,
+)
 from pipeline.features.tune.search import optuna_package
 from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
 from pipeline.job.bench import Bench, libraries_by_device
-from pipeline.job.campaign import CampaignJob
 from pipeline.job.predict import predict
 from pipeline.job.prepare import Prepared
+from pipeline.job.run import CampaignJob
 from pipeline.job.ship import EndedCampaign
 from pipeline.partition.placement import Placement
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.campaign.record import Dropped
 from pipeline.campaign.statistics import Interval, t_quantile
-from pipeline.campaign.tuned import Dropped
 from pipeline.features.tune.space import Factors, Space
 
 Floats = npt.NDArray[np.float64]

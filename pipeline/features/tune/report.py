@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.campaign.tuned import (
+from pipeline.campaign.record import (
     CandidateValues,
     ClassChoice,
     Dropped,
@@ -15,7 +15,7 @@ from pipeline.campaign.tuned import (
 from pipeline.core.documents import document_schema
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport
-from pipeline.report.parts import Listing
+from pipeline.report.wording import Listing
 
 MOST_CANDIDATES = 25
 """Measured candidates that a table shows: tune.json has all."""

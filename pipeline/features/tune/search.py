@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.campaign.record import CandidateValues, Dropped
 from pipeline.campaign.statistics import Interval
-from pipeline.campaign.tuned import CandidateValues, Dropped
 from pipeline.config import TuneStrategy
 from pipeline.core.errors import MissingError, install_extra
 from pipeline.features.tune.model import (

@@ -61,14 +61,14 @@ def apply(
     """
     from pipeline.core.releases import read_release
     from pipeline.features.updates.delta import Allowed, apply_delta
-    from pipeline.release.update import App
+    from pipeline.release.shipped import App
 
     if runtime is not None:
         read_release(runtime, "--runtime")
     app = App(target=target, release=runtime or "", providers=provider, operators=operators)
     asked: dict[Allowed, bool] = {"older": allow_older, "unsigned": allow_unsigned}
     allow = [name for name, given in asked.items() if given]
-    done = apply_delta(delta, bundle, key=key, app=app, keep=keep, allow=allow)
-    outputs.write_json({"bundle": str(bundle), "digest": done.digest, "changed": done.changed})
+    digest, changed = apply_delta(delta, bundle, key=key, app=app, keep=keep, allow=allow)
+    outputs.write_json({"bundle": str(bundle), "digest": digest, "changed": changed})
     if outputs.text:
-        click.echo(f"{'bundle' if done.changed else 'unchanged'}  {bundle} (digest {done.digest})")
+        click.echo(f"{'bundle' if changed else 'unchanged'}  {bundle} (digest {digest})")

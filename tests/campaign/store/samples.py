@@ -19,9 +19,9 @@ from pipeline.campaign.record import (
     Skipped,
 )
 from pipeline.campaign.store import database, migrations
-from pipeline.campaign.store.tables import REVISION
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
+from pipeline.core.output import REVISION
 from pipeline.core.variant import Artifact, Level, Variant
 
 DOCUMENT = JobRecord(

@@ -18,11 +18,12 @@ from device_runner.device import DeviceFacts
 from pipeline.campaign.record import FailureRow
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.campaign.store.migrations import revisions
-from pipeline.campaign.store.tables import REVISION, campaigns, metadata, row_digest
+from pipeline.campaign.store.tables import campaigns, metadata, row_digest
 from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
+from pipeline.core.output import REVISION
 from pipeline.core.variant import Level
-from pipeline.features.lab.session import TABLES
+from pipeline.features.lab.queue import TABLES
 from pipeline.job.assemble import assemble
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, SECOND, add_second_migration, run_record
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from device_runner.result import FailureKind, epoch_ms
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
-from pipeline.features.lab.session import hosts, jobs
+from pipeline.features.lab.queue import hosts, jobs
 from tests.campaign.store.samples import CAMPAIGN, failed, run_record
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "build_configs/lab/grafana/lab.json"

@@ -56,7 +56,7 @@ def fetched(name: str) -> Path:
     try:
         return find_archive(name)
     except RunnerError as error:
-        done = ort_mobile("library", "get", name)
+        done = ort_mobile("library", "get", name, code=None)
         if done.code:
             pytest.skip(f"{error.what}: {done.err.strip()[-200:]}")
         return find_archive(name)
@@ -66,8 +66,7 @@ def released(bundle: Path, *more: str) -> Path:
     """The AAR of a bundle as com.example:demo, its classes beside it in classes.jar."""
     repository = bundle.parent / "repo"
     named = ("--output", str(repository), "--group", "com.example", "--artifact", "demo", "--version", "1.0")
-    done = ort_mobile("release", "android", bundle, *named, *more)
-    assert done.code == 0, done.text
+    ort_mobile("release", "android", bundle, *named, *more)
     (aar,) = (repository / "com/example/demo").rglob("*.aar")
     with zipfile.ZipFile(aar) as archive:
         archive.extract("classes.jar", aar.parent)

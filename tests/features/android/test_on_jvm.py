@@ -228,7 +228,7 @@ def repository(tmp_path: Path) -> Path:
     needs_java()
     bundle(tmp_path)
     named = ("--output", str(tmp_path / "repo"), "--group", "com.example", "--version", "1.0")
-    assert ort_mobile("release", "android", tmp_path / "bundle", *named).code == 0
+    ort_mobile("release", "android", tmp_path / "bundle", *named)
     return tmp_path / "repo"
 
 

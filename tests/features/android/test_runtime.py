@@ -33,7 +33,6 @@ def test_what_is_no_whole_runtime_is_refused(tmp_path: Path, members: dict[str, 
         with zipfile.ZipFile(given, "w") as archive:
             for name, text in members.items():
                 archive.writestr(name, text)
-    result = released(tmp_path, "--runtime", str(given))
+    result = released(tmp_path, "--runtime", str(given), code=2)
     assert why in result.err
-    assert result.code == 2
     assert not (tmp_path / "repo").exists()

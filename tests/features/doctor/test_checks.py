@@ -17,7 +17,18 @@ from pipeline.campaign.options import options_name
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.check.compare import OutputCheck
-from pipeline.features.doctor.checks import CAST_KEY, CHECKS, DENORMAL_KEY, CheckProposal
+from pipeline.features.doctor.checks import (
+    CAST_KEY,
+    CHECKS,
+    DENORMAL_KEY,
+    CheckProposal,
+    ExaminedModel,
+    ExamineRequest,
+    ModelTraits,
+    Remedy,
+    examine,
+    together,
+)
 from pipeline.features.doctor.diagnosis import (
     MeasuredRemedy,
     Outcome,
@@ -27,14 +38,6 @@ from pipeline.features.doctor.diagnosis import (
     measured,
     typical,
     winners,
-)
-from pipeline.features.doctor.subject import (
-    ExaminedModel,
-    ExamineRequest,
-    ModelTraits,
-    Remedy,
-    examine,
-    together,
 )
 from pipeline.partition.answer import ModelAnswer, Settings, SizedAnswer
 from tests.report_samples import BAD, GOOD, record

@@ -3,10 +3,9 @@
 import pytest
 
 from pipeline.campaign.statistics import Comparison, Verdict
-from pipeline.features.doctor.diagnosis import Diagnosis, DoctorFinding, MeasuredRemedy, Outcome, Start
-from pipeline.features.doctor.report import sections
-from pipeline.features.doctor.subject import Remedy
-from pipeline.report.markdown import render_parts
+from pipeline.features.doctor.checks import Remedy
+from pipeline.features.doctor.diagnosis import Diagnosis, DoctorFinding, MeasuredRemedy, Outcome, Start, sections
+from pipeline.report.wording import render_parts
 
 
 def comparison(ratio: float, low: float, high: float, verdict: Verdict) -> Comparison:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from device_runner import device
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import work as lab_work
+from pipeline.features.lab import agent as lab_work
 from tests.device.farm_cli import use_folders
 from tests.features.lab.farm import SCHEME, rigs, shared_identity
 

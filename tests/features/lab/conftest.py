@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from device_runner import device
 from pipeline.campaign.store import Store, open_store
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import work as lab_work
+from pipeline.features.lab import agent as lab_work
 from tests.features.lab.farm import SCHEME, shared_identity
 from tests.postgres import PostgresServer, own_server
 

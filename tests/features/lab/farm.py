@@ -20,11 +20,9 @@ from pipeline.check.compare import OutputPrecision
 from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, RunConfig
 from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.features.lab.campaigns import most_runs
-from pipeline.features.lab.carry import lab_versions
-from pipeline.features.lab.queue import jobs_of, keep_files, submit_jobs
-from pipeline.features.lab.session import LabSession, hosts
-from pipeline.features.lab.work import work
+from pipeline.features.lab.agent import work
+from pipeline.features.lab.campaigns import lab_versions, most_runs
+from pipeline.features.lab.queue import LabSession, hosts, jobs_of, keep_files, submit_jobs
 from tests.scripted_devices import ScriptedDevice, latencies_of
 
 FILE = b"what an artifact would be" * 100_000

@@ -9,10 +9,9 @@ import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, StoreError
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import work as lab_work
+from pipeline.features.lab import agent as lab_work
 from pipeline.features.lab.campaigns import lab_status, status_lines
-from pipeline.features.lab.queue import DONE, FAILED, WAITING, attached_devices, jobs_of, lab_hosts
-from pipeline.features.lab.session import attached
+from pipeline.features.lab.queue import DONE, FAILED, WAITING, attached, attached_devices, jobs_of, lab_hosts
 from tests.features.lab.farm import (
     JOURNAL,
     SECONDS,

@@ -14,8 +14,15 @@ from pipeline.campaign.store.tables import latencies, row_digest, runs
 from pipeline.core.errors import PipelineError
 from pipeline.core.progress import NoProgress
 from pipeline.features.lab.campaigns import close, most_runs
-from pipeline.features.lab.queue import cancel_jobs, jobs_of, keep_files, remove_old_files, submit_jobs
-from pipeline.features.lab.session import LabSession, SessionLost
+from pipeline.features.lab.queue import (
+    LabSession,
+    SessionLost,
+    cancel_jobs,
+    jobs_of,
+    keep_files,
+    remove_old_files,
+    submit_jobs,
+)
 from pipeline.job.assemble import assemble
 from tests.campaign.store.samples import run_record
 from tests.features.lab.farm import entered, host_session, submitted

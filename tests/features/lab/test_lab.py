@@ -11,21 +11,22 @@ from device_runner.device import DeviceFacts, identity
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.lab import agent as lab_agent
-from pipeline.features.lab import session as lab_session
-from pipeline.features.lab.campaigns import chosen_devices, lab_status, status_lines
-from pipeline.features.lab.carry import lab_versions
+from pipeline.features.lab import queue as lab_session
+from pipeline.features.lab.campaigns import chosen_devices, lab_status, lab_versions, status_lines
 from pipeline.features.lab.queue import (
     CANCELLED,
     DONE,
     FAILED,
     WAITING,
+    LabSession,
+    SessionLost,
+    blobs,
     cancel_jobs,
     fetch_file,
     jobs_of,
     keep_files,
     lab_hosts,
 )
-from pipeline.features.lab.session import LabSession, SessionLost, blobs
 from tests.features.lab.farm import (
     JOURNAL,
     SCHEME,
@@ -86,7 +87,7 @@ def test_host_of_another_version_is_refused_and_says_why(
     names = rigs(1)
     campaign = submitted(store, tmp_path, names, 1)
     other = {**lab_versions(), "onnxruntime": "1.0.0"}
-    monkeypatch.setattr("pipeline.features.lab.carry.lab_versions", lambda: other)
+    monkeypatch.setattr("pipeline.features.lab.campaigns.lab_versions", lambda: other)
     with agent(url, "old", names):
         until(lambda: bool(jobs_of(store)[0].reason))
         until(lambda: "refused" in str(lab_hosts(store)))

@@ -9,17 +9,18 @@ import sqlalchemy as sa
 
 from device_runner.files import cache_folder
 from pipeline.campaign.store import Store, StoreError
-from pipeline.features.lab import work as lab_work
+from pipeline.features.lab import agent as lab_work
 from pipeline.features.lab.queue import (
     DONE,
+    blobs,
     cancel_jobs,
     fetch_file,
     files_of,
+    jobs,
     keep_files,
     remove_old_files,
     submit_jobs,
 )
-from pipeline.features.lab.session import blobs, jobs
 from tests.features.lab.farm import (
     FILE,
     JOURNAL,

@@ -9,20 +9,21 @@ import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.progress import NoProgress
-from pipeline.features.lab.campaigns import close
-from pipeline.features.lab.carry import carried_folder, fetched
+from pipeline.features.lab.campaigns import carried_folder, close, fetched
 from pipeline.features.lab.queue import (
     MOST_BYTES,
     MOST_FILES,
     PART_BYTES,
     LabFile,
+    blobs,
     checked_files,
     checked_id,
     fetch_file,
     file_in,
+    files,
     files_of,
+    jobs,
 )
-from pipeline.features.lab.session import blobs, files, jobs
 from tests.features.lab.farm import entered
 
 BAD_NAMES = (

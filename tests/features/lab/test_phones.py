@@ -29,7 +29,7 @@ from pipeline.core.errors import MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.features.lab.campaigns import submit
 from pipeline.features.lab.queue import attached_devices
-from pipeline.job.campaign import JobOptions
+from pipeline.job.run import JobOptions
 from tests.debian_packages import unpacked
 from tests.device.adb_farm import BATTERY, ENDS_WITH_US, Phone
 from tests.device.test_campaign_over_adb import EXAMPLE

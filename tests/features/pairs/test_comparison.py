@@ -16,7 +16,7 @@ from pipeline.campaign.statistics import Verdict
 from pipeline.core.errors import ConfigError
 from pipeline.features.pairs import comparison
 from pipeline.features.pairs.comparison import ComparedSide, compare_sides, unpaired_interval
-from pipeline.report import markdown
+from pipeline.report import wording
 from pipeline.report.model import CampaignReport
 from pipeline.report.rows import MeasuredRow, make_rows
 from pipeline.report.show import plain_lines
@@ -201,7 +201,7 @@ def test_documents_keep_to_the_schema_and_hostile_names_do_nothing() -> None:
     found = compare_sides(ComparedSide(source="a", report=report), ComparedSide(source="b", report=report))
     jsonschema.validate(json.loads(msgspec.json.encode(found)), json.loads(SCHEMA.read_text(encoding="utf-8")))
     parts = ((comparison.listing(found),), comparison.sections(found))
-    page = markdown.render_parts("Comparison", *parts)
+    page = wording.render_parts("Comparison", *parts)
     assert "<script>" not in page
     assert "\x1b" not in page
     assert all("\x1b" not in line for line in plain_lines(comparison.listing(found)))

@@ -12,8 +12,7 @@ from device_runner.spec import RunSpec
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule, Verdict
 from pipeline.campaign.statistics.compare import LOOKS, decide
-from pipeline.campaign.statistics.groups import Pairs
-from pipeline.campaign.statistics.intervals import Floats
+from pipeline.campaign.statistics.groups import Floats, Pairs
 from pipeline.features.pilot.job import PilotAnswer, pilot_answer, pilot_listing, pilot_notes, seconds_a_run, spell
 
 

@@ -8,7 +8,7 @@ from device_runner.failures import explain
 from device_runner.result import Failure, FailureKind
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind
-from pipeline.features.prove.explain import MOST_SAID, explain_checks, explain_failure
+from pipeline.features.prove.plan import MOST_SAID, explain_checks, explain_failure
 from tests.ort_models import convert, parsed
 
 REDUCED_1_21 = (

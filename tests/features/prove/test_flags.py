@@ -8,7 +8,7 @@ from device_runner.device import DriverType
 from device_runner.spec import NnapiFlag
 from pipeline.check.library_proof import FindingKind
 from pipeline.core.errors import Severity
-from pipeline.features.prove.expected import NEEDS, claims_nothing, effect
+from pipeline.features.prove.run import NEEDS, claims_nothing, effect
 
 WHOLE = CallSummary(partitions=(("TRANSPOSE", "CONV_2D", "TRANSPOSE", "RELU"),), nchw=False, compiled_for=0)
 PLAIN = CallSummary(partitions=(("CONV_2D", "RELU"),), nchw=True, compiled_for=0)

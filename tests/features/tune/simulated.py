@@ -20,11 +20,10 @@ import numpy.typing as npt
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.options import SPINNING_KEYS
 from pipeline.campaign.plan import PlannedRun, run_of
-from pipeline.campaign.tuned import CandidateValues
+from pipeline.campaign.record import CandidateValues
 from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.features.tune.answer import ratio_of, shown_below
-from pipeline.features.tune.device_search import CONFIRM_ROUNDS, ModelSearch
+from pipeline.features.tune.answer import CONFIRM_ROUNDS, ModelSearch, ratio_of, shown_below
 from pipeline.features.tune.search import Observation
 from pipeline.features.tune.space import Space, space_of
 

@@ -8,8 +8,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.plan import PlannedRun, planned_id, recorded, run_of
-from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord
-from pipeline.campaign.tuned import TunedModel, TuneOutcome, TuneReport
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord, RunRecord, TunedModel, TuneOutcome, TuneReport
 from pipeline.config import Config, ModelConfig, TuneConfig
 from pipeline.features.tune.answer import tune_report
 from tests.scripted_devices import ARTIFACT

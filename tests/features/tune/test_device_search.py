@@ -13,14 +13,14 @@ from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import measure
 from pipeline.campaign.plan import PlannedRun, planned_id, run_of
+from pipeline.campaign.record import CandidateValues, Dropped, TunedClass, TuneOutcome
 from pipeline.campaign.store import open_store
-from pipeline.campaign.tuned import CandidateValues, Dropped, TunedClass, TuneOutcome
 from pipeline.config import Goal, TuneConfig
-from pipeline.features.tune.answer import cover
-from pipeline.features.tune.device_search import (
+from pipeline.features.tune.answer import (
     DeviceSearch,
     ModelSearch,
     broken_limit,
+    cover,
     found_by,
     medians,
     nondominated,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.campaign.tuned import Dropped, TunedCandidate
+from pipeline.campaign.record import Dropped, TunedCandidate
 from pipeline.features.tune.report import counted_reasons
 
 LEFT_OUT = Dropped(reason="left out: 4 threads on 2 cores wait for each other")

@@ -12,18 +12,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from device_runner.files import staging_folder
-from pipeline.cli.main import cli
 from pipeline.features.updates import delta
-from pipeline.features.updates.delta import DELTA_FILE, write_delta
-from pipeline.features.updates.words import ONNX_KINDS, Region, filled, from_words, gaps_of, refuse_outside, words_of
+from pipeline.features.updates.delta import (
+    DELTA_FILE,
+    ONNX_KINDS,
+    Region,
+    filled,
+    from_words,
+    gaps_of,
+    refuse_outside,
+    words_of,
+    write_delta,
+)
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import MANIFEST_FILE, SIGNATURE_FILE, verify_bundle
+from tests.command import ort_mobile
 from tests.ort_models import convert, parsed
 from tests.release.test_bundle import SHIPS, proof
 from tests.release.test_signature import write_keys
@@ -43,14 +51,6 @@ def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Pat
     return folder / name
 
 
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
-
-
-def code(result: Result) -> int:
-    return int(getattr(result.exception, "exit_code", result.exit_code))
-
-
 def files_of(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
@@ -61,7 +61,7 @@ def made(tmp_path: Path) -> Path:
     bundle(tmp_path, WEIGHTS.tobytes(), "old")
     tuned = WEIGHTS * np.float32(1.0001)
     bundle(tmp_path, tuned.tobytes(), "new")
-    assert code(run("bundle", "delta", tmp_path / "old", tmp_path / "new", "--output", tmp_path / "d")) == 0
+    ort_mobile("bundle", "delta", tmp_path / "old", tmp_path / "new", "--output", tmp_path / "d")
     return tmp_path
 
 
@@ -77,14 +77,14 @@ OTHER = np.random.default_rng(2).normal(0, 0.05, 100_000).astype(np.float32).tob
 )
 def test_each_file_takes_its_smallest_form(tmp_path: Path, content: bytes, how: str, share: float) -> None:
     old, new = bundle(tmp_path, WEIGHTS.tobytes(), "old"), bundle(tmp_path, content, "new")
-    result = run("bundle", "delta", old, new, "--output", tmp_path / "d", "--json", "-")
-    document = json.loads(result.stdout)
+    result = ort_mobile("bundle", "delta", old, new, "--output", tmp_path / "d", "--json", "-")
+    document = json.loads(result.out)
     forms = {file["path"]: file["how"] for file in document["files"]}
     assert forms["models/m.ort"] == how
     assert forms["operators/o.config"] == "kept"
     assert document["size_bytes"] <= share * len(content) + 20_000
     expected = files_of(new)
-    assert code(run("bundle", "apply", tmp_path / "d", old)) == 0
+    ort_mobile("bundle", "apply", tmp_path / "d", old)
     assert files_of(old) == expected
 
 
@@ -110,71 +110,67 @@ def test_all_weights_of_a_longer_model_changed(tmp_path: Path, type_: str, share
     ]
     assert len(contents[0]) != len(contents[1])
     old, new = (bundle(tmp_path, content, name) for content, name in zip(contents, ("old", "new"), strict=True))
-    document = json.loads(run("bundle", "delta", old, new, "--output", tmp_path / "d", "--json", "-").stdout)
+    document = json.loads(ort_mobile("bundle", "delta", old, new, "--output", tmp_path / "d", "--json", "-").out)
     assert {file["path"]: file["how"] for file in document["files"]}["models/m.ort"] == "words"
     assert document["size_bytes"] <= share * len(contents[1]) + 20_000
     expected = files_of(new)
-    assert code(run("bundle", "apply", tmp_path / "d", old)) == 0
+    ort_mobile("bundle", "apply", tmp_path / "d", old)
     assert files_of(old) == expected
 
 
 def test_the_delta_of_equal_bundles_is_small_and_changes_nothing(tmp_path: Path) -> None:
     old = bundle(tmp_path, WEIGHTS.tobytes(), "old")
     before = files_of(old)
-    assert code(run("bundle", "delta", old, old, "--output", tmp_path / "d")) == 0
+    ort_mobile("bundle", "delta", old, old, "--output", tmp_path / "d")
     assert (tmp_path / "d").stat().st_size < 4000
-    assert code(run("bundle", "apply", tmp_path / "d", old)) == 0
+    ort_mobile("bundle", "apply", tmp_path / "d", old)
     assert files_of(old) == before
 
 
 def test_applying_twice_is_applying_once(made: Path) -> None:
     for said in ("bundle", "unchanged"):
-        done = run("bundle", "apply", made / "d", made / "old")
-        assert code(done) == 0
-        assert done.output.startswith(said)
+        done = ort_mobile("bundle", "apply", made / "d", made / "old")
+        assert done.text.startswith(said)
     assert files_of(made / "old") == files_of(made / "new")
 
 
 def test_a_bundle_that_is_the_new_one_already_is_checked_alike(made: Path) -> None:
     key = write_keys(made)
     again = ("bundle", "apply", made / "d", made / "new")
-    assert code(run(*again)) == 0
-    unsigned = run(*again, "--key", key.with_suffix(".pub"))
-    assert code(unsigned) == 4
-    assert getattr(unsigned.exception, "what", "") == "this bundle is not signed"
-    assert code(run(*again, "--target", "elsewhere")) == 4
+    ort_mobile(*again)
+    unsigned = ort_mobile(*again, "--key", key.with_suffix(".pub"), code=4)
+    assert unsigned.err.startswith("error: this bundle is not signed\n")
+    ort_mobile(*again, "--target", "elsewhere", code=4)
 
 
 @pytest.mark.parametrize("place", ["old", "old/kept"])
 def test_the_old_bundle_is_not_kept_where_the_new_one_replaces_it(made: Path, place: str) -> None:
     before = files_of(made / "old")
-    refused = run("bundle", "apply", made / "d", made / "old", "--keep", made / place)
-    assert code(refused) == 2
-    assert str(getattr(refused.exception, "what", "")) == "--keep lies in the bundle"
+    refused = ort_mobile("bundle", "apply", made / "d", made / "old", "--keep", made / place, code=2)
+    assert refused.err.startswith("error: --keep lies in the bundle\n")
     assert files_of(made / "old") == before
 
 
 @pytest.mark.parametrize("name", ["old", "new"])
 def test_a_delta_is_not_written_into_a_bundle(made: Path, name: str) -> None:
-    assert code(run("bundle", "delta", made / "old", made / "new", "--output", made / name / "models" / "d")) == 2
+    ort_mobile("bundle", "delta", made / "old", made / "new", "--output", made / name / "models" / "d", code=2)
     verify_bundle(made / name)
 
 
 def test_a_delta_for_another_bundle_is_refused(made: Path) -> None:
     other = bundle(made, b"another", "other")
     before = files_of(other)
-    assert code(run("bundle", "apply", made / "d", other)) == 4
+    ort_mobile("bundle", "apply", made / "d", other, code=4)
     assert files_of(other) == before
 
 
 def test_a_signed_update_is_checked_with_the_key(made: Path) -> None:
     key = write_keys(made)
-    unsigned = run("bundle", "apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))
-    assert code(unsigned) == 4
-    assert getattr(unsigned.exception, "where", "") == str(made / "d")
-    assert code(run("bundle", "sign", made / "new", "--key", key)) == 0
-    assert code(run("bundle", "delta", made / "old", made / "new", "--output", made / "d")) == 0
-    assert code(run("bundle", "apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))) == 0
+    unsigned = ort_mobile("bundle", "apply", made / "d", made / "old", "--key", key.with_suffix(".pub"), code=4)
+    assert f"where: {made / 'd'}\n" in unsigned.err
+    ort_mobile("bundle", "sign", made / "new", "--key", key)
+    ort_mobile("bundle", "delta", made / "old", made / "new", "--output", made / "d")
+    ort_mobile("bundle", "apply", made / "d", made / "old", "--key", key.with_suffix(".pub"))
     assert (made / "old" / SIGNATURE_FILE).is_file()
 
 
@@ -217,8 +213,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], object]] = {
 def test_damaged_deltas_change_nothing(made: Path, attack: str) -> None:
     changed(made / "d", ATTACKS[attack])  # type: ignore[arg-type]
     before = files_of(made / "old")
-    result = run("bundle", "apply", made / "d", made / "old")
-    assert code(result) in (2, 4), result.exception
+    assert ort_mobile("bundle", "apply", made / "d", made / "old", code=None).code in (2, 4)
     assert files_of(made / "old") == before
     assert sorted(file.name for file in made.iterdir()) == ["d", "new", "old"]
 
@@ -228,14 +223,14 @@ def test_damaged_deltas_change_nothing(made: Path, attack: str) -> None:
 def test_no_damaged_byte_gets_through(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("damaged")
     old, new = bundle(folder, b"abc" * 50, "old"), bundle(folder, b"abd" * 60, "new")
-    assert code(run("bundle", "delta", old, new, "--output", folder / "d")) == 0
+    ort_mobile("bundle", "delta", old, new, "--output", folder / "d")
     content = bytearray((folder / "d").read_bytes())
     content[data.draw(st.integers(0, 1 << 20)) % len(content)] ^= data.draw(st.integers(1, 255))
     (folder / "d").write_bytes(content)
     before, after = files_of(old), files_of(new)
-    result = run("bundle", "apply", folder / "d", old)
-    assert files_of(old) == (after if code(result) == 0 else before)
-    assert code(result) in (0, 1, 2, 4)
+    result = ort_mobile("bundle", "apply", folder / "d", old, code=None)
+    assert files_of(old) == (after if result.code == 0 else before)
+    assert result.code in (0, 1, 2, 4)
 
 
 KILLS = """
@@ -293,30 +288,28 @@ def test_two_hundred_killed_updates(made: Path) -> None:
 
 def test_no_bundle_no_delta(made: Path) -> None:
     shutil.rmtree(made / "old")
-    assert code(run("bundle", "apply", made / "d", made / "old")) == 2
-    assert code(run("bundle", "delta", made / "old", made / "new", "--output", made / "e")) == 2
-    missing = run("bundle", "apply", made / "nothing", made / "new")
-    assert code(missing) == 2
-    assert "ort-mobile bundle delta" in str(getattr(missing.exception, "remedy", ""))
+    ort_mobile("bundle", "apply", made / "d", made / "old", code=2)
+    ort_mobile("bundle", "delta", made / "old", made / "new", "--output", made / "e", code=2)
+    missing = ort_mobile("bundle", "apply", made / "nothing", made / "new", code=2)
+    assert "ort-mobile bundle delta" in missing.err
     assert not (made / "e").exists()
     (made / "new" / MANIFEST_FILE).write_text("{}")
-    assert code(run("bundle", "delta", made / "new", made / "new", "--output", made / "e")) == 4
+    ort_mobile("bundle", "delta", made / "new", made / "new", "--output", made / "e", code=4)
 
 
 def refusal(*words: str | Path) -> str:
     """What an apply says that is refused with exit code 4 and leaves the bundle as it was."""
     bundle = Path(words[1])
     before = files_of(bundle)
-    result = run("bundle", "apply", *words)
-    assert code(result) == 4, (result.output, result.exception)
+    refused = ort_mobile("bundle", "apply", *words, code=4)
     assert files_of(bundle) == before
     assert sorted(path.name for path in bundle.parent.iterdir() if path.name.startswith(".")) == []
-    return str(getattr(result.exception, "what", "")) + ": " + str(getattr(result.exception, "why", ""))
+    return refused.err
 
 
 def test_a_bundle_that_must_not_ship_is_neither_packed_nor_applied(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle(made, OTHER, "failed", attest=lambda _: proof(failed=True))
-    assert code(run("bundle", "delta", made / "old", made / "failed", "--output", made / "e")) == 4
+    ort_mobile("bundle", "delta", made / "old", made / "failed", "--output", made / "e", code=4)
     assert not (made / "e").exists()
     monkeypatch.setattr(delta, "refuse_unproven", lambda *_: None)
     write_delta(made / "old", made / "failed", made / "e")
@@ -325,22 +318,22 @@ def test_a_bundle_that_must_not_ship_is_neither_packed_nor_applied(made: Path, m
 
 
 def test_going_back_must_be_asked_for(made: Path) -> None:
-    assert code(run("bundle", "delta", made / "new", made / "old", "--output", made / "back")) == 0
+    ort_mobile("bundle", "delta", made / "new", made / "old", "--output", made / "back")
     assert "the new bundle is older" in refusal(made / "back", made / "new")
-    assert code(run("bundle", "apply", made / "back", made / "new", "--allow-older")) == 0
+    ort_mobile("bundle", "apply", made / "back", made / "new", "--allow-older")
     assert files_of(made / "new") == files_of(made / "old")
 
 
 @pytest.mark.parametrize("new", ["unsigned", "signed by nobody knows whom"])
 def test_a_signed_bundle_is_not_replaced_without_its_key(made: Path, new: str) -> None:
     key = write_keys(made)
-    assert code(run("bundle", "sign", made / "old", "--key", key)) == 0
+    ort_mobile("bundle", "sign", made / "old", "--key", key)
     if new != "unsigned":
         shutil.copy(made / "old" / SIGNATURE_FILE, made / "new")
-    assert code(run("bundle", "delta", made / "old", made / "new", "--output", made / "e")) == 0
+    ort_mobile("bundle", "delta", made / "old", made / "new", "--output", made / "e")
     assert "nobody checks who signed" in refusal(made / "e", made / "old")
     refusal(made / "e", made / "old", "--key", key.with_suffix(".pub"))
-    assert code(run("bundle", "apply", made / "e", made / "old", "--allow-unsigned")) == 0
+    ort_mobile("bundle", "apply", made / "e", made / "old", "--allow-unsigned")
 
 
 def test_the_signature_is_checked_before_anything_is_unpacked(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,11 +364,11 @@ def test_a_small_delta_that_would_become_much_is_believed_of_a_signed_one_only(
     monkeypatch.setattr(delta, "UNSIGNED_BYTES", 1 << 20)
     key = write_keys(made)
     bundle(made, bytes(20 << 20), "large")
-    assert code(run("bundle", "sign", made / "large", "--key", key)) == 0
-    assert code(run("bundle", "delta", made / "old", made / "large", "--output", made / "e")) == 0
+    ort_mobile("bundle", "sign", made / "large", "--key", key)
+    ort_mobile("bundle", "delta", made / "old", made / "large", "--output", made / "e")
     assert (made / "e").stat().st_size < 100_000
     assert "believed of a signed one only" in refusal(made / "e", made / "old")
-    assert code(run("bundle", "apply", made / "e", made / "old", "--key", key.with_suffix(".pub"))) == 0
+    ort_mobile("bundle", "apply", made / "e", made / "old", "--key", key.with_suffix(".pub"))
 
 
 def test_a_list_of_many_members_is_not_read(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,9 +378,9 @@ def test_a_list_of_many_members_is_not_read(made: Path, monkeypatch: pytest.Monk
 
 def test_while_one_update_is_at_work_another_says_so(made: Path) -> None:
     with staging_folder(made / "old"):
-        result = run("bundle", "apply", made / "d", made / "old")
-    assert (code(result), getattr(result.exception, "what", "")) == (2, "another process is replacing this")
-    assert code(run("bundle", "apply", made / "d", made / "old")) == 0
+        refused = ort_mobile("bundle", "apply", made / "d", made / "old", code=2)
+    assert refused.err.startswith("error: another process is replacing this\n")
+    ort_mobile("bundle", "apply", made / "d", made / "old")
 
 
 @pytest.mark.parametrize(
@@ -405,7 +398,7 @@ def test_what_is_wrong_with_a_delta_is_said_of_the_delta(
 ) -> None:
     changed(made / "d", change)
     said = refusal(made / "d", made / "old")
-    assert said.startswith("the delta is damaged")
+    assert said.startswith("error: the delta is damaged")
     assert why in said
 
 
@@ -428,7 +421,7 @@ def stopped_at_each(made: Path, calls: str, fault: str) -> int:
         assert "Traceback" not in done.stderr, (calls, fault, number, done.stderr)
         assert bundle.is_dir(), (calls, fault, number, done.stderr)
         assert files_of(bundle) in (old, new), (calls, fault, number, done.stderr)
-        assert code(run("bundle", "apply", made / "d", bundle)) == 0, (calls, fault, number)
+        ort_mobile("bundle", "apply", made / "d", bundle)
         assert files_of(bundle) == new
         assert [path.name for path in bundle.parent.iterdir()] == [bundle.name], (calls, fault, number)
         if "INJECTED" not in (made / "trace").read_text() and "SIG" not in (made / "trace").read_text():

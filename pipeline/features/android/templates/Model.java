@@ -26,7 +26,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
 {% endif %}
     /** The session options that are tried, as measurements name them. */
     private static final String[] WAYS = {
-        {{ model.ways | map(attribute="name") | join(", ") }}
+        {{ model.ways | map("first") | join(", ") }}
     };
 
     /** Where copies of compressed assets are, in the app's private storage. */
@@ -279,9 +279,9 @@ public final class {{ model.class_name }} implements AutoCloseable {
         OrtSession.SessionOptions options = new OrtSession.SessionOptions();
         try {
             switch (way) {
-{% for way in model.ways %}
+{% for name, calls in model.ways %}
                 case {{ loop.index0 }}:
-{% for call in way.calls %}
+{% for call in calls %}
                     {{ call }}
 {% endfor %}
                     break;

@@ -1,0 +1,1 @@
+"""What Snapdragon's NPU (the Hexagon Tensor Processor, HTP) takes of a model, asked of Qualcomm's own compiler."""

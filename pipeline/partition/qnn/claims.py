@@ -1,0 +1,371 @@
+"""The claims of a Snapdragon's NPU: Qualcomm's compiler is asked, and its answer is brought to the model's own nodes.
+
+There are no rules here. One session is made for a chip, in a process of its own (`session`); the provider says which
+nodes it took, its trace and the backend's log why not the others. A session that fails is an answer of its own.
+"""
+
+import hashlib
+import importlib.util
+import logging
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from device_runner.chips import Chip
+from device_runner.errors import RunnerError
+from device_runner.files import cache_folder
+from device_runner.reading import decode_json, read_regular
+from pipeline.core.errors import MissingError, PipelineError, install_extra
+from pipeline.core.files import sha256_of, write_bytes
+from pipeline.model.onnx_model import LoadedModel
+from pipeline.partition.answer import LoadForecast, Refusal
+from pipeline.partition.graph import Graph, Node, Value
+from pipeline.partition.input import write_model
+from pipeline.partition.provider import Claim
+from pipeline.partition.rules import show_shape
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+PROVIDER: Final = "QNNExecutionProvider"
+PACKAGE: Final = "onnxruntime_qnn"
+NHWC: Final = "com.ms.internal.nhwc"
+"""The domain of operators that ONNX Runtime changed to channels last for a provider."""
+
+TABLE: Mapping[str, object] = {}
+"""No operator is known to be claimed before the compiler is asked, so that every function is inlined."""
+
+SECONDS = 100.0
+"""For one question: less than a worker has for a model, so that a hang is an answer."""
+
+log = logging.getLogger(__name__)
+
+
+class Cause(NamedTuple):
+    """What a text of the provider means: `pattern` finds it, the others are those of a `Refusal`.
+
+    `{1}` stands for the pattern's first group.
+    """
+
+    pattern: str
+    code: str
+    text: str
+    remedy: str = ""
+
+    def refusal(self, text: str) -> Refusal | None:
+        """The refusal for a text of the provider; None where it says something else."""
+        match = re.search(self.pattern, text)
+        words = ("", *match.groups("")) if match else ()
+        return Refusal(self.code, self.text.format(*words), self.remedy.format(*words)) if match else None
+
+
+SIZE_BY_DATA = Cause(
+    "Cannot get shape", "data",
+    "the size of one of its values depends on data, such as on what NonMaxSuppression finds",
+    "leave such a part to the CPU at the model's end",
+)  # fmt: skip
+"""What the first of `CAUSES` means in a model whose inputs have all their sizes."""
+
+CAUSES = (
+    Cause("Cannot get shape", "shape", "the shape of one of its values is not known before the model runs",
+          "give the dimensions of the inputs sizes, with --dimension NAME=N or the pass fixed-dimensions"),
+    Cause(r"Operators of type `?'?(QLinear\w+|QGemm|QAttention)`?'? are not supported", "operator",
+          "the NPU's provider has no {1}",
+          "quantize the model in QDQ form instead of with QLinear operators"),
+    Cause(r"Operators of type `?'?(\w+)`?'? are not supported", "operator", "the NPU's provider has no {1}",
+          "express it by other operators, or leave it to the CPU at the model's end"),
+    Cause(r"(\w+) operator not supported by HTP backend", "operator", "the NPU has no {1}",
+          "express it by other operators, or leave it to the CPU at the model's end"),
+    Cause("to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)", "border",
+          "it converts an input or output of the model, which ONNX Runtime does on the CPU: no partition is cut"),
+    Cause("may only change the spatial dimensions", "attr",
+          "it resizes batch or channels, and the NPU only height and width", "resize the last two dimensions only"),
+    Cause("(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|"
+          "[Dd]ynamic (?:scale|min|max|pads|slice|axes))", "const",
+          "an input that the NPU needs as a constant is computed by the model", "make it an initializer"),
+    Cause("standalone (?:DQ|Q) op with per-channel", "quantized",
+          "a tensor quantized by channel is taken only as the weight of an operator",
+          "quantize this tensor as a whole, or the operator that reads it, too"),
+    Cause("only supports normalization along the last axis", "attr", "it normalizes more than the last axis",
+          "normalize the last axis only"),
+    Cause("unsupported equation", "attr", "the NPU has no such Einsum", "write it as MatMul and Transpose"),
+)  # fmt: skip
+"""What the provider's reasons mean; one that is not here stands as the provider says it."""
+
+FAILURES = (
+    Cause(r"Node '[^']*' OpType:(\w+) .*was inserted using the NHWC format", "layout",
+          "the NPU's provider takes {1} and refuses it when layouts are channels last, which ends the session",
+          "use another form of the model: quantized where the chip has no floats, else with unsigned activations"),
+    Cause("Failed to (?:finalize|compose) Q[Nn][Nn] graph", "build",
+          "the compiler has no implementation of a node that the provider took, which ends the session",
+          "quantize the nodes that are float still, or leave the last nodes to the CPU"),
+    Cause("Unsupported FP64 data type", "type", "an input or output is of type f64",
+          "make the model's inputs and outputs f32"),
+    Cause("Dynamic shape is not supported yet, for input: (.+)", "dynamic",
+          "the input {1} has a dimension without a size", "give it one with --dimension NAME=N"),
+    Cause("zero graph inputs", "trivial", "a partition reads nothing but constants",
+          "fold constants first, with --optimize basic"),
+    Cause("Could not find an implementation for (.+?) node", "cpu", "neither the NPU nor the CPU has a kernel for {1}",
+          "compute this part in another type, such as f32"),
+    Cause("Graph optimization|Type Error|ShapeInferenceError|INVALID_GRAPH", "model", "ONNX Runtime refuses the model"),
+)  # fmt: skip
+"""Why no session is made; an error that is not here stands as ONNX Runtime says it."""
+
+MOST_DIMENSIONS = 5
+"""Nearly all operators of the backend take tensors of up to so many."""
+
+PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+
+
+class CompilerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What `session` wrote, or of what it ended: a signal's name or "time"."""
+
+    subgraphs: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = ()
+    refusals: dict[str, str] = {}
+    invalid: dict[str, str] = {}
+    error: str = ""
+    ended_by: str = ""
+
+
+def compiler_name() -> str:
+    """The compiler as answers name it, with the release of its package; MissingError without it."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        here = "" if sys.platform == "linux" else f"; it needs Linux on x86-64, this is {sys.platform}"
+        raise MissingError(
+            "Qualcomm's compiler for the NPU is not installed",
+            why=f"only it knows what a Snapdragon takes of a model{here}",
+            remedy=f"{install_extra('qnn')} (its libraries are under Qualcomm's licence, which installing accepts)",
+        )
+    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+
+
+def of_chip(
+    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, folder: Path
+) -> tuple[Claim, LoadForecast]:
+    """What the NPU of a chip takes of a model, and what making a session gives.
+
+    `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
+    MissingError without the compiler, ModelError where it does not work.
+    """
+    target = folder / f"asked-{chip.name}.onnx"
+    write_model(replace(loaded, proto=model), target, named=True)  # the answer knows nodes by names only
+    entry = cache_folder() / "npu" / f"{_digest(target, chip)}.json"
+    answer = _cached(entry)
+    if answer is None:
+        answer = ask(target, chip, SECONDS)
+        if answer.ended_by != "time":  # a busy machine is no fact about the model
+            _remember(entry, answer)
+    return claim_on(graph, answer, chip)
+
+
+def _digest(target: Path, chip: Chip) -> str:
+    """What an answer depends on: the model and its weights, the compiler, ONNX Runtime, the chip."""
+    files = sorted(target.parent.glob(f"{target.name}*"))
+    parts = [compiler_name(), metadata.version("onnxruntime"), repr(chip), *(sha256_of(path) for path in files)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _cached(entry: Path) -> CompilerAnswer | None:
+    try:
+        return decode_json(read_regular(entry), CompilerAnswer)
+    except (OSError, RunnerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _remember(entry: Path, answer: CompilerAnswer) -> None:
+    try:
+        write_bytes(entry, msgspec.json.encode(answer))
+    except PipelineError as error:  # the answer is there all the same
+        log.warning("the answer is not kept: %s", error)
+
+
+def ask(model: Path, chip: Chip, limit_seconds: float, inputs: Path | None = None) -> CompilerAnswer:
+    """One question to the compiler; its crash or hang is the answer.
+
+    With `inputs`, an .npz, the simulator runs the model: its outputs are beside the model as .npz, in their order.
+    """
+    target = model.with_suffix(".json")
+    options = [f"{key}={value}" for key, value in chip.options.items()]
+    program = [sys.executable, "-m", "pipeline.partition.qnn.session"]
+    command = [*program, str(model), str(target), str(inputs or ""), *options]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return CompilerAnswer(ended_by="time")
+    if done.returncode < 0:
+        return CompilerAnswer(ended_by=signal.Signals(-done.returncode).name)
+    try:
+        answer = decode_json(read_regular(target), CompilerAnswer)
+    except (OSError, msgspec.MsgspecError) as error:
+        last = (done.stderr.strip().splitlines() or [str(error)])[-1]
+        raise _broken(last) from error
+    if re.search("SetupBackend failed|Could not determine default backend|minimum.*version|API version", answer.error):
+        raise _broken(answer.error)
+    return answer
+
+
+def _broken(why: str) -> MissingError:
+    return MissingError(
+        "Qualcomm's compiler for the NPU does not work here",
+        why=why,
+        remedy=f"install the pair again: {install_extra('qnn')}",
+    )
+
+
+def claim_on(graph: Graph, answer: CompilerAnswer, chip: Chip) -> tuple[Claim, LoadForecast]:
+    """The compiler's answer on a graph whose nodes were named after their first outputs."""
+    failure = _failure(graph, answer, chip)
+    groups = _groups(graph, answer)
+    claimed = {node.index for group in groups for node in group}
+    unknown = Refusal(
+        "unknown", "not known, because no session is made" if failure else "the provider does not say why"
+    )
+    refusals = {
+        index: _refusal(graph, node, answer, chip) or unknown
+        for index, node in graph.nodes.items()
+        if index not in claimed
+    }
+    if failure is None and not chip.floats:
+        # The compiler takes floats for some of these chips; their phones refuse them when the session is made.
+        node = next((node for group in groups for node in group if _computes_floats(graph, node)), None)
+        if node is not None:
+            failure = _float(node, chip)
+    claim = Claim(groups=groups, refusals=refusals)
+    if failure is not None:
+        return claim, LoadForecast.failing(failure)
+    return claim, LoadForecast(partitions=len(groups), rounds=(len(groups),))
+
+
+def _failure(graph: Graph, answer: CompilerAnswer, chip: Chip) -> Refusal | None:
+    """Why no session is made, None where one is."""
+    if answer.ended_by == "time":
+        return Refusal("hang", "the compiler gave no answer in time", "ask again on an idle machine")
+    if answer.ended_by:
+        empty = next((name for name, value in graph.values.items() if value.shape and 0 in value.shape), None)
+        why = f"; '{empty}' has a dimension of size 0, which it does not stand" if empty else ""
+        return Refusal(
+            "crash", f"the compiler crashed ({answer.ended_by}){why}",
+            "give the model's values other sizes" if empty else "find the node with `transform --do extract`",
+        )  # fmt: skip
+    if not answer.error:
+        return None
+    text = PREFIX.sub("", answer.error).strip()
+    floats = (
+        None if chip.floats else next((node for node in graph.nodes.values() if _computes_floats(graph, node)), None)
+    )
+    failure = next(_refusals_of(FAILURES, text), Refusal("session", f"no session is made: {text}"))
+    return _float(floats, chip) if floats and failure.code in ("layout", "build") else failure
+
+
+def _refusals_of(causes: Iterable[Cause], text: str) -> Iterator[Refusal]:
+    return (refusal for cause in causes if (refusal := cause.refusal(text)) is not None)
+
+
+def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...]:
+    """The nodes of each partition, in the graph's order.
+
+    The layout change puts nodes in place of others, cancels Transposes and moves DequantizeLinear and QuantizeLinear
+    past them: the answer does not know those. They go with a partition that is beside them, as they cost nothing there.
+    """
+    names = {node.first_output: index for index, node in graph.nodes.items()}
+    place: dict[int, int | None] = {}
+    for number, (provider, nodes) in enumerate(answer.subgraphs):
+        for name, domain, _ in nodes:
+            known = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
+            if known in names:
+                place[names[known]] = number if provider == PROVIDER else None
+    for unknown in _connected(graph, [index for index in graph.order if index not in place]):
+        beside = {place.get(other) for index in unknown for other in _neighbours(graph, index)} - {None}
+        place |= dict.fromkeys(unknown, min((number for number in beside if number is not None), default=None))
+    members: dict[int, list[Node]] = {}
+    for index in graph.order:
+        partition = place[index]
+        if partition is not None:
+            members.setdefault(partition, []).append(graph.nodes[index])
+    return tuple(tuple(members[number]) for number in sorted(members))
+
+
+def _neighbours(graph: Graph, index: int) -> Iterator[int]:
+    yield from (edge.producer for edge in graph.in_edges[index])
+    yield from (edge.consumer for edge in graph.out_edges[index])
+
+
+def _connected(graph: Graph, nodes: Sequence[int]) -> Iterator[list[int]]:
+    """The nodes in sets that edges among them connect."""
+    waiting = dict.fromkeys(nodes)
+    while waiting:
+        connected = [waiting.popitem()[0]]
+        for index in connected:  # grows
+            near = [other for other in _neighbours(graph, index) if other in waiting]
+            connected += dict.fromkeys(near)
+            for other in near:
+                waiting.pop(other, None)
+        yield connected
+
+
+def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Refusal | None:
+    """Why a node is not taken: the backend's own validation says more than the provider's words of it."""
+    name = node.first_output
+    reason = answer.refusals.get(name, "").strip()
+    if name in answer.invalid and not chip.floats and _computes_floats(graph, node):
+        return _float(node, chip)
+    if name in answer.invalid:
+        values = [(value, graph.value(value)) for value in node.inputs if value]
+        remedy = next((row for fits, row in REMEDIES if any(fits(value) for _, value in values)), "")
+        words = ", ".join(
+            f"'{name}' {value.dtype or 'of unknown type'} {show_shape(value.shape)}" for name, value in values
+        )
+        return Refusal("backend", f"the NPU has no {answer.invalid[name]} for {words}", remedy)
+    if not reason:
+        return None
+    if all(graph.value(value).static for value in graph.inputs) and (by_data := SIZE_BY_DATA.refusal(reason)):
+        return by_data
+    text = re.sub(r"\s*\w+ node `[^`]*` will not be assigned to QNN EP\.?", "", reason)
+    return next(_refusals_of(CAUSES, reason), Refusal("provider", f"the provider says: {text}"))
+
+
+def _float(node: Node, chip: Chip) -> Refusal:
+    return Refusal(
+        "float",
+        f"{node.op_type} '{node.first_output}' computes floats, and the NPU of {chip.title} has none",
+        "quantize every operator of the model (--precision qnn, or `transform --do static-qdq`)",
+    )
+
+
+REMEDIES: Sequence[tuple[Callable[[Value], bool], str]] = (
+    (
+        lambda value: len(value.shape or ()) > MOST_DIMENSIONS,
+        f"reshape it to at most {MOST_DIMENSIONS} dimensions around the node",
+    ),
+    (lambda value: value.dtype in ("i64", "i16", "u16", "i32", "u32", "u64"), "compute it in f32"),
+    (lambda value: value.dtype == "f64", "compute it in f32"),
+    (lambda value: value.dtype == "f32", "quantize it: some operators are there for quantized values only"),
+)
+"""What helps a node that the backend refuses, by one of its inputs; the first that fits."""
+
+QUANTIZING = frozenset({"DequantizeLinear", "QuantizeLinear"})
+
+
+def _computes_floats(graph: Graph, node: Node) -> bool:
+    """Whether no input of a node with float inputs comes from DequantizeLinear: it is in no quantized unit."""
+    if node.op_type in QUANTIZING:
+        return False
+    floats = [name for name in node.inputs if name and graph.value(name).dtype in ("f32", "f16")]
+    producers = [graph.producers.get(name) for name in floats]
+    dequantized = any(row and graph.nodes[row[0]].op_type == "DequantizeLinear" for row in producers)
+    return bool(floats) and not dequantized
+
+
+def claim(graph: Graph, settings: object, only: object = None) -> Claim:  # noqa: ARG001 - the signature of claims
+    """No claim: of calls of functions, the only thing that is asked about before the compiler is."""
+    return Claim()

@@ -1,0 +1,92 @@
+"""One session of the QNN provider, in a process of its own: `python -m … MODEL ANSWER INPUTS KEY=VALUE…`.
+
+A process for each question, because the compiler crashes on some models and keeps state between sessions: one with a
+wrong chip computes otherwise after one with a right chip than alone. Nothing of this project is imported.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PROVIDER = "QNNExecutionProvider"
+INVALID = re.compile(r"backendValidateOpConfig\(\) failed for node [`'](.+?)[`'] of type [`'](\w+)[`'] with error code")
+"""What the backend logs of an operator that it does not have for such types and shapes."""
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
+    """Write as JSON what the provider takes of a model.
+
+    `subgraphs` are providers with their nodes (name, domain, operator), `refusals` the provider's reasons and `invalid`
+    the backend's operators by names of nodes; or `error` is why no session is made. With `inputs`, an .npz of arrays in
+    the order of the model's inputs, the chip's simulator runs it, and its outputs are beside the answer as .npz.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked may be killed
+    with tempfile.TemporaryDirectory(dir=Path(answer).parent) as folder:
+        log = Path(folder) / "log"
+        _log_to(log)
+        try:
+            session = _session(model, folder, dict(pair.split("=", 1) for pair in pairs))
+            subgraphs = [
+                [part.ep_name, [[node.name, node.domain, node.op_type] for node in part.get_nodes()]]
+                for part in session.get_provider_graph_assignment_info()
+            ]
+            known = {"subgraphs": subgraphs, "refusals": _refusals(Path(folder) / "qnn_op_trace.json")}
+            if inputs:
+                _run(session, inputs, Path(answer).with_suffix(".npz"))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+            known = {"error": str(error)}
+        known["invalid"] = dict(INVALID.findall(log.read_text(encoding="utf-8", errors="replace")))
+    Path(answer).write_text(json.dumps(known), encoding="utf-8")
+
+
+def _session(model: str, traces: str, chip: dict[str, str]) -> Any:
+    import onnxruntime as ort
+    import onnxruntime_qnn as qnn
+
+    ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
+    options = ort.SessionOptions()
+    options.log_severity_level = 2  # the backend's validation errors are warnings
+    options.intra_op_num_threads = 1
+    # The provider is shown the graph as it stands; it changes layouts and fuses all the same.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    trace = {"enable_framework_op_trace": "1", "framework_op_trace_dir": traces}
+    options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **trace, **chip})
+    # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
+    return ort.InferenceSession(model, options, enable_fallback=0)
+
+
+def _run(session: Any, inputs: str, outputs: Path) -> None:
+    import numpy as np
+
+    session.disable_fallback()
+    with np.load(inputs, allow_pickle=False) as arrays:
+        feeds = {value.name: arrays[f"arr_{i}"] for i, value in enumerate(session.get_inputs())}
+    np.savez(outputs, *session.run(None, feeds))
+
+
+def _log_to(path: Path) -> None:
+    """Send what libraries write to stdout and stderr to a file."""
+    log = os.open(path, os.O_CREAT | os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+
+
+def _refusals(trace: Path) -> dict[str, str]:
+    """Why nodes are refused, by their names, from the provider's trace."""
+    rows = json.loads(trace.read_text(encoding="utf-8"))["unsupported_nodes"] if trace.is_file() else []
+    return {row["node_name"]: row["reason"] for row in rows}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    os._exit(0)  # the backend's own destructors crash at times, after the answer is written

@@ -1,0 +1,180 @@
+"""What a chip's NPU computes of a model, by the compiler's functional simulator, beside the original on the CPU.
+
+A claim is no promise of right numbers: some operators are taken and computed otherwise, without a word. The simulator
+says so at the desk. It is no speedometer, so that nothing here is measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from device_runner.chips import Chip
+from pipeline.check.compare import (
+    MAX_RELATIVE_ERROR,
+    OutputCheck,
+    OutputPrecision,
+    Tolerance,
+    compare_outputs,
+    read_tensor,
+)
+from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.result import Reference
+from pipeline.core.errors import ModelError
+from pipeline.core.ort_session import HostSession, make_session
+from pipeline.dataset import Dataset
+from pipeline.model.edit import copied
+from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
+from pipeline.model.types import CODES
+from pipeline.partition.answer import Simulation
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.input import write_model
+from pipeline.partition.qnn.claims import ask
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+SECONDS = 600.0
+"""For one inference: the simulator takes some 200 times a CPU's time."""
+
+HALF_MAX = 65504.0
+"""The largest number of half precision, in which an NPU computes floats."""
+
+MOST_VALUES = 2000
+"""Values between nodes that are compared to find the node at fault: more are more than a session stands."""
+
+REMEDIES: Mapping[str, str] = {
+    "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
+    "Conv": "put the padding in a Pad of its own, where a side is as large as the kernel",
+    "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
+    "Resize": "resize evenly or with the mode asymmetric (`transform --do equal-resize`)",
+    "Cast": "cut off with Floor instead: casts to integers and back are dropped",
+    "Gather": "use positive indices",
+    "ReduceL2": "scale the values before they are squared",
+    "ReduceSumSquare": "scale the values before they are squared",
+}
+"""What helps where a node computes something else, by its operator (docs/npu.md)."""
+
+
+def simulate(
+    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, data: Dataset, folder: Path
+) -> Simulation:
+    """Run a model in the chip's simulator, compare it with the original, and find the first node that departs.
+
+    `graph` is the view of `model`, whose weights are those of `loaded`. ModelError where it cannot be run on the CPU.
+    """
+    reference = _reference(loaded, data, folder)
+    inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    answered = _simulated(loaded, model, chip, inputs, folder / "simulated.onnx")
+    if isinstance(answered, str):
+        return Simulation(passed=False, reason=answered, data=reference.data.source)
+    tolerance = _tolerance(reference)
+    checks = list(compare_outputs(expected, answered, tolerance))
+    worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
+    simulation = Simulation(
+        passed=None if worst.unknown else not worst.failed,
+        output=worst.output,
+        error=worst.max_abs_error,
+        limit=worst.limit,
+        reason=worst.reason,
+        data=reference.data.source,
+    )
+    if not worst.failed:
+        return simulation
+    node = _first_departing(loaded, model, graph, chip, inputs, tolerance.max_relative_error, folder)
+    return simulation if node is None else _at(simulation, *node)
+
+
+def _reference(loaded: LoadedModel, data: Dataset, folder: Path) -> Reference:
+    request = ReferenceRequest(
+        source=SourceModel(path=str(loaded.path)), data=data, folder=str(folder / "reference"), work_folder=str(folder)
+    )
+    return make_reference(request)
+
+
+def _tolerance(reference: Reference) -> Tolerance:
+    """What outputs may differ by: the NPU computes floats in half precision, and a step of 8 bits may differ."""
+    precision = reference.precision
+    if precision is OutputPrecision.FLOAT32:
+        precision = OutputPrecision.FLOAT16
+    return reference.tolerance(MAX_RELATIVE_ERROR[precision])
+
+
+def _simulated(loaded: LoadedModel, model: "ModelProto", chip: Chip, inputs: Arrays, target: Path) -> Arrays | str:
+    """The outputs by name, or why there are none."""
+    write_model(replace(loaded, proto=model), target, named=True)
+    np.savez(target.with_suffix(".in.npz"), *(inputs[value.name] for value in own_inputs(model)))
+    answer = ask(target, chip, SECONDS, target.with_suffix(".in.npz"))
+    if answer.error or answer.ended_by:
+        return answer.error or f"the simulator ended ({answer.ended_by})"
+    with np.load(target.with_suffix(".npz"), allow_pickle=False) as arrays:
+        return {value.name: arrays[f"arr_{i}"] for i, value in enumerate(model.graph.output)}
+
+
+def _first_departing(
+    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, inputs: Arrays, max_error: float, folder: Path
+) -> tuple[Node, str] | None:
+    """The first node whose own output departs, and how; None where only the whole does."""
+    values = [
+        name
+        for index in graph.order
+        for name in graph.nodes[index].outputs
+        if name and name not in graph.output_set and graph.value(name).dtype in ("f32", "f16", "i32", "i64")
+    ][:MOST_VALUES]
+    open_model = _with_outputs(model, graph, values)
+    target = folder / "opened.onnx"
+    answered = _simulated(loaded, open_model, chip, inputs, target)
+    if isinstance(answered, str):
+        return None
+    wanted = [*values, *(value.name for value in model.graph.output)]
+    session = make_session(target, HostSession())
+    expected = dict(zip(wanted, session.run(wanted, inputs), strict=True))
+    tolerance = Tolerance(max_relative_error=max_error)
+    for index in graph.order:
+        outputs = {name: expected[name] for name in graph.nodes[index].outputs if name in expected}
+        for check in compare_outputs(outputs, answered, tolerance):
+            if check.failed:
+                return graph.nodes[index], _why(check, expected[check.output])
+    return None
+
+
+def _why(check: OutputCheck, expected: "np.ndarray[Any, Any]") -> str:
+    largest = float(np.abs(expected[np.isfinite(expected)].astype(np.float64)).max(initial=0.0))
+    if largest > HALF_MAX:
+        return f"its values reach {largest:.0f}, and the NPU's half precision ends at {HALF_MAX:.0f}"
+    return check.reason
+
+
+def _at(simulation: Simulation, node: Node, reason: str) -> Simulation:
+    remedy = REMEDIES.get(node.op_type, f"keep it on the CPU, or express {node.op_type} by other operators")
+    return msgspec.structs.replace(
+        simulation, first=node.first_output, op_type=node.op_type, reason=reason, remedy=remedy
+    )
+
+
+def _with_outputs(model: "ModelProto", graph: Graph, values: Sequence[str]) -> "ModelProto":
+    """The model that also gives values between its nodes."""
+    from onnx import helper
+
+    proto = copied(model)
+    outputs = [
+        helper.make_tensor_value_info(name, CODES[graph.value(name).dtype or ""], graph.value(name).shape)
+        for name in values
+    ]
+    last = list(proto.graph.output)
+    del proto.graph.output[:]
+    proto.graph.output.extend([*outputs, *last])
+    return proto
+
+
+def unrunnable(error: ModelError) -> Simulation:
+    """Nothing could be compared, because the original does not run on the CPU."""
+    return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)

@@ -1,0 +1,140 @@
+"""The simulator of a Snapdragon's NPU: what it computes otherwise than the CPU is found, with the node at fault."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from pipeline.partition.answer import ModelAnswer, Simulation
+from pipeline.report.partition import answer_parts
+from pipeline.report.wording import Line
+from tests.command import ort_mobile
+from tests.partition_samples import model, value
+
+npu = pytest.mark.npu
+DIMS = (1, 8, 16, 16)
+MNIST = "build_configs/examples/mnist/mnist.onnx"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(name="compiler", scope="session")
+def _compiler() -> None:
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("the package onnxruntime-qnn is not installed")
+
+
+def pool(**attributes: Any) -> onnx.ModelProto:
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], **attributes)
+    return model([node], [value("x", DIMS)], ["y"])
+
+
+def old_clip() -> onnx.ModelProto:
+    return model([helper.make_node("Clip", ["x"], ["y"], min=0.0, max=6.0)], [value("x", DIMS)], ["y"], opset=10)
+
+
+def resize() -> onnx.ModelProto:
+    node = helper.make_node(
+        "Resize", ["x", "", "s"], ["y"], mode="nearest", nearest_mode="floor",
+        coordinate_transformation_mode="half_pixel",
+    )  # fmt: skip
+    return model([node], [value("x", DIMS)], ["y"], {"s": np.array([1, 1, 1.5, 1.5], np.float32)})
+
+
+def wide_padding() -> onnx.ModelProto:
+    weights = np.linspace(-1, 1, 8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3)
+    return model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[3] * 4)], [value("x", DIMS)], ["y"], {"w": weights})
+
+
+def casts() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
+    ]
+    return model(nodes, [value("x", DIMS)], ["y"])
+
+
+def from_the_end() -> onnx.ModelProto:
+    node = helper.make_node("Gather", ["x", "i"], ["y"], axis=-1)
+    return model([node], [value("x", DIMS)], ["y"], {"i": np.array([[-3]], np.int64)})
+
+
+def large_norm() -> onnx.ModelProto:
+    nodes = [helper.make_node("Mul", ["x", "k"], ["l"]), helper.make_node("ReduceL2", ["l"], ["y"], axes=[1])]
+    return model(nodes, [value("x", DIMS)], ["y"], {"k": np.float32(3000.0)})
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("made", "op_type"),
+    [
+        (old_clip(), "Clip"),
+        (resize(), "Resize"),
+        (pool(pads=[1] * 4, count_include_pad=1), "AveragePool"),
+        (wide_padding(), "Conv"),
+        (casts(), "Cast"),
+        (from_the_end(), "Gather"),
+        (large_norm(), "ReduceL2"),
+    ],
+    ids=["clip", "resize", "counted", "padding", "casts", "negative", "norm"],
+)
+def test_what_is_claimed_and_computed_otherwise_is_found(made: onnx.ModelProto, op_type: str, tmp_path: Path) -> None:
+    onnx.save(made, tmp_path / "m.onnx")
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-5:5")
+    assert answer["claimed"] == answer["nodes"]
+    assert (answer["simulated"]["passed"], answer["simulated"]["op_type"]) == (False, op_type), answer["simulated"]
+    assert answer["simulated"]["remedy"]
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_crash_of_the_simulator_is_an_answer(tmp_path: Path) -> None:
+    onnx.save(pool(auto_pad="SAME_UPPER"), tmp_path / "m.onnx")
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path)
+    assert (answer["claimed"], answer["simulated"]["passed"]) == (1, False)
+    assert answer["simulated"]["reason"] == "the simulator ended (SIGSEGV)"
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_right_numbers_pass(tmp_path: Path) -> None:
+    assert simulated(MNIST, tmp_path)["simulated"]["passed"] is True
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_numbers_beyond_half_precision_are_named(tmp_path: Path) -> None:
+    onnx.save(large_norm(), tmp_path / "m.onnx")
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-50:50")
+    assert "half precision ends at 65504" in answer["simulated"]["reason"]
+
+
+def test_only_a_chips_compiler_has_a_simulator() -> None:
+    assert "--simulate is for qnn" in ort_mobile("partition", MNIST, "--ep", "nnapi", "--simulate", code=2).err
+
+
+def test_verdict_and_remedy_of_wrong_numbers_are_shown() -> None:
+    simulation = Simulation(passed=False, output="y", error=3.0, limit=0.1, first="c", op_type="Clip", remedy="fix it")
+    answer = ModelAnswer(path="m.onnx", ep="qnn", chip="SM8650", ort_release="1.32", nodes=1, claimed=1,
+                         partitions=(("c",),), simulated=simulation)  # fmt: skip
+    text = "".join(span for part in answer_parts([answer]) if isinstance(part, Line) for span, _ in part.spans)
+    for words in ("computes something else", "off by 3, allowed is 0.1", "Clip with the output 'c'", "fix it"):
+        assert words in text
+    assert "use the CPU: the NPU computes something else" in text
+
+
+def simulated(path: str, tmp_path: Path, *arguments: str) -> Any:
+    target = tmp_path / "out.json"
+    chip = ("--ep", "qnn", "--chip", "SM8650")
+    ort_mobile("partition", path, *chip, "--simulate", *arguments, "--json", target)
+    (answer,) = json.loads(target.read_bytes())["models"]
+    return answer
