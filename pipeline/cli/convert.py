@@ -7,6 +7,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    chips_named,
     data_options,
     dataset_from,
     either,
@@ -70,6 +71,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @precision_option
 @keep_float_option
+@click.option(
+    "--context", "chips", callback=words(), metavar="CHIP,…",
+    help="Compile contexts for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
+)  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
@@ -95,6 +100,7 @@ def convert(
     build_kind: str,
     keep_float: tuple[str, ...],
     precisions: tuple[str, ...],
+    chips: tuple[str, ...],
     target_platform: str | None,
     dimensions: dict[str, int],
     check: bool,
@@ -110,6 +116,8 @@ def convert(
 
     Artifacts are OUTPUT/MODEL.VARIANT.ort; the operator configs for reduced builds are in the same folder. A model that
     cannot be converted is reported, the others are converted, and the exit code is 1.
+
+    With --context, OUTPUT/MODEL.qnn-CHIP.onnx and the binary beside it are what a chip's NPU runs of a model.
 
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
@@ -144,7 +152,7 @@ def convert(
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference=chosen, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
-        api_level=answers["api_level"], keep_float=keep_float,
+        api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs
