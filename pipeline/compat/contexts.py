@@ -3,13 +3,16 @@
 Sources: the provider's cache compatibility manager (onnxruntime-qnn 2.7), and contexts made with it (docs/npu.md).
 """
 
+import importlib.util
 import re
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from device_runner.chips import CHIPS, Chip
+from device_runner.reading import read_regular
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import Variant, in_precision
 
@@ -164,6 +167,19 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> LoaderAnswe
 
 def _numbers(release: str) -> list[int]:
     return [int(part) for part in release.split(".")]
+
+
+def installed_qairt() -> str:
+    """The QAIRT of the compiler and simulator that is installed here; "" for none, or one that does not tell."""
+    package = importlib.util.find_spec("onnxruntime_qnn")
+    if package is None or package.origin is None:
+        return ""
+    try:
+        text = read_regular(Path(package.origin).with_name("build_and_package_info.py"), 1 << 16).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    match = re.search(r"^qnn_version = '([\d.]+)'", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def pair_of(context: BuiltFor) -> PluginPair | None:

@@ -30,11 +30,12 @@ from pipeline.config import CheckConfig
 from pipeline.convert.precisions import ModelInPrecision
 from pipeline.convert.request import VariantFailure
 from pipeline.core.errors import MissingError, ModelError, PipelineError
-from pipeline.core.files import make_folder, scratch, sha256_of, storage_errors
+from pipeline.core.files import make_folder, scratch, sha256_of, storage_errors, write_bytes
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
 from pipeline.core.variant import Level, Variant
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
+from pipeline.model.edit import keep_only, subgraphs
 from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
@@ -100,6 +101,7 @@ def make_context(request: ContextRequest) -> NpuContext:
     for place in (folder, output):
         make_folder(place)
     session = _compiled(model, request, name, folder)
+    _make_portable(folder / name, model.proto.ir_version)
     binary, parts = read_context(folder / name)
     context = NpuContext(
         model=request.source.name,
@@ -201,6 +203,19 @@ def _compiled(model: PreparedModel, request: ContextRequest, name: str, folder: 
             remedy=f"`ort-mobile partition MODEL --ep qnn --chip {chip.name} --advise` says why, and what helps",
         )
     return session
+
+
+def _make_portable(path: Path, ir_version: int) -> None:
+    """Give a context's ONNX file the IR version of the model, and no opset that none of its nodes needs.
+
+    ONNX Runtime writes its own newest ones, which the release in an app may not read: 1.32 writes IR 14, and 1.29 reads
+    13 at most.
+    """
+    wrapper = _wrapper(path)
+    wrapper.ir_version = ir_version
+    domains = {node.domain for body in subgraphs(wrapper.graph) for node in body.node} | {""}
+    keep_only(wrapper.opset_import, lambda opset: opset.domain in domains)
+    write_bytes(path, wrapper.SerializeToString(deterministic=True))
 
 
 def _refused(error: str, where: str, chip: Chip) -> ModelError:

@@ -299,7 +299,9 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
-    for model in dict.fromkeys(choice.artifact.source for choice in assembled.choices):
+    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]
+    for model in dict.fromkeys(sources):
         reference = assembled.record.references.get(model)
         if reference:
             here = folder / REFERENCES / model
