@@ -171,18 +171,19 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
     models = [_model(content, target, model, rows) for model, rows in rows_of(content, target).items()]
     refuse_equal_names((model.name, model.class_name) for model in models)
     release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
+    contexts = [context for context in content.contexts if context.target == target]
     common: dict[str, object] = {
         "bundle": comment_text(content.name),
         "digest": manifest.content_sha256,
         "package": package,
         "from_bytes": release >= FROM_BYTES,
         "telemetry": telemetry,
+        "contexts": bool(contexts),
     }
-    contexts = [context for context in content.contexts if context.target == target]
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model.rows for model in models) else [])]
     if contexts:
         templates.append("NpuContext.java")
-        common |= {"contexts": True, **dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
+        common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
     properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
     sources = {name: _render(name, **common, **properties) for name in templates}
     for model in models:
