@@ -95,6 +95,12 @@ def shipped_context(
     )
 
 
+def context_line(context: ShippedContext) -> str:
+    """What ships to phones with a chip, as commands show it."""
+    chip = f"{context.chip} ({CHIPS[context.chip].title})" if context.chip in CHIPS else context.chip
+    return f"context  {context.target}: {context.model} {context.variant.name} for {chip}, QAIRT {context.qairt}"
+
+
 def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:
     """The plugin and the runtime that apps need for contexts, as Gradle writes them."""
     pairs = dict.fromkeys((context.plugin, context.qairt) for context in contexts)
