@@ -53,8 +53,8 @@ def context_findings(
         yield Finding(
             severity=Severity.ERROR, what="contexts cannot be opened by this library", where=where,
             why=f"a {kind.value} build of ONNX Runtime loads no plugins, and QNN is one",
-            remedy="ship a full build (a reduced one has --include_ops_by_config without --minimal_build), or leave "
-            "`contexts` out of [variants]",
+            remedy="ship a full build (one with an operator config may be full, too), or leave `contexts` out of "
+            "[variants]",
         )  # fmt: skip
     for context in contexts:
         built = built_for(context.compatibility)
