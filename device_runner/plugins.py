@@ -62,10 +62,11 @@ def installed_plugin(provider: str) -> Plugin | Failure:
     if package is None:
         text = f"no package is known to have a plugin for {provider}"
         return Failure(kind=FailureKind.PROVIDER_MISSING, message=text, remedy="name its library")
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    if (platform.system(), platform.machine()) not in package.systems:
+        machines = " and ".join(machine.replace("_", "-") for _, machine in package.systems)
         return Failure(
             kind=FailureKind.PROVIDER_MISSING,
-            message=f"{row.title} runs on Linux on x86-64 only, beside phones",
+            message=f"{row.title} runs on Linux on {machines} only, beside phones",
             cause=f"this computer is {platform.system()} {platform.machine()}",
             remedy="use such a computer (most CI runners are), or a phone",
         )

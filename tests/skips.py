@@ -65,6 +65,7 @@ ALLOWED = (
     r"schemathesis is not installed",
     r"pycocotools is not installed",
     r"onnxruntime-qnn is not installed",
+    r"onnxruntime-ep-webgpu is not installed",
 )
 
 
