@@ -1,7 +1,8 @@
 """`ort-mobile convert`: models to ORT format in every variant asked for."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,8 +22,17 @@ from pipeline.cli.options import (
     words,
 )
 from pipeline.cli.outputs import Outputs, json_option, quiet
+from pipeline.core.features import Place
 from pipeline.core.providers import aware_names
 
+if TYPE_CHECKING:
+    from pipeline.convert.many import ConversionReport
+    from pipeline.report.wording import Part
+
+OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
+"""Options of features: `show_changes`."""
+CHANGES = Place[Callable[["ConversionReport"], "Iterable[Part]"]]("convert.changes")
+"""Says what became of the nodes in each artifact."""
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
@@ -104,6 +114,7 @@ def convert(
     cache: Path | None,
     jobs: int,
     outputs: Outputs,
+    show_changes: bool = False,
     **answers: Any,
 ) -> None:
     """Convert .onnx files, folders or zip archives of them to ORT format.
@@ -154,5 +165,10 @@ def convert(
     outputs.write_json(report.document())
     if outputs.text:
         show(conversion_parts(report))
+        for changes in CHANGES if show_changes else ():
+            show(changes(report))
     show(problem_lines(report, warnings=not quiet()), err=True)
     ctx.exit(report.exit_code)
+
+
+convert.params += [option for options in OPTIONS for option in options()]
