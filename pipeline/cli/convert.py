@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
@@ -27,6 +28,7 @@ from pipeline.core.providers import aware_names
 
 if TYPE_CHECKING:
     from pipeline.convert.many import ConversionReport
+    from pipeline.convert.request import FileFormat
     from pipeline.report.wording import Part
 
 OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
@@ -50,6 +52,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
     show_default=True,
     help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
+)  # fmt: skip
+@click.option(
+    "--format", "file_format", type=click.Choice(["ort", "onnx"]), default="ort", show_default=True,
+    help="onnx writes the optimized graph of style fixed as ONNX, for full builds and other tools.",
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
@@ -98,6 +104,7 @@ def convert(
     output: Path,
     levels: tuple[str, ...],
     styles: tuple[str, ...],
+    file_format: "FileFormat",
     providers: tuple[str, ...],
     safe: bool,
     reference: str,
@@ -117,7 +124,7 @@ def convert(
     show_changes: bool = False,
     **answers: Any,
 ) -> None:
-    """Convert .onnx files, folders or zip archives of them to ORT format.
+    """Convert .onnx files, folders or zip archives of them to ORT format, or to optimized ONNX.
 
     Artifacts are OUTPUT/MODEL.VARIANT.ort; the operator configs for reduced builds are in the same folder. A model that
     cannot be converted is reported, the others are converted, and the exit code is 1.
@@ -149,11 +156,13 @@ def convert(
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
+    if file_format == "onnx" and ctx.get_parameter_source("styles") is ParameterSource.DEFAULT:
+        styles = ("fixed",)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=chosen, data=data,
+        reference=chosen, data=data, file_format=file_format,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float,
     )  # fmt: skip
