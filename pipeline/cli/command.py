@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile convert my.onnx --level basic,all --style fixed --output out",
         "ort-mobile convert my.onnx --ep nnapi,coreml-mlprogram --output out",
     ),
+    "ort-mobile diff": ("ort-mobile diff my.onnx out/my.all-fixed.ort --svg changes.svg",),
     "ort-mobile partition": (
         "ort-mobile partition my.onnx --ep nnapi",
         "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",

@@ -1,9 +1,11 @@
 """`ort-mobile convert`: models to ORT format in every variant asked for."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
@@ -22,8 +24,18 @@ from pipeline.cli.options import (
     words,
 )
 from pipeline.cli.outputs import Outputs, json_option, quiet
+from pipeline.core.features import Place
 from pipeline.core.providers import aware_names
 
+if TYPE_CHECKING:
+    from pipeline.convert.many import ConversionReport
+    from pipeline.convert.request import FileFormat
+    from pipeline.report.wording import Part
+
+OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
+"""Options of features: `show_changes`."""
+CHANGES = Place[Callable[["ConversionReport"], "Iterable[Part]"]]("convert.changes")
+"""Says what became of the nodes in each artifact."""
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
@@ -41,6 +53,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
     show_default=True,
     help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
+)  # fmt: skip
+@click.option(
+    "--format", "file_format", type=click.Choice(["ort", "onnx"]), default="ort", show_default=True,
+    help="onnx writes the optimized graph of style fixed as ONNX, for full builds and other tools.",
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
@@ -93,6 +109,7 @@ def convert(
     output: Path,
     levels: tuple[str, ...],
     styles: tuple[str, ...],
+    file_format: "FileFormat",
     providers: tuple[str, ...],
     safe: bool,
     reference: str,
@@ -110,9 +127,10 @@ def convert(
     cache: Path | None,
     jobs: int,
     outputs: Outputs,
+    show_changes: bool = False,
     **answers: Any,
 ) -> None:
-    """Convert .onnx files, folders or zip archives of them to ORT format.
+    """Convert .onnx files, folders or zip archives of them to ORT format, or to optimized ONNX.
 
     Artifacts are OUTPUT/MODEL.VARIANT.ort; the operator configs for reduced builds are in the same folder. A model that
     cannot be converted is reported, the others are converted, and the exit code is 1.
@@ -146,11 +164,13 @@ def convert(
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
+    if file_format == "onnx" and ctx.get_parameter_source("styles") is ParameterSource.DEFAULT:
+        styles = ("fixed",)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=chosen, data=data,
+        reference=chosen, data=data, file_format=file_format,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
     )  # fmt: skip
@@ -162,5 +182,10 @@ def convert(
     outputs.write_json(report.document())
     if outputs.text:
         show(conversion_parts(report))
+        for changes in CHANGES if show_changes else ():
+            show(changes(report))
     show(problem_lines(report, warnings=not quiet()), err=True)
     ctx.exit(report.exit_code)
+
+
+convert.params += [option for options in OPTIONS for option in options()]

@@ -68,6 +68,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
         "partition": ("cli.partition:partition", "As `check`, with every node and the reason why not; with fixes."),
         "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
+        "diff": ("features.diff:diff", "Show what changed between two model files, and by which optimizer."),
         "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
     },
     "Measurement": {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
-from device_runner.files import sync
+from device_runner.files import sha256, sync
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable, weight_reader
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
@@ -31,6 +31,7 @@ from pipeline.convert.request import (
 from pipeline.convert.steps import (
     PLAIN,
     OrtParts,
+    as_onnx,
     changes_large_weights,
     optimize,
     return_freed_memory,
@@ -43,6 +44,7 @@ from pipeline.core.files import copy_file, make_folder, share_file, storage_erro
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
+from pipeline.model.edit import drop_unused_domains
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
 from pipeline.model.onnx_model import (
     ByteRange,
@@ -56,6 +58,8 @@ from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
+from pipeline.passes.optimize import loads_where
+from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -215,7 +219,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     failures: dict[Variant, VariantFailure] = {}
     wanted: dict[SessionSettings, list[Variant]] = {}
     for variant in variants:
-        if reason := refusal(variant, maker.target, maker.installed):
+        if reason := refusal(variant, maker.target, maker.installed, request.file_format):
             why, remedy = reason
             failures[variant] = VariantFailure(
                 variant=variant, what=f"{variant.name} is left out", where=where, why=why, remedy=remedy, skipped=True
@@ -337,7 +341,7 @@ class _Maker:
         wish = settings.aware
         # A library is known by its digest; a build of onnxruntime in this Python is not.
         repeatable = wish is None or wish.way is not Way.INSTALLED
-        cache = self.cache if repeatable else None
+        cache = self.cache if repeatable and self.request.file_format == "ort" else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
             kept = cache.find(key) if cache else None
@@ -366,6 +370,7 @@ class _Maker:
         identity = _identity(plan, known)
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
+            needs: FileNeeds | None = None
             with self.clock("write"), storage_errors(path):
                 digest = write_file(plan, path, "" if plan.blobs else identity)
             with self.clock("digest"):
@@ -381,12 +386,31 @@ class _Maker:
                 )
                 if self.request.preflight:
                     with suppress(ModelError):  # who wants the operator config then learns it from the file
-                        self.needs[file.sha256] = needs_of_file(model, parts.int8_weights)
+                        needs = needs_of_file(model, parts.int8_weights)
+            if self.request.file_format == "onnx":
+                file, path = self._as_onnx(parts, file)
+            if needs:
+                self.needs[file.sha256] = needs
             self.written[identity] = (file, path)
         file, path = self.written[identity]
         return msgspec.structs.replace(
-            file, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
+            file, claimed=dict(parts.claimed), notes=(*file.notes, *parts.notes), aware_by=parts.aware_by
         ), path
+
+    def _as_onnx(self, parts: OrtParts, file: ConvertedFile) -> tuple[ConvertedFile, Path]:
+        """The same graph as an ONNX model; its notes say who else can load it."""
+        path = self.optimizer.shop.new_file(".onnx")
+        model = as_onnx(parts, self.optimizer.model, self.optimizer.shop)
+        drop_unused_domains(model.proto)
+        before = self.optimizer.model.proto
+        model.proto.graph.name = before.graph.name or "main"  # the ORT format has no place for these
+        model.proto.model_version = before.model_version
+        with self.clock("write"), storage_errors(path):
+            write_model(model, path)
+        with self.clock("digest"):
+            digest = sha256(path)
+        notes = tuple(loads_where(model.proto))
+        return msgspec.structs.replace(file, size_bytes=path.stat().st_size, sha256=digest, notes=notes), path
 
     def wait_for_disk(self) -> None:
         """Return when all files are in their places and on the disk; DiskError when it is full or read-only.
@@ -420,7 +444,7 @@ class _Maker:
 
     def file_name(self, variant: Variant) -> str:
         """The name of a variant's file in the output folder."""
-        return f"{self.request.stem}.{variant.name}.ort"
+        return f"{self.request.stem}.{variant.name}.{self.request.file_format}"
 
 
 def _identity(plan: FilePlan, known: dict[str, str]) -> str:

@@ -29,6 +29,7 @@ from pipeline.convert.request import (
     AwareSource,
     ConvertRequest,
     ConvertResult,
+    FileFormat,
     FileNeeds,
     OptimizerPlatform,
     VariantFailure,
@@ -158,6 +159,7 @@ def convert_models(
     aware: tuple[Settings, ...] = (),
     safe: bool = False,
     reference: AwareSource | None = None,
+    file_format: FileFormat = "ort",
     preflight: bool = False,
     processes: int = 0,
     done: Callable[[], None] = lambda: None,
@@ -185,6 +187,7 @@ def convert_models(
                 aware=aware,
                 safe=safe,
                 reference=reference,
+                file_format=file_format,
                 preflight=preflight,
             )
             pairs.append((form.model, request))
@@ -281,6 +284,7 @@ class ConversionOrder:
     safe: bool = False
     reference: AwareSource | None = None
     build_kind: str = "full"
+    file_format: FileFormat = "ort"
     precisions: tuple[str, ...] = ("",)
     api_level: int | None = None
     """NNAPI's, at which a search for a precision counts partitions."""
@@ -406,6 +410,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             aware=order.aware,
             safe=order.safe,
             reference=order.reference,
+            file_format=order.file_format,
             preflight=True,
             processes=order.processes,
         )

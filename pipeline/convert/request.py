@@ -1,7 +1,7 @@
 """What a conversion is asked and answers, and what a variant means to ONNX Runtime (its converter, 1.21 to 1.31)."""
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -134,12 +134,21 @@ def run_time_options(variant: Variant, target: Release, *, replayable: bool = Tr
     return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
 
 
-def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str, str] | None:
+FileFormat: TypeAlias = Literal["ort", "onnx"]
+"""Of artifacts: what mobile builds of ONNX Runtime load, or the optimized model as ONNX, for full builds."""
+
+
+def refusal(
+    variant: Variant, target: Release, installed: Release, file_format: FileFormat = "ort"
+) -> tuple[str, str] | None:
     """Why this variant cannot be made with the installed onnxruntime for a target's release, and the remedy."""
     at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
-        (target < FORMAT_6_SINCE, f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
+        (file_format == "onnx" and variant.style is Style.RUNTIME,
+         "runtime style records fusions, which ONNX files have no place for", "use style fixed, or --format ort"),
+        (file_format == "ort" and target < FORMAT_6_SINCE,
+         f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
          f"convert with onnxruntime {at_target}"),
         (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
          "use level extended or all"),
@@ -176,6 +185,7 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     aware: tuple[Settings, ...] = ()
     safe: bool = False
     reference: AwareSource | None = None
+    file_format: FileFormat = "ort"
     preflight: bool = False
     """Whether the result says what each file needs of the ONNX Runtime that will run it."""
 

@@ -39,6 +39,7 @@ LINES = {
     "partition": "partition my.onnx --ep nnapi",
     "transform": "transform my.onnx newer.onnx --do opset:version=21",
     "convert": "convert my.onnx --output converted --level all --style fixed",
+    "diff": "diff my.onnx out/my.all-fixed.ort",
     "accuracy": "accuracy my.onnx --reference my.onnx --test-data sample.npz",
     "perf": "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --min-seconds 0.001",
     "compare": "compare output/my/results.json output/my/bundle",
