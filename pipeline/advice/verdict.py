@@ -22,12 +22,21 @@ class FixChoice(StrEnum):
 
 
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a provider takes a model. `load_error` says that a session fails on the phone all the same."""
+    """How far a provider takes a model. `load_error` says that a session fails on the phone all the same.
+
+    `wrong` is what a chip's simulator computes otherwise, where it was asked.
+    """
 
     nodes: int
     claimed: int
     partitions: int
     load_error: str | None = None
+    wrong: str | None = None
+
+    @property
+    def trouble(self) -> int:
+        """How bad what speaks against the provider at all is: 0 for nothing, a session that fails is worst."""
+        return 2 if self.load_error else 1 if self.wrong else 0
 
     @property
     def coverage(self) -> float:
@@ -132,7 +141,8 @@ class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
 class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes.
 
-    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for.
+    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for. With
+    `simulate` the chip's simulator runs each candidate, too.
     """
 
     source: SourceModel
@@ -140,6 +150,7 @@ class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     optimize: Optimize = Optimize.NONE
     sizes: dict[str, int] = {}
     data: Dataset = Dataset()
+    simulate: bool = False
     write_to: str = ""
 
 
@@ -150,6 +161,9 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         claimed=answer.claimed,
         partitions=len(answer.partitions),
         load_error=answer.load.error if answer.load else None,
+        wrong=(answer.simulated.reason or "its outputs differ")
+        if answer.simulated and answer.simulated.passed is False
+        else None,
     )
 
 
@@ -162,6 +176,8 @@ def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> s
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
         parts.append("loads on the phone")
+    if before.wrong and not after.wrong:
+        parts.append("computes what the original does")
     return ", ".join(parts)
 
 
@@ -184,6 +200,8 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     share = f"{standing.percent} %"
     if standing.load_error:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"a session with {name} cannot be made on the phone")
+    if standing.wrong:
+        return AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else")
     if not standing.claimed:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} supports no node, so it only costs time at load")
     if PROVIDER_RULES[provider].on_cpu:
@@ -223,8 +241,8 @@ def improves(after: ProviderSupport, before: ProviderSupport, provider: str) -> 
 
     Coverage alone is no gain: it also rises when a node that is taken becomes two.
     """
-    if bool(after.load_error) != bool(before.load_error):
-        return not after.load_error
+    if after.trouble != before.trouble:
+        return after.trouble < before.trouble
     if not before.claimed or not after.claimed:
         return after.claimed > before.claimed
     fewer = 0 if PROVIDER_RULES[provider].on_cpu else before.partitions - after.partitions
@@ -239,8 +257,8 @@ def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> b
     """Whether a standing is worse in something, and its verdict no better: it does not load, or has more borders or a
     smaller claimed share. Where nothing was claimed there is nothing to lose.
     """
-    if bool(after.load_error) != bool(before.load_error):
-        return bool(after.load_error)
+    if after.trouble != before.trouble:
+        return after.trouble > before.trouble
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
         return ranks[0] < ranks[1]
@@ -248,16 +266,16 @@ def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> b
     return bool(before.claimed) and (more or after.coverage < before.coverage)
 
 
-def preference(standing: ProviderSupport, provider: str) -> tuple[bool, int, int, float]:
+def preference(standing: ProviderSupport, provider: str) -> tuple[int, int, int, float]:
     """Sorts standings, the best last."""
     rank = RANKS[verdict(standing, provider).choice]
     pieces = 0 if PROVIDER_RULES[provider].on_cpu else -standing.partitions if standing.partitions else -(1 << 30)
-    return not standing.load_error, rank, pieces, standing.coverage
+    return -standing.trouble, rank, pieces, standing.coverage
 
 
 def perfect(standing: ProviderSupport) -> bool:
     """Whether nothing is left to gain."""
-    return standing.claimed == standing.nodes and standing.partitions <= 1 and not standing.load_error
+    return standing.claimed == standing.nodes and standing.partitions <= 1 and not standing.trouble
 
 
 MOST = 3

@@ -80,7 +80,17 @@ def _answers(
 
     write_to = str(fix) if fix else ""
     return [
-        advise_answers(paths, answers, settings, optimize, dimensions, data=data, write_to=write_to, processes=jobs)
+        advise_answers(
+            paths,
+            answers,
+            settings,
+            optimize,
+            dimensions,
+            data=data,
+            simulate=advice["simulate"],
+            write_to=write_to,
+            processes=jobs,
+        )
         for answers, settings in zip(by_provider, asked, strict=True)
     ]
 

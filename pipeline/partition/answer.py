@@ -224,7 +224,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What a chip's simulator computes of a model, compared with the original on the CPU; nothing about time.
 
     `passed` is None where these inputs cannot show it. `error` is the largest difference of the `output` that is worst,
-    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found.
+    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found. Of a
+    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's.
     """
 
     passed: bool | None
@@ -236,6 +237,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     op_type: str = ""
     remedy: str = ""
     data: str = ""
+    sqnr_db: float | None = None
+    cpu_sqnr_db: float | None = None
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):

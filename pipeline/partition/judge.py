@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.chips import CHIPS
+from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, needed_bytes, run_tasks
@@ -64,7 +65,8 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question: this model, this provider with its settings, the file as it stands or after level basic.
 
     `sizes` are for dynamic dimensions, by name or `input[axis]`. With `likely` the answer also says what likely sizes
-    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes.
+    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes, compared
+    with `original`, the model that this is another form of, where there is one.
     """
 
     source: SourceModel
@@ -73,6 +75,7 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int] = {}
     likely: bool = False
     simulate: Dataset | None = None
+    original: Reference | None = None
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -253,7 +256,8 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
     if not (model and weights and request.simulate):
         return None
     try:
-        return simulate(weights, model, graph, CHIPS[request.settings.chip], request.simulate, views.folder)
+        chip, original = CHIPS[request.settings.chip], request.original
+        return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:
         return unrunnable(error)
 

@@ -302,9 +302,7 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
         yield Line(f"  {about}{counted(answer.load.compiled, 'node')} compiled by the EP at load")
     if answer.simulated:
         yield from _simulated(answer.simulated)
-    if answer.simulated and answer.simulated.passed is False:
-        yield verdict_line(AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else"))
-    elif not answer.fixed:
+    if not answer.fixed or standing_of(answer).wrong:
         yield verdict_line(verdict(standing_of(answer), answer.ep))
     yield from _cuts(answer)
     yield from _reasons(answer)
