@@ -37,9 +37,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Optimization levels: none, basic, extended, layout (from 1.23), all.",
 )  # fmt: skip
 @click.option(
-    "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
+    "--style", "styles", callback=words(("fixed", "runtime", "onnx")), metavar="STYLE,…", default="fixed,runtime",
     show_default=True,
-    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
+    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies; "
+    "onnx saves the optimized graph as an ONNX file, for full libraries and GPUs.",
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
