@@ -206,7 +206,8 @@ RULES: tuple[GpuRule, ...] = (
         "set preferredLayout=NCHW, or ship level basic, or the format .onnx",
     ),
     GpuRule(
-        "opset", _opset, "WebGPU takes no node: {mark}", "convert the model to a later opset, or set preferredLayout=NCHW"
+        "opset", _opset, "WebGPU takes no node: {mark}",
+        "convert the model to a later opset, or set preferredLayout=NCHW",
     ),
     GpuRule(
         "quantized", _quantized, "WebGPU has no quantized operators: {mark}",

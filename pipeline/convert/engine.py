@@ -47,6 +47,7 @@ from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
+from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.onnx_model import (
     ByteRange,
     LeanModel,
@@ -55,7 +56,6 @@ from pipeline.model.onnx_model import (
     prepare_model,
     range_digests,
 )
-from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16

@@ -21,7 +21,7 @@ class Level(StrEnum):
 class Style(StrEnum):
     """`fixed` saves the fused graph; `runtime` keeps it and records level 2 fusions for the device to replay.
 
-    `onnx` saves it as an ONNX file, which a full build optimizes further when it loads it; the others are of ORT format.
+    `onnx` saves it as an ONNX file, which a full build optimizes further when it loads it; the others are ORT format.
     """
 
     FIXED = "fixed"

@@ -112,9 +112,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_refused_would_fail_on_the_phone(
-    library: LibraryFacts, vulkan: str, tmp_path: Path, name: str
-) -> None:
+def test_what_is_refused_would_fail_on_the_phone(library: LibraryFacts, vulkan: str, tmp_path: Path, name: str) -> None:
     build, level, provider_options, rule, happens = CASES[name]
     file = tmp_path / "m.onnx"
     onnx.save(build(), file)
