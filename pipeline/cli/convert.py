@@ -29,7 +29,6 @@ from pipeline.core.providers import aware_names
 
 if TYPE_CHECKING:
     from pipeline.convert.many import ConversionReport
-    from pipeline.convert.request import FileFormat
     from pipeline.report.wording import Part
 
 OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
@@ -50,13 +49,14 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Optimization levels: none, basic, extended, layout (from 1.23), all.",
 )  # fmt: skip
 @click.option(
-    "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
+    "--style", "styles", callback=words(("fixed", "runtime", "onnx")), metavar="STYLE,…", default="fixed,runtime",
     show_default=True,
-    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
+    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies; "
+    "onnx saves the optimized graph as an ONNX file, for full libraries and GPUs.",
 )  # fmt: skip
 @click.option(
     "--format", "file_format", type=click.Choice(["ort", "onnx"]), default="ort", show_default=True,
-    help="onnx writes the optimized graph of style fixed as ONNX, for full builds and other tools.",
+    help="onnx is the same as --style onnx: the optimized graph as ONNX, for full builds, GPUs and other tools.",
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
@@ -109,7 +109,7 @@ def convert(
     output: Path,
     levels: tuple[str, ...],
     styles: tuple[str, ...],
-    file_format: "FileFormat",
+    file_format: str,
     providers: tuple[str, ...],
     safe: bool,
     reference: str,
@@ -164,13 +164,15 @@ def convert(
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
-    if file_format == "onnx" and ctx.get_parameter_source("styles") is ParameterSource.DEFAULT:
-        styles = ("fixed",)
+    if file_format == "onnx":
+        if ctx.get_parameter_source("styles") is not ParameterSource.DEFAULT and styles != ("onnx",):
+            raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
+        styles = ("onnx",)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=chosen, data=data, file_format=file_format,
+        reference=chosen, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
     )  # fmt: skip

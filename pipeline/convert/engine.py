@@ -38,6 +38,8 @@ from pipeline.convert.steps import (
     save_ort,
     to_parts,
     to_parts_whole,
+    with_types,
+    write_whole,
 )
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
@@ -46,6 +48,7 @@ from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model.edit import drop_unused_domains
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
+from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.onnx_model import (
     ByteRange,
     LeanModel,
@@ -59,7 +62,6 @@ from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
 from pipeline.passes.optimize import loads_where
-from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -219,7 +221,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
     failures: dict[Variant, VariantFailure] = {}
     wanted: dict[SessionSettings, list[Variant]] = {}
     for variant in variants:
-        if reason := refusal(variant, maker.target, maker.installed, request.file_format):
+        if reason := refusal(variant, maker.target, maker.installed):
             why, remedy = reason
             failures[variant] = VariantFailure(
                 variant=variant, what=f"{variant.name} is left out", where=where, why=why, remedy=remedy, skipped=True
@@ -341,7 +343,7 @@ class _Maker:
         wish = settings.aware
         # A library is known by its digest; a build of onnxruntime in this Python is not.
         repeatable = wish is None or wish.way is not Way.INSTALLED
-        cache = self.cache if repeatable and self.request.file_format == "ort" else None
+        cache = self.cache if repeatable else None
         key = cache_key(self.content, settings, self.wheel) if cache else ""
         with self.clock("cache"):
             kept = cache.find(key) if cache else None
@@ -352,9 +354,17 @@ class _Maker:
                 with suppress(ModelError):
                     self.needs[file.sha256] = needs_of_file(read_ort(path), weight_reader(path))
             return kept
+        if settings.onnx and settings.level is not Level.NONE and _has_half(self.optimizer.model):
+            raise ModelError(
+                "an optimized ONNX file of half precision would compute in float",
+                why="onnxruntime optimizes for this computer's CPU, which gets Casts around what it has no kernel for",
+                remedy="use none-onnx: the device's own session optimizes the file for its provider",
+            )
         with self.clock("optimize"):
-            parts = self.optimizer.parts(settings)
+            parts = self.optimizer.parts(msgspec.structs.replace(settings, onnx=False))
         file, path = self._write(parts)
+        if settings.onnx:
+            file, path = self._as_onnx(file, parts, settings.level)
         # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
         by = file.aware_by
         as_wished = wish is None or (by is not None and (wish.way is not Way.LIBRARY or by.way is Way.LIBRARY))
@@ -370,7 +380,6 @@ class _Maker:
         identity = _identity(plan, known)
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
-            needs: FileNeeds | None = None
             with self.clock("write"), storage_errors(path):
                 digest = write_file(plan, path, "" if plan.blobs else identity)
             with self.clock("digest"):
@@ -386,31 +395,35 @@ class _Maker:
                 )
                 if self.request.preflight:
                     with suppress(ModelError):  # who wants the operator config then learns it from the file
-                        needs = needs_of_file(model, parts.int8_weights)
-            if self.request.file_format == "onnx":
-                file, path = self._as_onnx(parts, file)
-            if needs:
-                self.needs[file.sha256] = needs
+                        self.needs[file.sha256] = needs_of_file(model, parts.int8_weights)
             self.written[identity] = (file, path)
         file, path = self.written[identity]
         return msgspec.structs.replace(
-            file, claimed=dict(parts.claimed), notes=(*file.notes, *parts.notes), aware_by=parts.aware_by
+            file, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
         ), path
 
-    def _as_onnx(self, parts: OrtParts, file: ConvertedFile) -> tuple[ConvertedFile, Path]:
-        """The same graph as an ONNX model; its notes say who else can load it."""
+    def _as_onnx(self, file: ConvertedFile, parts: OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
+        """The same graph as an ONNX file with its weights in it; its notes say who else can load it.
+
+        What was found out of the other form holds for it. At level none it is the model itself: a session would put
+        Casts for this computer's CPU into it.
+        """
         path = self.optimizer.shop.new_file(".onnx")
-        model = as_onnx(parts, self.optimizer.model, self.optimizer.shop)
+        before = self.optimizer.model
+        model = with_types(before) if level is Level.NONE else as_onnx(parts, before, self.optimizer.shop)
         drop_unused_domains(model.proto)
-        before = self.optimizer.model.proto
-        model.proto.graph.name = before.graph.name or "main"  # the ORT format has no place for these
-        model.proto.model_version = before.model_version
-        with self.clock("write"), storage_errors(path):
-            write_model(model, path)
+        model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
+        model.proto.model_version = before.proto.model_version
+        with self.clock("write"):
+            write_whole(model, path)
         with self.clock("digest"):
             digest = sha256(path)
-        notes = tuple(loads_where(model.proto))
-        return msgspec.structs.replace(file, size_bytes=path.stat().st_size, sha256=digest, notes=notes), path
+        if file.sha256 in self.needs:
+            facts, minimal, extended = self.needs[file.sha256]
+            facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=())
+            self.needs[digest] = (facts, minimal, extended)
+        notes = (*file.notes, *loads_where(model.proto))
+        return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path
 
     def wait_for_disk(self) -> None:
         """Return when all files are in their places and on the disk; DiskError when it is full or read-only.
@@ -444,7 +457,7 @@ class _Maker:
 
     def file_name(self, variant: Variant) -> str:
         """The name of a variant's file in the output folder."""
-        return f"{self.request.stem}.{variant.name}.{self.request.file_format}"
+        return f"{self.request.stem}.{variant.name}{variant.style.suffix}"
 
 
 def _identity(plan: FilePlan, known: dict[str, str]) -> str:

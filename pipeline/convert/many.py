@@ -29,7 +29,6 @@ from pipeline.convert.request import (
     AwareSource,
     ConvertRequest,
     ConvertResult,
-    FileFormat,
     FileNeeds,
     OptimizerPlatform,
     VariantFailure,
@@ -80,13 +79,12 @@ def config_texts(
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
     }  # equal ones are one file
-    needs_by_file, failed = needs_of_artifacts(
-        distinct.values(),
-        providers=providers,
-        extended=extended or any(facts.replays for facts, _, _ in known.values()),
-        known={
-            path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()
-        },
+    limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]  # what loads ONNX files has all
+    replays = any(facts.replays for facts, _, _ in known.values())
+    seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()}
+    wide_build = extended or replays
+    needs_by_file, failed = (
+        needs_of_artifacts(limited, providers=providers, extended=wide_build, known=seen) if limited else ({}, [])
     )
     ours = {str(file) for file in files}
     for error in failed:
@@ -159,7 +157,6 @@ def convert_models(
     aware: tuple[Settings, ...] = (),
     safe: bool = False,
     reference: AwareSource | None = None,
-    file_format: FileFormat = "ort",
     preflight: bool = False,
     processes: int = 0,
     done: Callable[[], None] = lambda: None,
@@ -187,7 +184,6 @@ def convert_models(
                 aware=aware,
                 safe=safe,
                 reference=reference,
-                file_format=file_format,
                 preflight=preflight,
             )
             pairs.append((form.model, request))
@@ -284,7 +280,6 @@ class ConversionOrder:
     safe: bool = False
     reference: AwareSource | None = None
     build_kind: str = "full"
-    file_format: FileFormat = "ort"
     precisions: tuple[str, ...] = ("",)
     api_level: int | None = None
     """NNAPI's, at which a search for a precision counts partitions."""
@@ -410,7 +405,6 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             aware=order.aware,
             safe=order.safe,
             reference=order.reference,
-            file_format=order.file_format,
             preflight=True,
             processes=order.processes,
         )

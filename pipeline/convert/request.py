@@ -1,7 +1,7 @@
 """What a conversion is asked and answers, and what a variant means to ONNX Runtime (its converter, 1.21 to 1.31)."""
 
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -100,6 +100,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_constants: bool = False
     aware: AwareSpec | None = None
     keep_shared_dq: bool = False
+    onnx: bool = False
+    """To be written as an ONNX file."""
 
 
 LAYOUT_SINCE = Release(1, 23)
@@ -122,6 +124,7 @@ def session_settings(variant: Variant, platform: OptimizerPlatform, aware: Aware
         int8_allowed=beyond_basic and platform is OptimizerPlatform.ARM,
         nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is OptimizerPlatform.AMD64 and not recorded,
         aware=aware if variant.level is not Level.NONE else None,
+        onnx=variant.style is Style.ONNX,
     )
 
 
@@ -134,20 +137,12 @@ def run_time_options(variant: Variant, target: Release, *, replayable: bool = Tr
     return {REPLAY_KEY: "1"} if replays and target >= REPLAY_NEEDS_KEY_SINCE else {}
 
 
-FileFormat: TypeAlias = Literal["ort", "onnx"]
-"""Of artifacts: what mobile builds of ONNX Runtime load, or the optimized model as ONNX, for full builds."""
-
-
-def refusal(
-    variant: Variant, target: Release, installed: Release, file_format: FileFormat = "ort"
-) -> tuple[str, str] | None:
+def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str, str] | None:
     """Why this variant cannot be made with the installed onnxruntime for a target's release, and the remedy."""
     at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
-        (file_format == "onnx" and variant.style is Style.RUNTIME,
-         "runtime style records fusions, which ONNX files have no place for", "use style fixed, or --format ort"),
-        (file_format == "ort" and target < FORMAT_6_SINCE,
+        (variant.style is not Style.ONNX and target < FORMAT_6_SINCE,
          f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
          f"convert with onnxruntime {at_target}"),
         (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
@@ -157,6 +152,8 @@ def refusal(
         (not set(variant.providers) <= set(aware_names()),
          f"models can be made aware of {', '.join(aware_names())} only",
          "use variants of these"),
+        (bool(variant.providers) and variant.style is Style.ONNX,
+         "a session asks its providers itself about an ONNX file", "use style fixed, or onnx without providers"),
         (bool(variant.providers) and variant.style is Style.RUNTIME,
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
     )  # fmt: skip
@@ -185,7 +182,6 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     aware: tuple[Settings, ...] = ()
     safe: bool = False
     reference: AwareSource | None = None
-    file_format: FileFormat = "ort"
     preflight: bool = False
     """Whether the result says what each file needs of the ONNX Runtime that will run it."""
 

@@ -188,7 +188,7 @@ def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
         )
     failed = answer.error or (answer.load.error if answer.load else None) or ""
     counts = not settings.rules.on_cpu and not answer.error
-    return PartitionCount(partitions=len(answer.partitions) if counts else None, load_error=failed)
+    return PartitionCount(partitions=answer.borders if counts else None, load_error=failed)
 
 
 def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:

@@ -54,7 +54,7 @@ def test_convert_writes_onnx_that_equals_the_original(sample: str, tmp_path: Pat
     path = onnx_samples.save(model, tmp_path / "m.onnx")
     found = ort_mobile("convert", path, "--output", tmp_path / "out", "--format", "onnx", "--check", "--json", "-")
     rows = found.document()["artifacts"]
-    assert [row["file"] for row in rows] == [f"m.{level}-fixed.onnx" for level in ("none", "basic", "extended", "all")]
+    assert [row["file"] for row in rows] == [f"m.{level}-onnx.onnx" for level in ("none", "basic", "extended", "all")]
     assert all(check["passed"] or check["max_abs_error"] == 0 for row in rows for check in row["checks"])
     for row in rows:
         file = tmp_path / "out" / row["file"]
@@ -66,8 +66,8 @@ def test_convert_writes_onnx_that_equals_the_original(sample: str, tmp_path: Pat
     assert (tmp_path / "out/required_operators.config").is_file()
 
 
-def test_style_runtime_has_no_place_in_onnx(tmp_path: Path) -> None:
+def test_another_style_with_the_format_is_a_mistake(tmp_path: Path) -> None:
     asked = ("--format", "onnx", "--style", "fixed,runtime", "--level", "extended")
-    done = ort_mobile("convert", MNIST, "--output", tmp_path, *asked)
-    assert "runtime style records fusions, which ONNX files have no place for" in done.err
-    assert sorted(path.name for path in tmp_path.glob("mnist*")) == ["mnist.extended-fixed.onnx"]
+    done = ort_mobile("convert", MNIST, "--output", tmp_path, *asked, code=2)
+    assert "--format onnx is --style onnx; use one of them" in done.err
+    assert not list(tmp_path.glob("mnist*"))
