@@ -41,7 +41,7 @@ def is_the_cpus(gpu: RunResult, cpu: RunResult) -> bool:
 
 def parsed(text: str, opset: int = 17, **constants: np.ndarray) -> onnx.ModelProto:
     header = f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n'
-    model = onnx.parser.parse_model(header + text)
+    model: onnx.ModelProto = onnx.parser.parse_model(header + text)
     model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     return model
 
@@ -54,9 +54,10 @@ def residual() -> onnx.ModelProto:
     return parsed(
         """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
             a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Relu (a)
-            c = Conv <pads = [1, 1, 1, 1]> (b, w)  d = Add (c, b)  y = Relu (d)
+            c = Conv <pads = [1, 1, 1, 1]> (b, w, v)  d = Add (c, b)  y = Relu (d)
         }""",
         w=WEIGHTS,
+        v=np.zeros(4, np.float32),
     )
 
 
@@ -67,7 +68,7 @@ def no_bias() -> onnx.ModelProto:
     return model
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, Outcome]] = {
     "a CPU node before a GPU node": (
         lambda: parsed("g (float[1, 8] x) => (float[1, 8] y) { a = Softsign (x)  y = Relu (a) }"),
         "basic", {}, "webgpu-memories", fails,
