@@ -24,7 +24,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--help"}),
+    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 
@@ -108,6 +108,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile lab serve": (
         "ort-mobile lab serve --database sqlite:///output/my/results.sqlite",
         "ort-mobile lab serve --host 0.0.0.0 --token-file token",
+    ),
+    "ort-mobile app": (
+        "ort-mobile app app.apk",
+        "ort-mobile app app.aar --fail-on error --fail-on finding:telemetry --sarif app.sarif",
     ),
     "ort-mobile library list": ("ort-mobile library list --json -",),
     "ort-mobile library get": ("ort-mobile library get android:1.29.0",),

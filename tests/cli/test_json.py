@@ -50,6 +50,7 @@ LINES = {
     "op-config diff": "op-config diff out/required_operators.config out/required_operators_and_types.config",
     "devices": "devices local",
     "library list": "library list",
+    "app": "app LIBRARY",
     "library show": "library show LIBRARY",
     "build plan": "build plan --target linux-x86_64",
     "build doctor": "build doctor --target linux-x86_64",
