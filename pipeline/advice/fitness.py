@@ -36,7 +36,8 @@ ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"
 class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     """How far one provider supports a model: `verdict` is yes, maybe or no, `reason` says why.
 
-    `partitions` is None for what computes on the CPU, where a border costs nothing.
+    `partitions` is None for what computes on the CPU, where a border costs nothing; `refused` counts the nodes that are
+    not supported by operator, with its domain where that is not ONNX's own.
     """
 
     nodes: int
@@ -44,6 +45,7 @@ class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
     verdict: str
     reason: str
+    refused: dict[str, int] = {}
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +245,7 @@ def _of(answer: ModelAnswer) -> ProviderFit:
         partitions=None if PROVIDER_RULES[provider].on_cpu else standing.partitions,
         verdict=ANSWERS[advised.choice],
         reason=_load_failure(standing) or advised.reason,
+        refused=answer.refused_operators,
     )
 
 

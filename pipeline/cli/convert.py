@@ -1,11 +1,13 @@
 """`ort-mobile convert`: models to ORT format in every variant asked for."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.command import Command
+from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     data_options,
     dataset_from,
@@ -22,6 +24,9 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.outputs import Outputs, json_option, quiet
 from pipeline.core.providers import aware_names
+
+if TYPE_CHECKING:
+    from pipeline.convert.many import ConversionReport
 
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
@@ -79,6 +84,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--jobs", type=click.IntRange(min=0), default=0, help="Models to convert in parallel; 0: as cores and memory allow."
 )
+@fail_on_option(("coverage",))
 @json_option
 @click.pass_context
 def convert(
@@ -103,6 +109,7 @@ def convert(
     config: bool,
     cache: Path | None,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -155,4 +162,16 @@ def convert(
     if outputs.text:
         show(conversion_parts(report))
     show(problem_lines(report, warnings=not quiet()), err=True)
-    ctx.exit(report.exit_code)
+    ctx.exit(end(fail_on, _watched(report), report.exit_code))
+
+
+def _watched(report: "ConversionReport") -> Iterator[Watched]:
+    """Each artifact with what speaks against it, and for each provider that it is made for."""
+    from pipeline.core.errors import warning
+
+    for artifact in (artifact for row in report.converted for artifact in row.artifacts):
+        against = report.findings.get((artifact.model, artifact.variant.name), ())
+        yield Watched(artifact.file, findings=[*against, *(warning(note, artifact.file) for note in artifact.notes)])
+        nodes = sum(artifact.operators.values())
+        for provider, claimed in artifact.claimed.items() if nodes else ():
+            yield Watched(artifact.file, provider, {"coverage": claimed / nodes})

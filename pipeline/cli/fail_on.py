@@ -46,64 +46,88 @@ class Condition(NamedTuple):
     broken: Callable[[Watched], str]
 
 
-def fail_on_option(*, models: bool = True, rules: Sequence[str] = ()) -> Callable[[AnyCommand], AnyCommand]:
-    """The option. `models`: the command judges models with providers; `rules` are those of its findings."""
-    examples = [*(MEASURES.values() if models else ()), *(("refused:Resize",) if models else ())]
-    examples += [*((f"finding:{rules[0]}",) if rules else ()), "error", "warning"]
+class Asked(NamedTuple):
+    """What the conditions of a command can be about."""
+
+    measures: Sequence[str] = ()
+    operators: bool = False
+    rules: Sequence[str] = ()
+
+    @property
+    def examples(self) -> list[str]:
+        """A condition of each kind."""
+        return [
+            *(MEASURES[name] for name in self.measures), *(("refused:Resize",) if self.operators else ()),
+            *((f"finding:{self.rules[0]}",) if self.rules else ()), *map(str, Severity),
+        ]  # fmt: skip
+
+
+def fail_on_option(
+    measures: Sequence[str] = (), *, operators: bool = False, rules: Sequence[str] = ()
+) -> Callable[[AnyCommand], AnyCommand]:
+    """The option of a command that has these measures, that tells which operators are refused, with these findings."""
+    asked = Asked(measures, operators, rules)
 
     def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
-        def refuse(text: str, why: str, close: str = "") -> click.BadParameter:
-            hint = f"; did you mean {close}?" if close else f"; conditions are {', '.join(examples)}"
-            return click.BadParameter(f"{text!r}: {why}{hint}", ctx, param)
-
-        return tuple(_condition(value.strip(), models, rules, refuse) for value in values)
+        try:
+            return tuple(_condition(value.strip(), asked) for value in values)
+        except _Wrong as error:
+            raise click.BadParameter(str(error), ctx, param) from error
 
     return click.option(
         "--fail-on", "fail_on", multiple=True, callback=read, metavar="CONDITION",
-        help=f"End with exit code 4 where this holds: {', '.join(examples)}; may be repeated.",
+        help=f"End with exit code 4 where this holds: {', '.join(asked.examples)}; may be repeated.",
     )  # fmt: skip
 
 
-def _condition(text: str, models: bool, rules: Sequence[str], refuse: Callable[..., click.BadParameter]) -> Condition:
+class _Wrong(ValueError):
+    """A condition that is none: what of it, and what may have been meant."""
+
+    def __init__(self, text: str, why: str, asked: Asked, close: Sequence[str]) -> None:
+        hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(asked.examples)}"
+        super().__init__(f"{text!r}: {why}; {hint}")
+
+
+def _condition(text: str, asked: Asked) -> Condition:
     if text in tuple(Severity):
         return Condition(text, "", lambda seen: _worst(seen.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
-    if provider and (provider not in PROVIDER_RULES or not models):
-        close = difflib.get_close_matches(provider, PROVIDER_RULES, n=1) if models else []
-        raise refuse(text, f"no provider {provider!r}", close[0] + text[len(provider) :] if close else "")
-    if measured and models:
-        return _measure(text, provider, measured, refuse)
-    if named and named[2] == "finding":
-        if named[3] not in rules:
-            close = difflib.get_close_matches(named[3], rules, n=1, cutoff=0.4)
-            why = f"no rule {named[3]!r}" + (f" among {', '.join(rules)}" if rules and not close else "")
-            raise refuse(text, why, f"finding:{close[0]}" if close else "")
+    known = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
+    if provider and provider not in known:
+        close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, known, n=1)]
+        raise _Wrong(text, f"no provider {provider!r}", asked, close)
+    if measured and asked.measures:
+        return _measure(text, measured, asked)
+    if named and named[2] == "finding" and asked.rules:
         rule = named[3]
+        if rule not in asked.rules:
+            close = [f"finding:{near}" for near in difflib.get_close_matches(rule, asked.rules, n=1, cutoff=0.4)]
+            raise _Wrong(text, f"no rule {rule!r} among {', '.join(asked.rules)}", asked, close)
         return Condition(text, "", lambda seen: _worst([row for row in seen.findings if row.rule == rule], None))
-    if named and named[2] == "refused" and models:
+    if named and named[2] == "refused" and asked.operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():
-            close = difflib.get_close_matches(name, _operators(), n=1)
-            raise refuse(text, f"ONNX has no operator {name!r}", f"refused:{close[0]}" if close else "")
+            close = [f"refused:{near}" for near in difflib.get_close_matches(name, _operators(), n=1)]
+            raise _Wrong(text, f"ONNX has no operator {name!r}", asked, close)
         return Condition(text, provider, lambda seen: f"{name} is refused" if name in seen.refused else "")
-    known = [*(MEASURES.values() if models else ()), *map(str, Severity), *(f"finding:{rule}" for rule in rules)]
-    raise refuse(text, "this is no condition", "".join(difflib.get_close_matches(text, known, n=1)))
+    conditions = [*asked.examples, *(f"finding:{rule}" for rule in asked.rules)]
+    raise _Wrong(text, "this is no condition here", asked, difflib.get_close_matches(text, conditions, n=1))
 
 
-def _measure(text: str, provider: str, match: re.Match[str], refuse: Callable[..., click.BadParameter]) -> Condition:
+def _measure(text: str, match: re.Match[str], asked: Asked) -> Condition:
     name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] else 1)
-    if name not in MEASURES:
-        close = difflib.get_close_matches(name, MEASURES, n=1)
-        raise refuse(text, f"{name!r} is not measured", MEASURES[close[0]] if close else "")
+    if name not in asked.measures:
+        close = [MEASURES[near] for near in difflib.get_close_matches(name, asked.measures, n=1)]
+        raise _Wrong(text, f"{name!r} is not measured here", asked, close)
     if name == "coverage" and limit > 1:
-        raise refuse(text, "coverage is a share", f"coverage{sign}{match[4]}%" if limit <= 100 else "")
+        raise _Wrong(text, "coverage is a share", asked, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
 
     def broken(seen: Watched) -> str:
         value = seen.measures.get(name)
         return f"{name} is {value:.4g}" if value is not None and SIGNS[sign](value, limit) else ""
 
-    return Condition(text, provider, broken)
+    return Condition(text, match[1] or "", broken)
 
 
 def _worst(findings: Sequence[Finding], least: Severity | None) -> str:
@@ -120,12 +144,14 @@ def _operators() -> frozenset[str]:
     return frozenset(schema.name for schema in onnx.defs.get_all_schemas())
 
 
-def broken(conditions: Iterable[Condition], watched: Iterable[Watched]) -> Iterator[str]:
+def breaking(conditions: Iterable[Condition], watched: Iterable[Watched]) -> Iterator[str]:
     """What breaks conditions, a line for each thing that does."""
     things = list(watched)
     for condition in conditions:
         for seen in things:
-            if condition.provider in ("", seen.provider) and (words := condition.broken(seen)):
+            row = PROVIDER_RULES.get(seen.provider)
+            concerned = condition.provider in ("", seen.provider, row.provider if row else "")
+            if concerned and (words := condition.broken(seen)):
                 where = f"{seen.place} with {seen.provider}" if seen.provider else seen.place
                 yield f"--fail-on {condition.text}: {where}: {words}"
 
@@ -137,7 +163,7 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
     """
     from device_runner.reading import visible
 
-    lines = list(broken(conditions, watched))
+    lines = list(breaking(conditions, watched))
     for line in lines:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)
     return max(code, ExitCode.CHECK_FAILED) if lines else code

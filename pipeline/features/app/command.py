@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
-@fail_on_option(models=False, rules=RULE_NAMES)
+@fail_on_option(rules=RULE_NAMES)
 @sarif_option
 @json_option
 def app(path: Path, fail_on: tuple[Condition, ...], outputs: Outputs) -> None:
