@@ -116,6 +116,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile library list": ("ort-mobile library list --json -",),
     "ort-mobile library get": ("ort-mobile library get android:1.29.0",),
     "ort-mobile library show": ("ort-mobile library show app.aar",),
+    "ort-mobile library diff": ("ort-mobile library diff android:1.26.0 android:1.29.0",),
     "ort-mobile report": ("ort-mobile report output/my",),
     "ort-mobile release": (
         "ort-mobile release my.toml --key key.pem",

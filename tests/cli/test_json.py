@@ -52,6 +52,7 @@ LINES = {
     "library list": "library list",
     "app": "app LIBRARY",
     "library show": "library show LIBRARY",
+    "library diff": "library diff LIBRARY LIBRARY --abi x86_64",
     "build plan": "build plan --target linux-x86_64",
     "build doctor": "build doctor --target linux-x86_64",
     "build size": "build size --cache empty",
