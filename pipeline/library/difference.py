@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.android_host.calls import Session, ask
+from device_runner.android_host.calls import LibraryAnswer, Session, ask
 from device_runner.errors import UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts
@@ -138,11 +138,12 @@ def registered_operators(library: LibraryFacts) -> dict[str, bool | None]:
             names.append(name)
             questions.append((str(number), path, None))
         answers = ask(library, questions, SESSION)
-        return {names[int(answer.id)]: _has_kernel(answer.code, answer.failed) for answer in answers}
+        return {names[int(answer.id)]: _has_kernel(answer) for answer in answers}
 
 
-def _has_kernel(code: int, failed: bool) -> bool | None:
-    return False if code == NOT_IMPLEMENTED else None if failed else True
+def _has_kernel(answer: LibraryAnswer) -> bool | None:
+    """A kernel that crashes as it is made is there; which one does is chance, as these nodes lack optional inputs."""
+    return False if answer.code == NOT_IMPLEMENTED else True if answer.signal or not answer.failed else None
 
 
 def _single_nodes() -> Iterator[tuple[str, "onnx.ModelProto"]]:
