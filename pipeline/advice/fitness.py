@@ -36,7 +36,8 @@ ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"
 class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     """How far one provider supports a model: `verdict` is yes, maybe or no, `reason` says why.
 
-    `partitions` is None for what computes on the CPU, where a border costs nothing, and for what is judged by `copies`.
+    `partitions` is None for what computes on the CPU, where a border costs nothing, and for what is judged by `copies`;
+    `refused` counts the nodes that are not supported by operator, with its domain where that is not ONNX's own.
     """
 
     nodes: int
@@ -45,6 +46,7 @@ class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     copies: int | None = None
     verdict: str
     reason: str
+    refused: dict[str, int] = {}
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +248,7 @@ def _of(answer: ModelAnswer) -> ProviderFit:
         copies=standing.copies,
         verdict=ANSWERS[advised.choice],
         reason=_load_failure(standing) or advised.reason,
+        refused=answer.refused_operators,
     )
 
 

@@ -1,6 +1,6 @@
 """`ort-mobile convert`: models to ORT format in every variant asked for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from pipeline.cli.command import Command
+from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chips_named,
     data_options,
@@ -100,6 +101,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--jobs", type=click.IntRange(min=0), default=0, help="Models to convert in parallel; 0: as cores and memory allow."
 )
+@fail_on_option(("coverage",))
 @json_option
 @click.pass_context
 def convert(
@@ -126,6 +128,7 @@ def convert(
     config: bool,
     cache: Path | None,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     show_changes: bool = False,
     **answers: Any,
@@ -187,7 +190,19 @@ def convert(
         for changes in CHANGES if show_changes else ():
             show(changes(report))
     show(problem_lines(report, warnings=not quiet()), err=True)
-    ctx.exit(report.exit_code)
+    ctx.exit(end(fail_on, _watched(report), report.exit_code))
+
+
+def _watched(report: "ConversionReport") -> Iterator[Watched]:
+    """Each artifact with what speaks against it, and for each provider that it is made for."""
+    from pipeline.core.errors import warning
+
+    for artifact in (artifact for row in report.converted for artifact in row.artifacts):
+        against = report.findings.get((artifact.model, artifact.variant.name), ())
+        yield Watched(artifact.file, findings=[*against, *(warning(note, artifact.file) for note in artifact.notes)])
+        nodes = sum(artifact.operators.values())
+        for provider, claimed in artifact.claimed.items() if nodes else ():
+            yield Watched(artifact.file, provider, {"coverage": claimed / nodes})
 
 
 convert.params += [option for options in OPTIONS for option in options()]

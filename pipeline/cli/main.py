@@ -77,6 +77,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
         "lab": ("features.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
     },
     "Libraries of ONNX Runtime": {
+        "app": ("features.app:app", "Show what of an app's libraries and models breaks on phones."),
         "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
         "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
         "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime and of the probe."),

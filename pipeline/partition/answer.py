@@ -1,6 +1,7 @@
 """Settings and answers: what was asked (ep_rules A.3, D.2.7), decisions, partitions, JSON of `ort-mobile partition`."""
 
 import difflib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
@@ -307,6 +308,14 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
             return self.ep
         compiler = f", {self.compiler}" if self.compiler else ""
         return f"{self.ep} on {self.chip} ({CHIPS[self.chip].title}){compiler}"
+
+    @property
+    def refused_operators(self) -> dict[str, int]:
+        """How many nodes of each operator are not claimed, by its name, with its domain where that is not ONNX's."""
+        names = (
+            f"{row.domain}:{row.op_type}" if row.domain else row.op_type for row in self.decisions if not row.claimed
+        )
+        return dict(Counter(names))
 
     @property
     def release_text(self) -> str:
