@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile convert my.onnx --level basic,all --style fixed --output out",
         "ort-mobile convert my.onnx --ep nnapi,coreml-mlprogram --output out",
     ),
+    "ort-mobile import": ("ort-mobile import train:model my.onnx", "ort-mobile import my.pt2 my.onnx --opset 20"),
     "ort-mobile diff": ("ort-mobile diff my.onnx out/my.all-fixed.ort --svg changes.svg",),
     "ort-mobile partition": (
         "ort-mobile partition my.onnx --ep nnapi",

@@ -66,6 +66,7 @@ FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
 }  # fmt: skip
 MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
+        "import": ("features.imports:import_model", "Export a trained PyTorch, scikit-learn or TensorFlow model."),
         "partition": ("cli.partition:partition", "As `check`, with every node and the reason why not; with fixes."),
         "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "diff": ("features.diff:diff", "Show what changed between two model files, and by which optimizer."),

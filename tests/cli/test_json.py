@@ -20,6 +20,7 @@ NOT_RUN_HERE = {
     "lab submit": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab status": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
     "lab close": "needs a PostgreSQL (tests/features/lab/test_lab.py)",
+    "import": "needs a framework (tests/features/imports)",
     "release android": "needs a JDK (tests/features/android)",
     "release apple": "needs a target of Apple's (tests/features/apple)",
     "release all": "needs a key and gates (tests/features/packages/test_release.py)",
