@@ -238,6 +238,8 @@ def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]
             by_value[node.output[0]] = [{"scale": np.array(output[0], np.float32), "zero_point": zero}]
         if node.op_type in DENSE and options.dense_weights and node.input[1] in constants:
             by_value[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
+        if node.op_type == "LayerNormalization" and options.every_type and node.input[1] in constants:
+            by_value[node.input[1]] = [{"quant_type": quant_type("u8")}]  # the only scale that the NPU takes
     return by_value
 
 
