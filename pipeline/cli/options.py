@@ -384,6 +384,7 @@ OPTIONS = (
         help="CoreML version: 5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]",
     ),
     click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the CoreML provider."),
+    click.option("--webgpu-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the WebGPU provider."),
     click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="NNAPI flags, such as USE_NCHW."),
     click.option(
         "--stop-ops",

@@ -52,7 +52,7 @@ def job_document(result: JobResult) -> dict[str, Any]:
         "reports": [str(folder / "report.html"), str(folder / "report.md")],
         "bundle": bundle,
         "findings": result.findings,
-        "left": [{"device": left.device, "reason": left.reason} for left in result.left],
+        "left": [{"device": device, "reason": reason} for device, reason in result.left.items()],
         "denied": result.denied,
         "exit_code": result.exit_code,
     }
@@ -64,8 +64,8 @@ def show_job(result: JobResult, outputs: Outputs) -> None:
         show_report(result.assembled.report)
     if result.exit_code:
         outputs.show_errors(failed_lines(result.assembled.report))
-    for left in result.left:
-        click.echo(visible(f"{left.device} was left before the end: {left.reason}"), err=True)
+    for device, reason in result.left.items():
+        click.echo(visible(f"{device} was left before the end: {reason}"), err=True)
     show_denied(result.denied)
     show_findings(result.findings)
     folder = result.folder

@@ -79,13 +79,12 @@ def config_texts(
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
     }  # equal ones are one file
-    needs_by_file, failed = needs_of_artifacts(
-        distinct.values(),
-        providers=providers,
-        extended=extended or any(facts.replays for facts, _, _ in known.values()),
-        known={
-            path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()
-        },
+    limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]  # what loads ONNX files has all
+    replays = any(facts.replays for facts, _, _ in known.values())
+    seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()}
+    wide_build = extended or replays
+    needs_by_file, failed = (
+        needs_of_artifacts(limited, providers=providers, extended=wide_build, known=seen) if limited else ({}, [])
     )
     ours = {str(file) for file in files}
     for error in failed:

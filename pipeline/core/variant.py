@@ -19,10 +19,19 @@ class Level(StrEnum):
 
 
 class Style(StrEnum):
-    """`fixed` saves the fused graph; `runtime` keeps it and records level 2 fusions for the device to replay."""
+    """`fixed` saves the fused graph; `runtime` keeps it and records level 2 fusions for the device to replay.
+
+    `onnx` saves it as an ONNX file, which a full build optimizes further when it loads it; the others are ORT format.
+    """
 
     FIXED = "fixed"
     RUNTIME = "runtime"
+    ONNX = "onnx"
+
+    @property
+    def suffix(self) -> str:
+        """What names of its files end in."""
+        return ".onnx" if self is Style.ONNX else ".ort"
 
 
 OWN_PRECISION = "float"
@@ -117,7 +126,7 @@ class ConvertedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(ConvertedFile, frozen=True, kw_only=True):
-    """The ORT format file that one variant of one model gave.
+    """The file that one variant of one model gave, in ORT format unless its style is `onnx`.
 
     `operators` counts "domain:op" in the main graph (the default domain is ai.onnx); `source_operators` counts those
     of the prepared model. `semantic_digest` is equal for the same graph and weights whatever the container says.

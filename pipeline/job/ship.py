@@ -7,7 +7,7 @@ the very files.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,7 +16,6 @@ import msgspec
 
 from device_runner.device import Device
 from device_runner.options import Denied
-from pipeline.campaign.measure import UnfinishedDevice
 from pipeline.campaign.plan import PlannedRun
 from pipeline.campaign.provenance import MAKERS
 from pipeline.campaign.record import CampaignRecord, Skipped
@@ -434,7 +433,8 @@ class JobResult:
     assembled: Assembled
     folder: Path
     content: Content | None
-    left: tuple[UnfinishedDevice, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Why devices could not finish."""
     denied: tuple[Denied, ...] = ()
     findings: tuple[Finding, ...] = ()
     """What speaks against shipping; an error among it, and there is no bundle."""
@@ -460,8 +460,8 @@ class JobResult:
         return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 
 
-EndedCampaign: TypeAlias = tuple[CampaignRecord, tuple[UnfinishedDevice, ...], tuple[Denied, ...]]
-"""A campaign after its runs, devices that could not finish, and options newly denied."""
+EndedCampaign: TypeAlias = tuple[CampaignRecord, Mapping[str, str], tuple[Denied, ...]]
+"""A campaign after its runs, why devices could not finish, and options newly denied."""
 
 
 def close_job(

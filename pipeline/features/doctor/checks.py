@@ -16,6 +16,7 @@ from device_runner.providers import CPU, NNAPI, PROVIDERS
 from device_runner.result import RunResult, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS, changed
+from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import names_of, open_axes, own_inputs
@@ -87,7 +88,8 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
     """What of a graph matters to the checks.
 
     `width` is how many heavy operators can run at the same time at most; `open` are the names of dynamic dimensions;
-    `overridable` counts initializers that are inputs, too.
+    `overridable` counts initializers that are inputs, too. `answers` are by the provider's name in run options, of
+    those that are in the library and have rules.
     """
 
     operators: dict[str, int] = {}
@@ -95,6 +97,14 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
     open: tuple[str, ...] = ()
     overridable: int = 0
     half: bool = False
+    answers: dict[str, ModelAnswer] = {}
+
+    @property
+    def precision(self) -> OutputPrecision:
+        """What the model computes in."""
+        if self.quantized:
+            return OutputPrecision.QUANTIZED
+        return OutputPrecision.FLOAT16 if self.half else OutputPrecision.FLOAT32
 
     @property
     def quantized(self) -> bool:
@@ -109,14 +119,7 @@ class ExamineRequest(Struct, frozen=True, kw_only=True):
     settings: tuple[Settings, ...] = ()
 
 
-class Examination(Struct, frozen=True, kw_only=True):
-    """The traits of a model, and the answer of each provider by its name in run options."""
-
-    traits: ModelTraits = ModelTraits()
-    answers: dict[str, ModelAnswer] = {}
-
-
-def examine(request: ExamineRequest) -> Examination:
+def examine(request: ExamineRequest) -> ModelTraits:
     """Read a model's graph and ask the rules of providers; ModelError for what is no model. Runs in a worker."""
     source = SourceModel(path=request.path)
     with scratch_folder(source) as folder:
@@ -126,8 +129,8 @@ def examine(request: ExamineRequest) -> Examination:
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)
     asked = (PartitionRequest(source=source, settings=settings, likely=True) for settings in request.settings)
-    return Examination(
-        traits=traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
+    return msgspec.structs.replace(
+        traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
     )
 
 
@@ -153,8 +156,7 @@ def traits_of(graph: Graph, open_names: Iterable[str] = ()) -> ModelTraits:
 class ExaminedModel:
     """Everything that a check may decide by. `usual` is a run of the start, `profiled` one with the profiler on.
 
-    `answers` are by the provider's name in run options, of those that are in the library and have rules; `sizes` are
-    those that dynamic dimensions were given.
+    `sizes` are those that dynamic dimensions were given.
     """
 
     suffix: str
@@ -163,7 +165,6 @@ class ExaminedModel:
     usual: RunResult
     profiled: RunResult
     traits: ModelTraits = field(default_factory=ModelTraits)
-    answers: Mapping[str, ModelAnswer] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -401,7 +402,7 @@ def _dimensions(model: ExaminedModel) -> CheckProposal:
         return CheckProposal(why_not="the sizes of the dynamic dimensions come from the test data")
     blocked = [
         f"{PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes {answer.fixed.claimed}"
-        for name, answer in model.answers.items()
+        for name, answer in model.traits.answers.items()
         if answer.fixed and answer.fixed.claimed > answer.claimed
     ]
     step = f"{FIXED_DIMENSIONS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
@@ -421,13 +422,15 @@ def _providers(model: ExaminedModel) -> CheckProposal:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
     there = [name for name, row in PROVIDERS.items() if row.ort_name in library and name != CPU]
-    refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
+    refused = [
+        name for name in there if (answer := model.traits.answers.get(name)) and (answer.error or not answer.claimed)
+    ]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
     ]
     if model.start.provider != CPU:
         remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": CPU, "flags": ()}))
-    reasons = {PROVIDERS[name].title: model.answers[name] for name in refused}
+    reasons = {PROVIDERS[name].title: model.traits.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
     if not remedies:
         return CheckProposal(why_not=note or "the library has no other execution provider")
@@ -453,8 +456,9 @@ FEW_NODES = 3.0
 
 
 def _partitions(model: ExaminedModel) -> CheckProposal:
-    claims = {name: answer for name, answer in model.answers.items() if answer.claimed and not answer.error}
+    claims = {name: answer for name, answer in model.traits.answers.items() if answer.claimed and not answer.error}
     answers = {name: answer for name, answer in claims.items() if not PROVIDER_RULES[answer.ep].on_cpu}
+    answers = {name: answer for name, answer in answers.items() if answer.copies is None}
     if not answers:
         return CheckProposal(why_not="no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}

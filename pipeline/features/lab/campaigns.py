@@ -19,7 +19,7 @@ from device_runner.device import DeviceFacts, is_selector, parse_selector, split
 from device_runner.files import cache_folder
 from device_runner.reading import decode_json, visible
 from device_runner.spec import TensorFile
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
+from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, known_denied, plan_runs, planned_id
 from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, open_store
@@ -35,7 +35,6 @@ from pipeline.features.lab.queue import (
     MEASURED,
     OPEN,
     SILENT_SECONDS,
-    LabJob,
     attached_devices,
     checked_id,
     fetch_file,
@@ -314,16 +313,8 @@ def close(database: str, wanted: str | None, output: Path | None, progress: Prog
         with locked(folder):
             keep_campaign(folder, campaign.id, database=database)
             fetched(store, campaign, folder)
-            ended = campaign, tuple(_unfinished(jobs)), ()
-            return close_job(store, folder, ended, None, StageLog(progress), only_reads=True)
-
-
-def _unfinished(jobs: Sequence[LabJob]) -> list[UnfinishedDevice]:
-    return [
-        UnfinishedDevice(device=job.device, reason=job.reason or job.state)
-        for job in jobs
-        if job.state in ENDED and job.reason
-    ]
+            left = {job.device: job.reason for job in jobs if job.state in ENDED and job.reason}
+            return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
 
 
 MOST_REASONS = 5

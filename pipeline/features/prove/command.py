@@ -58,6 +58,10 @@ def words(value: str) -> tuple[str, ...]:
     "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
 )
 @click.option(
+    "--vulkan", default="", metavar="DRIVER",
+    help="Vulkan driver that plays a GPU for webgpu: swiftshader, lavapipe, or a file.  [default: what is installed]",
+)  # fmt: skip
+@click.option(
     "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
     help="Seconds after which a run is considered hung; ten times as long in an emulator.",
 )  # fmt: skip
@@ -71,6 +75,7 @@ def prove(
     cpu: str,
     chip: str,
     driver: Path | None,
+    vulkan: str,
     timeout: float,
     outputs: Outputs,
 ) -> None:
@@ -97,6 +102,7 @@ def prove(
         chips=chips_named(words(chip), "--chip"),
         driver=read_profile(driver) if driver else None,
         timeout_seconds=timeout,
+        vulkan=vulkan,
     )
     proof = prove_bundle(bundle, order, progress())
     code = ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE

@@ -40,6 +40,7 @@ from pipeline.core.variant import in_precision
 from pipeline.features.prove.contexts import context_rows, contexts_to_run
 from pipeline.features.prove.plan import (
     ANDROID,
+    NO_LEVEL,
     ProofOrder,
     ProofPlace,
     ProofTrial,
@@ -252,6 +253,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     expected: dict[str, ExpectedOutputs] = {}
     with files.scratch_folder() as work:
         rows = []
+        plan = [(place, [trial for trial in trials if not (trial.on_gpu and place.cpu)]) for place, trials in plan]
         with progress.stage("prove", sum(len(trials) for _, trials in plan) + len(contexts)) as stage:
             for place, trials in plan:
                 prover = _Prover(bundle, manifest, facts[place.abi], place, order, work, expected)
@@ -361,7 +363,8 @@ class _Prover:
     def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
         findings = tuple(self._findings(device, trial, observed, calls))
-        if self.place.deciding.isdisjoint(trial.targets):
+        # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
+        if self.place.deciding.isdisjoint(trial.targets) and not trial.on_gpu:
             findings = tuple(msgspec.structs.replace(finding, severity=Severity.WARNING) for finding in findings)
         elif not trial.chosen:
             findings = tuple(map(_not_chosen, findings))
@@ -404,7 +407,8 @@ class _Prover:
                 yield from effect(flag, phone, observed.calls, without.calls)
 
     def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
-        key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
+        level = NO_LEVEL if trial.on_gpu else trial.api_level
+        key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), level)
         if key not in self.seen:
             self.seen[key] = self._run(device, trial.shipped, options, calls)
         return self.seen[key]

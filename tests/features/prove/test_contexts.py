@@ -90,12 +90,12 @@ abis = ["arm64-v8a"]
     bundle = tmp_path / "out/bundle"
     content = read_manifest(bundle).content
     assert [(row.chip, row.variant.precision) for row in content.contexts] == [
-        ("SM8650", ""), ("SM8750", ""), ("SM8635", "u8s8pc"),
+        ("SM8650", ""), ("SM8750", ""), ("SM8635", "u8s8qnn"),
     ]  # fmt: skip
     assert not [file.path for file in content.files if "libQnn" in file.path]
     proof = prove_bundle(bundle, ProofOrder(library=library.path, abis=("x86_64",)), NoProgress())
     rows = {row.variant: row for row in proof.rows if row.passed}
-    assert set(rows) == {"all-fixed", "qnn-SM8650", "qnn-SM8750", "qnn-SM8635-u8s8pc"}
+    assert set(rows) == {"all-fixed", "qnn-SM8650", "qnn-SM8750", "qnn-SM8635-u8s8qnn"}
     assert rows["qnn-SM8650"].qairt == content.contexts[0].qairt
     ort_mobile("run", tmp_path / "npu.toml", "--output", tmp_path / "again", "--convert-only")
     assert read_manifest(tmp_path / "again/bundle").content == content, "the same inputs give the same contexts"
