@@ -120,8 +120,9 @@ def with_context(folder: Path) -> dict[str, Any]:
     """The bill of a bundle that has a context for an NPU, too."""
     context = ShippedContext(
         target="phone", model="m", model_sha256="0" * 64, chip="SM8650", file="models/c.onnx",
-        binary="models/c_qnn.bin", variant=Variant(level=Level.BASIC, providers=("qnn",), chip="SM8650"), qairt="2.51.0", plugin="2.7.0",
-        compatibility="v2:6:2.51.0:5.51.0:75:57:0:0", ort_release="1.29", min_api_level=31,
+        binary="models/c_qnn.bin", variant=Variant(level=Level.BASIC, providers=("qnn",), chip="SM8650"),
+        qairt="2.51.0", plugin="2.7.0", compatibility="v2:6:2.51.0:5.51.0:75:57:0:0",
+        ort_release="1.29", min_api_level=31,
     )  # fmt: skip
     sources = {"models/m.ort": b"model", context.file: b"wrapper", context.binary: b"binary"}
     return bill(folder, contexts=(context,), sources=sources)
