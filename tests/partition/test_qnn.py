@@ -8,20 +8,22 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from device_runner.chips import CHIPS, Chip
 from pipeline.model.sources import SourceModel
+from pipeline.partition import judge as judges
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import claims
-from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on
+from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
-from tests.partition_samples import answer, chain
+from tests.partition_samples import answer, chain, model, value
 
 npu = pytest.mark.npu
 V75, WITHOUT_FLOATS = CHIPS["SM8650"], CHIPS["SM8635"]
@@ -132,10 +134,38 @@ def test_a_session_that_fails_is_an_answer(given: CompilerAnswer, chip: Chip, co
     assert text in (load.error or "")
 
 
-def test_a_dimension_of_size_0_explains_a_crash() -> None:
-    model = chain("Relu", dims=(0, 4))
-    _, load = claim_on(view(model), CompilerAnswer(ended_by="SIGFPE"), V75)
-    assert "'x' has a dimension of size 0" in (load.error or "")
+def test_a_dimension_of_size_0_is_refused_before_the_compiler_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "ask", _never)
+    monkeypatch.setattr(judges, "compiler_name", lambda: "a compiler")
+    row = answer(chain("Relu", dims=(0, 4)), tmp_path, Settings(provider="qnn", chip="SM8650"))
+    assert row.load is not None
+    assert row.load.code == "empty"
+    assert "'x' has a dimension of size 0" in (row.load.error or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        ("Failed to compose Qnn graph.", "build", "no implementation"),
+        ("Unsupported FP64 data type in graph IO.", "type", "f64"),
+        ("Dynamic shape is not supported yet, for input: x", "dynamic", "the input x"),
+        ("Having zero graph inputs is not supported on this backend.", "trivial", "nothing but constants"),
+        ("contextCreateFromBinary failed. Error: QNN_CONTEXT_ERROR_CREATE_FROM_BINARY", "context", "newer QAIRT"),
+        ("The file path in ep_cache_context does not exist or is not accessible.", "context", ".bin of the context"),
+        ("fallback to CPU EP has been explicitly disabled by the user.", "cpu", "the CPU is forbidden"),
+        ("Expecting soc_model and htp_arch having equal number of values", "option", "does not suit the chip"),
+        ("BF16 mode is enabled but SoC model is 87 (expected 88 and above).", "option", "does not suit the chip"),
+        ("FP16 precision mode is enabled but soc_model is not specified.", "option", "does not suit the chip"),
+        ("QNN graph execute error. Error: QNN_COMMON_ERROR_NOT_SUPPORTED Code: 1000", "run", "does not run it"),
+    ],
+)
+def test_errors_of_the_provider_are_causes_with_remedies(error: str, code: str, words: str) -> None:
+    failure = failure_of(f"[ONNXRuntimeError] : 1 : FAIL : {error}")
+    assert failure.code == code
+    assert words in failure.text
+    assert failure.remedy
 
 
 def partition(*arguments: str, code: int = 0) -> Done:
@@ -212,16 +242,22 @@ def test_the_backends_own_validation_gives_the_reason(tmp_path: Path) -> None:
     assert decision["remedy"] == "reshape it to at most 5 dimensions around the node"
 
 
+def unnamed_bias() -> onnx.ModelProto:
+    """A Gemm with an empty name in the place of its bias, on which the compiler crashes."""
+    node = helper.make_node("Gemm", ["x", "w", ""], ["y"])
+    return model([node], [value("x", (2, 4))], ["y"], {"w": np.ones((4, 4), np.float32)})
+
+
 @npu
 @pytest.mark.usefixtures("compiler")
 def test_a_crash_costs_one_answer(tmp_path: Path) -> None:
-    onnx.save(chain("Softmax", dims=(0, 4)), tmp_path / "a.onnx")
+    onnx.save(unnamed_bias(), tmp_path / "a.onnx")
     onnx.save(chain("Relu"), tmp_path / "b.onnx")
     crashed, taken = answers(
         tmp_path, str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx"), "--ep", "qnn", "--chip", "SM8650"
     )
     assert isinstance(crashed["load"], dict)
-    assert crashed["load"]["code"] in ("crash", "build")
+    assert crashed["load"]["code"] == "crash"
     assert taken["claimed"] == 1
 
 
