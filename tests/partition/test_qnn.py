@@ -191,6 +191,27 @@ def test_without_the_compiler_its_extra_is_named(monkeypatch: pytest.MonkeyPatch
     assert "Qualcomm's compiler for the NPU is not installed" in done.err
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("PACKAGE", "no_such_compiler", "is not installed"),
+        ("HOST", "another system", "offers no NPU on"),
+        ("installed_release", lambda: (1, 20), "it needs 1.24 or later, installed is 1.20"),
+    ],
+)
+def test_what_keeps_the_compiler_from_being_asked_is_named(
+    setting: str, value: object, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "PACKAGE", "onnxruntime")
+    monkeypatch.setattr(claims, "requires", lambda _: ["numpy>=1", "onnxruntime>=1.24.2"])
+    assert claims.compiler_lacking() is None or sys.platform != "linux"
+    monkeypatch.setattr(claims, setting, value)
+    error = claims.compiler_lacking()
+    assert error
+    assert text in error.text
+    assert error.remedy
+
+
 @pytest.fixture(name="compiler", scope="session")
 def _compiler() -> None:
     if importlib.util.find_spec("onnxruntime_qnn") is None:

@@ -7,6 +7,7 @@ nodes it took, its trace and the backend's log why not the others. A session tha
 import hashlib
 import importlib.util
 import logging
+import platform
 import re
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from device_runner.files import cache_folder
 from device_runner.reading import decode_json, read_regular
 from pipeline.core.errors import MissingError, PipelineError, install_extra
 from pipeline.core.files import sha256_of, write_bytes
+from pipeline.core.releases import Release, installed_release
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
@@ -42,6 +44,9 @@ NHWC: Final = "com.ms.internal.nhwc"
 
 TABLE: Mapping[str, object] = {}
 """No operator is known to be claimed before the compiler is asked, so that every function is inlined."""
+
+HOST = "linux on x86_64"
+"""The only system on which the compiler offers an NPU."""
 
 SECONDS = 100.0
 """For one question: less than a worker has for a model, so that a hang is an answer."""
@@ -150,14 +155,41 @@ class CompilerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def compiler_name() -> str:
     """The compiler as answers name it, with the release of its package; MissingError without it."""
+    if error := compiler_lacking():
+        raise error
+    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+
+
+def compiler_lacking() -> MissingError | None:
+    """Why the compiler cannot be asked: no such host, no package, or an ONNX Runtime that it does not go with."""
+    licence = "its libraries are under Qualcomm's licence, which installing accepts"
+    system = f"{sys.platform} on {platform.machine()}"
     if importlib.util.find_spec(PACKAGE) is None:
-        here = "" if sys.platform == "linux" else f"; it needs Linux on x86-64, this is {sys.platform}"
-        raise MissingError(
+        here = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
+        return MissingError(
             "Qualcomm's compiler for the NPU is not installed",
             why=f"only it knows what a Snapdragon takes of a model{here}",
-            remedy=f"{install_extra('qnn')} (its libraries are under Qualcomm's licence, which installing accepts)",
+            remedy=f"{install_extra('qnn')} ({licence})",
         )
-    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+    if system != HOST:
+        return MissingError(
+            "Qualcomm's compiler for the NPU does not work here",
+            why=f"its package offers no NPU on {system}", remedy="use a computer with Linux on x86-64",
+        )  # fmt: skip
+    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", row) for row in requires("onnxruntime-qnn")]
+    least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
+    if least and installed_release() < least:
+        return MissingError(
+            "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
+            why=f"it needs {Release(*least)} or later, installed is {Release(*installed_release())}",
+            remedy="install a later onnxruntime (pip install --upgrade onnxruntime)",
+        )
+    return None
+
+
+def requires(package: str) -> list[str]:
+    """What a package says that it needs."""
+    return metadata.requires(package) or []
 
 
 def of_chip(
