@@ -91,6 +91,8 @@ def _best_lines(best: Combination) -> Iterator[Line]:
     yield Line("  ", ("best together", "bold"), f": {' + '.join(best.fixes)}: {best.gain}{_error(best)}")
     for setting in best.settings:
         yield Line(f"    needs the setting {setting}")
+    if best.simulated:
+        yield from (Line("  ", *line.spans) for line in _simulated(best.simulated))
     yield verdict_line(best.verdict, "    verdict then")
     if best.written:
         yield Line(f"    written to {best.written}")
@@ -319,6 +321,11 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
 def _simulated(simulation: Simulation) -> Iterator[Line]:
     """What the simulator computes; never how fast."""
     error, limit = simulation.error, simulation.limit
+    if simulation.passed and simulation.sqnr_db is not None:
+        cpu = "equal" if simulation.cpu_sqnr_db is None else f"{simulation.cpu_sqnr_db:.1f} dB"
+        near = f": {simulation.sqnr_db:.1f} dB to the original, on the CPU {cpu}, on {simulation.data}"
+        yield Line("  simulated: ", ("as on the CPU", "green"), near)
+        return
     off = "" if error is None else f", off by {error:.2g}" + ("" if limit is None else f", allowed is {limit:.2g}")
     if simulation.passed is None:
         yield Line("  simulated: ", ("not known", "yellow"), f": {simulation.reason}")

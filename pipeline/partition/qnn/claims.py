@@ -397,7 +397,7 @@ def _float(node: Node, chip: Chip) -> Refusal:
     return Refusal(
         "float",
         f"{node.op_type} '{node.first_output}' computes floats, and the NPU of {chip.title} has none",
-        "quantize every operator of the model (--precision qnn, or `transform --do static-qdq`)",
+        "quantize every operator of the model (--precision qnn, or --advise)",
     )
 
 
