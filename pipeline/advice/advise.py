@@ -376,6 +376,9 @@ def _objection(checks: Iterable[OutputCheck], *, exact: bool) -> str:
 PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""
 
+SIMULATED_FACTOR = 6
+"""So many times as long where a simulator runs each candidate."""
+
 MOST_ROUNDS = 3
 """Passes over the fixes while the combination still improves: one fix may make room for another."""
 
@@ -391,7 +394,7 @@ def advise(request: AdviceRequest) -> Advice:
         reference = _reference(loaded, request.data, sizes, folder)
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
             sizes = reference.data.sizes | sizes
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if request.simulate else 1)
         bench = TrialContext(
             folder=folder, provider=request.settings.provider, reference=reference, data=request.data, deadline=deadline
         )
@@ -670,7 +673,8 @@ def advise_answers(
         for request in good
     ]
     advice: dict[str, Advice] = {}
-    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+    limit = TIMEOUT_SECONDS * (SIMULATED_FACTOR if simulate else 1)
+    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=limit):
         error = outcome.error
         why = error.text if error else "no advice"
         advice[outcome.task.label] = outcome.value or Advice(error=why)
