@@ -445,10 +445,12 @@ def with_forms(
                     effect=Effect.LOSSY)  # fmt: skip
         result, state = _attempt_form(form, recipe.precision, start, bench)
         results.append(result)
-        if state is not None:
-            end, more = _climb(state, [fix for fix in fixes if fix not in used], {}, bench)
-            states.append((end, (*used, form, *more)))
-        if state is not None and (states[-1][0].error or 0.0) <= MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]:
+        if state is None:
+            continue
+        end, more = _climb(state, [fix for fix in fixes if fix not in used], {}, bench)
+        states.append((end, (*used, form, *more)))
+        near = (end.error or 0.0) <= MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+        if near and not end.standing.trouble:
             break
     if not states:
         return results, best, used[: len(used) - len(enabling)]
