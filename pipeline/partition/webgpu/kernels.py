@@ -140,11 +140,18 @@ def bound_types(graph: Graph, node: Node) -> dict[str, str]:
 
 def kernel_of(graph: Graph, node: Node, settings: Settings) -> Kernel | None:
     """The kernel for a node; None where the provider has none."""
-    rows = kernels().get((node.domain, node.op_type), ())
-    if not rows:
+    if (node.domain, node.op_type) not in kernels():
         return None
-    types = bound_types(graph, node)
-    return next((row for row in rows if _fits(row, node.since_version, types, settings)), None)
+    types = tuple(bound_types(graph, node).items())
+    return _kernel(node.domain, node.op_type, node.since_version, types, settings)
+
+
+@lru_cache(maxsize=8192)
+def _kernel(
+    domain: str, op_type: str, version: int, types: tuple[tuple[str, str], ...], settings: Settings
+) -> Kernel | None:
+    rows = kernels()[domain, op_type]
+    return next((row for row in rows if _fits(row, version, dict(types), settings)), None)
 
 
 @lru_cache(maxsize=4096)
