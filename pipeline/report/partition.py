@@ -350,9 +350,10 @@ def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
         copies=fixed.copies,
         load_error=fixed.load.error if fixed.load else None,
     )
+    joined = "in" if fixed.copies is None else "with"
     yield Line(
         ("  with fixed sizes", "bold"),
-        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) in "
+        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
         f"{PROVIDER_RULES[answer.ep].borders(standing.borders) or counted(fixed.partitions, 'partition')}",
     )
     yield verdict_line(verdict(standing, answer.ep))
