@@ -231,6 +231,8 @@ def write_whole(model: LeanModel, target: Path) -> None:
             read_in(tensor, model.weights[tensor.name])
         elif not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    for number, body in enumerate(subgraphs(proto.graph)):  # ORT format keeps no names of graphs, ONNX wants some
+        body.name = body.name or f"graph {number}"
     # Which of equal constants comes first is chance in ONNX Runtime: the same inputs give the same bytes.
     ordered = sorted(proto.graph.initializer, key=lambda tensor: tensor.name)
     del proto.graph.initializer[:]
