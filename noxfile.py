@@ -306,7 +306,7 @@ def install_packages(session: nox.Session, names: tuple[str, ...], what: str, *,
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     """Genuine Android libraries in processes of this computer; needs npm for their packages, installs qemu-user."""
     install_emulator(session)
-    session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
+    session.install("-e", ".[android,webgpu]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)
     session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
 
