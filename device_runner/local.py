@@ -158,6 +158,12 @@ UNTIMED = {
 }
 """What of a result is the emulator's own, or the software GPU's."""
 
+SOFTWARE_CRASH = {
+    "cause": "the library, the model, or the driver that plays a GPU ended the process",
+    "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver; "
+    "lavapipe of LLVM 15 dies of Exp in half precision, which says nothing of phones",
+}
+
 OPTIONS = ("vulkan",)
 
 
@@ -235,6 +241,8 @@ class LocalDevice(ProbeDevice):
         if result.ep_devices and row.plugin and row.plugin.by_chip:
             return replace(result, marks=(*result.marks, Mark.SIMULATED))
         if row.gpu and VARIABLE in self._environment:
+            if result.failure and result.failure.kind is FailureKind.CRASH:
+                result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
             return replace(result, **UNTIMED, marks=(*result.marks, Mark.SOFTWARE_GPU))
         return result
 
