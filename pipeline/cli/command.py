@@ -12,7 +12,7 @@ from pipeline.core.features import Place
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
-        "--coreml-options", "--stop-ops", "--safe", "--plugin",
+        "--coreml-options", "--stop-ops", "--safe", "--plugin", "--context",
     }),
     "Measurement": frozenset({
         "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
@@ -24,7 +24,9 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--help"}),
+    "Output": frozenset({
+        "--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--show-changes", "--help",
+    }),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 
