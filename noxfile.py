@@ -264,7 +264,17 @@ def framework_tests(session: nox.Session) -> None:
 def npu_models(session: nox.Session) -> None:
     """Every real model on six Snapdragons: answers beside sessions made by hand, for half an hour."""
     session.install("-e", ".[qnn]", *groups("test"))
-    session.run("python", "-m", "pytest", "-n", "2", "-m", "every_npu", "--no-skips", *session.posargs)
+    asked = ("-n", "2", "-m", "every_npu", "-k", "partitions_are", "--no-skips")
+    session.run("python", "-m", "pytest", *asked, *session.posargs)
+
+
+@nox.session
+def npu_operators(session: nox.Session) -> None:
+    """The 5,388 one-operator models on a Snapdragon, beside sessions made by hand, for hours; -- -k conv for less."""
+    session.install("-e", ".[qnn]", *groups("test"))
+    asked = ("tests/partition/test_qnn.py", "-n", "2", "-m", "every_npu", "--no-skips")
+    chosen = session.posargs or ("-k", "operators_are")
+    session.run("python", "-m", "pytest", *asked, *chosen)
 
 
 @development_session

@@ -602,6 +602,7 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
         absolute_error=best.absolute_error,
         limit=best.limit,
         settings=tuple(_settings(base.request, best.request)),
+        simulated=best.answer.simulated,
     )
 
 
