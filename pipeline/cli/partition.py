@@ -341,7 +341,9 @@ def check(
     outputs: Outputs,
     **answers: Any,
 ) -> None:
-    """Show how much of a model NNAPI, CoreML, XNNPACK, a chip's NPU and the CPU support, and what would help most.
+    """Show how much of a model each execution provider supports, which to try first on which phones, and what helps.
+
+    That are NNAPI, CoreML, XNNPACK, WebGPU (GPUs), with --chip the NPU of a Snapdragon, and the CPU.
 
     This is `ort-mobile partition` in short, which shows each node, and makes fixes.
 

@@ -104,7 +104,8 @@ MOST_NAMES = 6
 GUIDANCE = (
     "Fit follows ONNX Runtime's own guidance (its mobile usability checker): yes for one partition with over 75 % of\n"
     "the nodes, maybe for one with over 50 % or two with over 75 %, else no. It has none for XNNPACK, which computes\n"
-    "on the CPU: here maybe from over 50 % on. Measure on a phone before you decide."
+    "on the CPU: here maybe from over 50 % on. And none for WebGPU, which copies values where nodes are left to the\n"
+    "CPU: here yes up to 2 copies, maybe up to 4. Measure on a phone before you decide."
 )
 
 
@@ -131,6 +132,7 @@ def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
     for row in _all_rows(model):
         if row.ep != CPU or row.fit.verdict == "no":
             yield f"{_title(row)}: {visible(row.fit.reason)}"
+    yield from _first(model)
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
@@ -194,6 +196,19 @@ def _padded(cell: str, width: int, column: int) -> str:
         return f"{cell:>{width}}"
     coloured = click.style(cell, fg=COLOURS[cell]) if cell in COLOURS else cell
     return coloured + " " * (width - len(cell))
+
+
+def _first(model: "ModelFit") -> Iterator[str]:
+    """What to try first on which phones."""
+    yield ""
+    yield click.style("Try first:", bold=True)
+    for choice in model.first:
+        names = [PROVIDER_RULES[name].title for name in choice.providers]
+        if choice.ask:
+            yield f"  {choice.phones}: {choice.reason}; ask about it with {choice.ask}"
+            continue
+        yield f"  {choice.phones}: {', then '.join([*names, 'the CPU'])}"
+        yield f"    {visible(choice.reason)}"
 
 
 def _helps(model: "ModelFit") -> Iterator[str]:
@@ -358,9 +373,10 @@ def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
         copies=fixed.copies,
         load_error=fixed.load.error if fixed.load else None,
     )
+    joined = "in" if fixed.copies is None else "with"
     yield Line(
         ("  with fixed sizes", "bold"),
-        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) in "
+        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
         f"{PROVIDER_RULES[answer.ep].borders(standing.borders) or counted(fixed.partitions, 'partition')}",
     )
     yield verdict_line(verdict(standing, answer.ep))
