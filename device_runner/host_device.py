@@ -395,7 +395,7 @@ class HostDevice(LocalDevice):
         if not self._processor.emulated or not provider_named(spec.options.provider).gpu:
             return super()._without_gpu(spec)
         return Failure(
-            kind=FailureKind.PROVIDER_MISSING,
+            kind=FailureKind.WRONG_DEVICE,
             message=f"no Vulkan driver for {self._processor.abi} runs in an emulator here",
             cause="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
             remedy=f"leave abi= and cpu= out, so that the library for {machine_abi()} runs",
