@@ -70,8 +70,8 @@ def installed_plugin(provider: str) -> Plugin | Failure:
             cause=f"this computer is {platform.system()} {platform.machine()}",
             remedy="use such a computer (most CI runners are), or a phone",
         )
-    found = importlib.util.find_spec(package.module)
-    library = Path(found.origin).parent / package.library if found and found.origin else None
+    module = importlib.util.find_spec(package.module)
+    library = Path(module.origin).parent / package.library if module and module.origin else None
     if library is None or not library.is_file():
         return Failure(
             kind=FailureKind.PROVIDER_MISSING,

@@ -66,12 +66,12 @@ def find_driver(given: str = "") -> VulkanDriver:
         root = Path(given)
         places = [(row, Path(root, folder, row.file)) for row in DRIVERS for folder in ("", *row.folders)]
         places += [(row, root) for row in DRIVERS if row.file == root.name]
-    found = next(((row, path) for row, path in places if path.is_file()), None)
-    if found is None:
+    driver = next((replace(row, library=str(path.absolute())) for row, path in places if path.is_file()), None)
+    if driver is None:
         what = "no Vulkan driver that computes on the CPU"
         why = "WebGPU needs a GPU, or such a driver in its place" + f"; {given!r} is none" * bool(given)
         raise UnavailableError(what, where=f"{platform.system()} {platform.machine()}", why=why, remedy=REMEDY)
-    return replace(found[0], library=str(found[1].absolute()))
+    return driver
 
 
 def has_gpu() -> bool:

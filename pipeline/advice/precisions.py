@@ -10,7 +10,7 @@ import msgspec
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.partition.answer import ModelAnswer, lost_to_dimensions
-from pipeline.passes.precisions import PRECISIONS
+from pipeline.passes.precisions import unsuited
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -101,7 +101,7 @@ def compute_claims(answer: ModelAnswer | None) -> list[bool]:
 
 def quantized_advice(form: str, answer: ModelAnswer) -> str:
     """Which precision a model should have for a provider, where its own (`precision_of`) costs claims; "" else."""
-    why = PRECISIONS[form].unsuited.get(answer.ep) if form in PRECISIONS else None
+    why = unsuited(form, answer.ep)
     failed = bool(answer.load and answer.load.error)
     if not why or not (failed or answer.copies or not all(compute_claims(answer))):
         return ""

@@ -10,7 +10,7 @@ import msgspec
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings, percent_of
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings, Simulation, percent_of
 
 
 class FixChoice(StrEnum):
@@ -24,7 +24,8 @@ class FixChoice(StrEnum):
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     """How far a provider takes a model; `copies` of one inference where it is judged by them.
 
-    `load_error` says that a session fails on the phone all the same.
+    `load_error` says that a session fails on the phone all the same. `wrong` is what a chip's simulator computes
+    otherwise, where it was asked.
     """
 
     nodes: int
@@ -32,6 +33,12 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     copies: int | None = None
     load_error: str | None = None
+    wrong: str | None = None
+
+    @property
+    def trouble(self) -> int:
+        """How bad what speaks against the provider at all is: 0 for nothing, a session that fails is worst."""
+        return 2 if self.load_error else 1 if self.wrong else 0
 
     @property
     def borders(self) -> int:
@@ -94,7 +101,8 @@ class FixResult(msgspec.Struct, frozen=True, kw_only=True):
 class Combination(msgspec.Struct, frozen=True, kw_only=True):
     """Fixes that together give the best standing, in the order of their application.
 
-    `settings` says what to set beside the model, in words of the command line.
+    `settings` says what to set beside the model, in words of the command line; `simulated` is what a chip's simulator
+    computes of it, where it was asked.
     """
 
     fixes: tuple[str, ...]
@@ -106,6 +114,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
     absolute_error: float | None = None
     limit: float | None = None
     settings: tuple[str, ...] = ()
+    simulated: Simulation | None = None
     written: str | None = None
 
 
@@ -141,7 +150,8 @@ class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
 class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes.
 
-    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for.
+    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for. With
+    `simulate` the chip's simulator runs each candidate, too.
     """
 
     source: SourceModel
@@ -149,6 +159,7 @@ class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     optimize: Optimize = Optimize.NONE
     sizes: dict[str, int] = {}
     data: Dataset = Dataset()
+    simulate: bool = False
     write_to: str = ""
 
 
@@ -160,6 +171,9 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         partitions=len(answer.partitions),
         copies=answer.copies,
         load_error=answer.load.error if answer.load else None,
+        wrong=(answer.simulated.reason or "its outputs differ")
+        if answer.simulated and answer.simulated.passed is False
+        else None,
     )
 
 
@@ -174,6 +188,8 @@ def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> s
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
         parts.append("loads on the phone")
+    if before.wrong and not after.wrong:
+        parts.append("computes what the original does")
     return ", ".join(parts)
 
 
@@ -196,6 +212,8 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     share = f"{standing.percent} %"
     if standing.load_error:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"a session with {name} cannot be made on the phone")
+    if standing.wrong:
+        return AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else")
     if not standing.claimed:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} supports no node, so it only costs time at load")
     if PROVIDER_RULES[provider].on_cpu:
@@ -257,8 +275,8 @@ def improves(after: ProviderSupport, before: ProviderSupport, provider: str) -> 
 
     Coverage alone is no gain: it also rises when a node that is taken becomes two.
     """
-    if bool(after.load_error) != bool(before.load_error):
-        return not after.load_error
+    if after.trouble != before.trouble:
+        return after.trouble < before.trouble
     if not before.claimed or not after.claimed:
         return after.claimed > before.claimed
     fewer = 0 if PROVIDER_RULES[provider].on_cpu else before.borders - after.borders
@@ -273,8 +291,8 @@ def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> b
     """Whether a standing is worse in something, and its verdict no better: it does not load, or has more borders or a
     smaller claimed share. Where nothing was claimed there is nothing to lose.
     """
-    if bool(after.load_error) != bool(before.load_error):
-        return bool(after.load_error)
+    if after.trouble != before.trouble:
+        return after.trouble > before.trouble
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
         return ranks[0] < ranks[1]
@@ -282,18 +300,18 @@ def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> b
     return bool(before.claimed) and (more or after.coverage < before.coverage)
 
 
-def preference(standing: ProviderSupport, provider: str) -> tuple[bool, int, int, float]:
+def preference(standing: ProviderSupport, provider: str) -> tuple[int, int, int, float]:
     """Sorts standings, the best last."""
     rank = RANKS[verdict(standing, provider).choice]
     nothing = not standing.claimed
     pieces = 0 if PROVIDER_RULES[provider].on_cpu else -(1 << 30) if nothing else -standing.borders
-    return not standing.load_error, rank, pieces, standing.coverage
+    return -standing.trouble, rank, pieces, standing.coverage
 
 
 def perfect(standing: ProviderSupport) -> bool:
     """Whether nothing is left to gain."""
     whole = standing.partitions <= 1 if standing.copies is None else not standing.copies
-    return standing.claimed == standing.nodes and whole and not standing.load_error
+    return standing.claimed == standing.nodes and whole and not standing.trouble
 
 
 MOST = 3

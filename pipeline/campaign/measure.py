@@ -196,22 +196,14 @@ class CampaignPlan:
         return "profile" if self.is_profiled(number) else f"round {number + 1}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfinishedDevice:
-    """A device that could not finish, and why."""
-
-    device: str
-    reason: str
-
-
 OnRun = Callable[[str, PlannedRun, int], None]
 """Called with the device's name, the planned run and the round before each run; from the devices' threads."""
 
 
 def measure(
     plan: CampaignPlan, devices: Mapping[str, Device], store: Store, work: Path, progress: OnRun = lambda *_: None
-) -> list[UnfinishedDevice]:
-    """Run everything that is not stored yet; returns the devices that had to be left before the end.
+) -> dict[str, str]:
+    """Run everything that is not stored yet; returns why devices had to be left before the end.
 
     Ctrl-C, and an error of the store, stop the workers after the run that each is in; what they had is stored. A second
     Ctrl-C ends the runs on this computer, too: they are not stored.
@@ -223,7 +215,8 @@ def measure(
     futures = [pool.submit(worker.run) for worker in workers]
     patient = True
     try:
-        return [left for future in futures if (left := future.result()) is not None]
+        reasons = zip(devices, [future.result() for future in futures], strict=True)
+        return {device: reason for device, reason in reasons if reason}
     except KeyboardInterrupt:
         longest = duration_text(plan.measure.timeout_seconds)
         say(f"interrupted: finishing the runs in progress, for at most {longest}; Ctrl-C again ends them at once")
@@ -284,7 +277,8 @@ class _Worker:
         self.may_come_back = False
         self.quarantines = iter(plan.quarantine_seconds)
 
-    def run(self) -> UnfinishedDevice | None:
+    def run(self) -> str:
+        """Everything that is left to run; why the device had to be left before the end, or ""."""
         try:
             if self.plan.conditions and isinstance(self.device, Conditioned):
                 arrange(self.device, self.plan.conditions)
@@ -293,10 +287,10 @@ class _Worker:
             self.stop.set()
             raise
 
-    def _until_left(self) -> UnfinishedDevice | None:
-        while (left := self._rounds()) and self._quarantined(left.reason):
+    def _until_left(self) -> str:
+        while (reason := self._rounds()) and self._quarantined(reason):
             pass
-        return left
+        return reason
 
     def _quarantined(self, reason: str) -> bool:
         """Leave the device in peace for a while; whether it is to be tried again then."""
@@ -307,12 +301,11 @@ class _Worker:
         self.failures_in_a_row, self.may_come_back = 0, False
         return not self.stop.wait(seconds)
 
-    def _rounds(self) -> UnfinishedDevice | None:
+    def _rounds(self) -> str:
         for planned, number in self._due():
-            reason = self._unfit() or self._stopped() or self._run_one(planned, number)
-            if reason:
-                return UnfinishedDevice(device=self.device.name, reason=reason)
-        return None
+            if reason := self._unfit() or self._stopped() or self._run_one(planned, number):
+                return reason
+        return ""
 
     def _stopped(self) -> str:
         """Why no further run may begin, or ""."""

@@ -1,6 +1,6 @@
 """`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.ort_build.doctor import Check
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import BuildRecord, Built, SizeChange, SourceTree
+    from pipeline.ort_build.run import BuildRecord, SizeChange, SourceTree
 
 FILE = click.Path(path_type=Path)
 
@@ -98,21 +98,30 @@ def doctor(outputs: Outputs, **chosen: Any) -> None:
 @json_option
 def run(output: Path | None, cache: Path | None, dry_run: bool, outputs: Outputs, **chosen: Any) -> None:
     """Build a library, or reuse the cached build of the same plan and source."""
+    from pipeline.core.files import copy_file
     from pipeline.ort_build.run import default_cache, newest_build, sizes_of_record
 
     requests, tree = _requests(**chosen)
     place = cache or default_cache()
     for request in requests:
         _preflight(request, tree, place)
-    builds: list[Built] = []
-    if tree and not dry_run:
-        for request in requests:
-            before = newest_build(request.target.name, request.release, request.campaign, place)
-            builds.append(_run(request, tree, place))
-            _copy_built(builds[-1], request, output)
-            if outputs.text:
-                _show_built(builds[-1], sizes_of_record(before) if before else {})
-            _check_sizes(builds[-1], request)
+    builds: list[dict[str, object]] = []
+    for request in requests:
+        if not tree or dry_run:
+            continue
+        before = newest_build(request.target.name, request.release, request.campaign, place)
+        folder, record, fresh = _run(request, tree, place)
+        builds.append({"folder": str(folder), "record": record, "fresh": fresh})
+        for file in record.files if output else ():
+            copy_file(folder / file.file, Path(str(output)) / request.target.name / file.file)
+        if outputs.text:
+            how = f"built in {record.seconds / 60:.1f} minutes" if fresh else "taken from the cache"
+            click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
+            sizes = sizes_of_record(before) if before and fresh else {}
+            for file in record.files:
+                grown = f"  ({file.size_bytes - sizes[file.abi]:+,} bytes)" if file.abi in sizes else ""
+                click.echo(f"  {file.size_bytes:>12,}  {folder / file.file}{grown}")
+        _check_sizes(record, request)
     outputs.write_json({"builds": builds})
 
 
@@ -218,7 +227,7 @@ def _requests(
     jobs: int | None,
 ) -> tuple[tuple["Request", ...], "SourceTree | None"]:
     from pipeline.core.errors import ConfigError
-    from pipeline.ort_build.request import BuildChoice, requests_for
+    from pipeline.ort_build.request import requests_for
     from pipeline.ort_build.run import check_release, read_tree
 
     if config is None and target is None:
@@ -226,11 +235,10 @@ def _requests(
             "what is to be built?", remedy="give a CONFIG, or a --target such as linux-x86_64 or android-arm64-v8a"
         )
     tree = read_tree(source) if source else None
-    choice = BuildChoice(
-        config=config, target=target, operators=operators, version=tree.version if tree else None,
+    requests = requests_for(
+        config, target, operators, tree.version if tree else None,
         dependencies="system" if system_dependencies else None, onnx_source=onnx_source, jobs=jobs,
     )  # fmt: skip
-    requests = requests_for(choice)
     if tree:
         for request in requests:
             check_release(tree, request.version)
@@ -329,7 +337,7 @@ def _show_checks(checks: "Iterable[Check]") -> None:
             click.echo(f"        {check.remedy}", err=True)
 
 
-def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
+def _run(request: "Request", tree: "SourceTree", cache: Path) -> "tuple[Path, BuildRecord, bool]":
     """Build with the last line of the log and the time shown where a terminal can show it.
 
     A lab's job that is cancelled gets SIGTERM: it ends the compilers as Ctrl-C does.
@@ -353,29 +361,12 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "Built":
         return run_build(request, tree, cache, progress, android=android_folders(os.environ))
 
 
-def _copy_built(built: "Built", request: "Request", output: Path | None) -> None:
-    from pipeline.core.files import copy_file
-
-    for file in built.record.files if output else ():
-        copy_file(Path(built.folder) / file.file, Path(str(output)) / request.target.name / file.file)
-
-
-def _show_built(built: "Built", before: "Mapping[str, int]") -> None:
-    """Show what was built, and how much the library of each ABI grew since the last build for the target."""
-    record = built.record
-    how = f"built in {record.seconds / 60:.1f} minutes" if built.fresh else "taken from the cache"
-    click.echo(f"{record.target}: ONNX Runtime {record.version}, {record.kind}, {how}")
-    for file in record.files:
-        grown = f"  ({file.size_bytes - before[file.abi]:+,} bytes)" if built.fresh and file.abi in before else ""
-        click.echo(f"  {file.size_bytes:>12,}  {Path(built.folder) / file.file}{grown}")
-
-
-def _check_sizes(built: "Built", request: "Request") -> None:
+def _check_sizes(record: "BuildRecord", request: "Request") -> None:
     from pipeline.cli.show import show_findings
     from pipeline.core.errors import CheckFailed, errors
     from pipeline.ort_build.run import check_budget, sizes_of_record
 
-    findings = check_budget(sizes_of_record(built.record), request.settings.max_library_bytes)
+    findings = check_budget(sizes_of_record(record), request.settings.max_library_bytes)
     show_findings(findings)
     if over := errors(findings):
         raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)

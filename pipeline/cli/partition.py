@@ -1,12 +1,13 @@
 """`ort-mobile partition` and `check`: which nodes an execution provider will take, and why not the others."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.command import Command
+from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chip_option,
     data_options,
@@ -24,6 +25,7 @@ from pipeline.core.providers import PROVIDER_RULES, on_any_chip
 
 if TYPE_CHECKING:
     from device_runner.library import LibraryFacts
+    from pipeline.advice.fitness import ProviderFit
     from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
 
 
@@ -80,7 +82,17 @@ def _answers(
 
     write_to = str(fix) if fix else ""
     return [
-        advise_answers(paths, answers, settings, optimize, dimensions, data=data, write_to=write_to, processes=jobs)
+        advise_answers(
+            paths,
+            answers,
+            settings,
+            optimize,
+            dimensions,
+            data=data,
+            simulate=advice["simulate"],
+            write_to=write_to,
+            processes=jobs,
+        )
         for answers, settings in zip(by_provider, asked, strict=True)
     ]
 
@@ -108,14 +120,16 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
     return facts, rules_release(facts, release)
 
 
-def _show(documents: "Sequence[PartitionDocument]") -> None:
-    from pipeline.partition.reference import ReferencedDocument
+def _show(documents: "Sequence[PartitionDocument]", *, compared: bool) -> None:
     from pipeline.report.partition import answer_parts, chip_parts, show_reference
     from pipeline.report.show import show
 
     for document in documents:
-        show(answer_parts(document.complete if isinstance(document, ReferencedDocument) else document.models))
-        if isinstance(document, ReferencedDocument):
+        show(answer_parts(document.complete))
+        if compared:
+            from pipeline.partition.reference import ReferencedDocument
+
+            assert isinstance(document, ReferencedDocument)  # noqa: S101 - an invariant
             show_reference(document.reference)
     show(chip_parts([answer for document in documents for answer in document.models]))
 
@@ -126,29 +140,35 @@ def _write_claims(
     """Claims as what a CI reads, as a drawing of one model, and as a page, where they are asked for."""
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
-    from pipeline.partition.placement import draw
-    from pipeline.report.ci_campaign import of_partition
-    from pipeline.report.html import render_answers
 
     answers = [answer for document in documents for answer in document.models]
-    outputs.write_ci(of_partition(answers))
+    if outputs.for_ci:
+        from pipeline.report.ci_campaign import of_partition
+
+        outputs.write_ci(of_partition(answers))
     if svg and len(answers) != 1:
         remedy = "name one model, or leave --svg out"
         raise ConfigError("--svg draws one model", why=f"{len(answers)} are named", remedy=remedy)
     if svg and not answers[0].error:
+        from pipeline.partition.placement import draw
+
         write_text(svg, draw(answers[0]))
     if page:
+        from pipeline.report.html import render_answers
+
         write_text(page, render_answers(answers))
 
 
 def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Iterator[str]:
     """What the exit code stands for beside models without an answer."""
     from pipeline.advice.verdict import AdvisedAnswer
-    from pipeline.partition.reference import ReferencedDocument
-    from pipeline.report.partition import summary
 
     for document in documents:
-        if isinstance(document, ReferencedDocument) and document.exit_code:
+        if document.exit_code:
+            from pipeline.partition.reference import ReferencedDocument
+            from pipeline.report.partition import summary
+
+            assert isinstance(document, ReferencedDocument)  # noqa: S101 - an invariant
             yield summary(document.reference)
             yield from (
                 f"{model.path}: no answer of the library: {model.error}"
@@ -163,10 +183,22 @@ def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Ite
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
     from pipeline.core.errors import ExitCode
-    from pipeline.partition.reference import ReferencedDocument
 
     failed = ExitCode.SOME_FAILED if _unfinished(document.models, fix) else ExitCode.DONE
-    return max(failed, document.exit_code) if isinstance(document, ReferencedDocument) else failed
+    return max(failed, document.exit_code)
+
+
+def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
+    """What conditions are asked about: each model with each provider that could be judged."""
+    from pipeline.core.errors import warning
+
+    for answer in answers:
+        if not answer.error:
+            shares = {"coverage": answer.claimed / answer.nodes} if answer.nodes else {}
+            yield Watched(
+                answer.path, answer.ep, {"partitions": len(answer.partitions), **shares}, answer.refused_operators,
+                tuple(warning(text, answer.path) for text in answer.warnings),
+            )  # fmt: skip
 
 
 ADVICE_OPTIONS = (
@@ -216,6 +248,7 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Write a page with a box for each partition, leading to its nodes with reasons.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to analyse in parallel.")
+@fail_on_option(("partitions", "coverage"), operators=True)
 @sarif_option
 @json_option
 @click.pass_context
@@ -230,6 +263,7 @@ def partition(
     svg: Path | None,
     page: Path | None,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -242,7 +276,6 @@ def partition(
     rules, the library's claims are the answer.
     """
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
-    from pipeline.partition.reference import compare_answers
     from pipeline.report.partition import failed_models
     from pipeline.report.show import show
 
@@ -265,6 +298,8 @@ def partition(
     by_provider = _answers(paths, asked, Optimize(optimize), jobs, advice)
     documents = [PartitionDocument(models=models) for models in by_provider]
     if facts:
+        from pipeline.partition.reference import compare_answers
+
         compared = compare_answers(
             paths, by_provider[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
         )
@@ -272,10 +307,11 @@ def partition(
     outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(asked, by_provider))
     show(failed_models(answer for document in documents for answer in document.models), err=True)
     if outputs.text:
-        _show(documents)
+        _show(documents, compared=facts is not None)
     outputs.show_errors(_problems(documents, advice["fix"]))
     _write_claims(documents, outputs, svg=svg, page=page)
-    ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))
+    code = max(_exit_code(document, advice["fix"]) for document in documents)
+    ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 
 
 @click.command(cls=Command)
@@ -291,6 +327,7 @@ def partition(
 @provider_options
 @chip_option
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
+@fail_on_option(("partitions", "coverage"), operators=True)
 @json_option
 @click.pass_context
 def check(
@@ -300,20 +337,24 @@ def check(
     dimensions: dict[str, int],
     ort_release: str,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
-    """Show how much of a model NNAPI, CoreML, XNNPACK, a chip's NPU and the CPU support, and what would help most.
+    """Show how much of a model each execution provider supports, which to try first on which phones, and what helps.
+
+    That are NNAPI, CoreML, XNNPACK, WebGPU (GPUs), with --chip the NPU of a Snapdragon, and the CPU.
 
     This is `ort-mobile partition` in short, which shows each node, and makes fixes.
 
     PATHs are .onnx and .ort files, folders or zip archives. Each model is judged as it is and, where dimensions are
     dynamic, with sizes for them; for the API level and the Core ML version that the heading names and, where these are
     not given and the verdict is another one, for the oldest (27 and 5). A model that cannot be judged is reported and
-    does not cost the others; the exit code is then 1. Verdicts never change the exit code.
+    does not cost the others; the exit code is then 1. Verdicts never change the exit code: --fail-on says what does, of
+    the model with sizes where it has dynamic dimensions.
     """
     from pipeline.advice.fitness import check_models
-    from pipeline.core.errors import ExitCode
+    from pipeline.core.errors import ExitCode, warning
     from pipeline.partition.answer import OLDEST
     from pipeline.report.partition import failed_models, show_fits
     from pipeline.report.show import show
@@ -328,4 +369,19 @@ def check(
     show(failed_models(document.models), err=True)
     if outputs.text:
         show_fits(document)
-    ctx.exit(ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE)
+    watched = (
+        Watched(
+            model.path, row.ep, _measures(row.fit), row.fit.refused, [warning(note, model.path) for note in model.notes]
+        )
+        for model in document.models
+        for row in model.rows
+    )
+    code = ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE
+    ctx.exit(end(fail_on, watched, code))
+
+
+def _measures(fit: "ProviderFit") -> dict[str, float]:
+    """The CPU runs every node, and partitions of what computes there cost nothing: neither is counted."""
+    if fit.partitions is None:
+        return {}
+    return {"partitions": fit.partitions, **({"coverage": fit.supported / fit.nodes} if fit.nodes else {})}

@@ -266,6 +266,15 @@ def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: Use = DEFAULT
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
+def check_onnx(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
+    """As `check_artifact`, of a model in ONNX format, whose `opset` and `element_types` count."""
+    if runtime.kind is not BuildKind.FULL:
+        what = f"this library ({runtime.kind} build of {runtime.release}) does not load ONNX models"
+        why, remedy = "it knows the ORT format alone", "convert the model (`ort-mobile convert`), or ship a full build"
+        return (_error(what, model.name, why, remedy),)
+    return tuple(finding for rule in (_opset, _types) for finding in rule(model, runtime, DEFAULT_USE))
+
+
 def check_use(use: Use, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
     """Everything that speaks against running anything in this way with this library, whatever the artifact."""
     return tuple(finding for rule in _USE_RULES for finding in rule(use, runtime, where))

@@ -46,6 +46,7 @@ from pipeline.core.files import copy_file, make_folder, share_file, storage_erro
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
+from pipeline.model.edit import drop_unused_domains
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
 from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.onnx_model import (
@@ -60,6 +61,7 @@ from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
+from pipeline.passes.optimize import loads_where
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -401,19 +403,27 @@ class _Maker:
         ), path
 
     def _as_onnx(self, file: ConvertedFile, parts: OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
-        """The same graph as an ONNX file with its weights in it; what was found out of the other form holds for it.
+        """The same graph as an ONNX file with its weights in it; its notes say who else can load it.
 
-        At level none it is the model itself: a session would put Casts for this computer's CPU into it.
+        What was found out of the other form holds for it. At level none it is the model itself: a session would put
+        Casts for this computer's CPU into it.
         """
         path = self.optimizer.shop.new_file(".onnx")
-        model = self.optimizer.model
-        write_whole(with_types(model) if level is Level.NONE else as_onnx(parts, model, self.optimizer.shop), path)
-        digest = sha256(path)
+        before = self.optimizer.model
+        model = with_types(before) if level is Level.NONE else as_onnx(parts, before, self.optimizer.shop)
+        drop_unused_domains(model.proto)
+        model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
+        model.proto.model_version = before.proto.model_version
+        with self.clock("write"):
+            write_whole(model, path)
+        with self.clock("digest"):
+            digest = sha256(path)
         if file.sha256 in self.needs:
             facts, minimal, extended = self.needs[file.sha256]
             facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=())
             self.needs[digest] = (facts, minimal, extended)
-        return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size), path
+        notes = (*file.notes, *loads_where(model.proto))
+        return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path
 
     def wait_for_disk(self) -> None:
         """Return when all files are in their places and on the disk; DiskError when it is full or read-only.

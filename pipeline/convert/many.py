@@ -13,6 +13,7 @@ import msgspec
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, CheckRequest, check_all, make_references, tolerance_for
+from pipeline.compat.contexts import NpuContext
 from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
@@ -130,6 +131,9 @@ class Converted:
     variants: tuple[Variant, ...] = ()
     result: ConvertResult | None = None
     error: PipelineError | None = None
+    contexts: tuple[NpuContext, ...] = ()
+    without_context: tuple[VariantFailure, ...] = ()
+    """Why there is no context for a chip in a precision."""
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -139,7 +143,7 @@ class Converted:
     @property
     def failures(self) -> tuple[VariantFailure, ...]:
         """The variants that could not be made, rules of the releases included."""
-        return self.result.failures if self.result else ()
+        return (*(self.result.failures if self.result else ()), *self.without_context)
 
 
 def convert_models(
@@ -188,6 +192,21 @@ def convert_models(
             outcomes[Path(outcome.task.request.work_folder).name] = outcome
             done()
     return tuple(_joined(group, outcomes, variants) for group in sets)
+
+
+def with_contexts(
+    converted: Sequence[Converted], sets: Sequence[PrecisionSet], chips: Sequence[str], output: Path, progress: Progress
+) -> tuple[Converted, ...]:
+    """The same with contexts for chips, of every precision that they can have; MissingError without the compiler."""
+    if not chips:
+        return tuple(converted)
+    from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
+
+    by_model = [make_contexts(group.models, chips, output, progress) for group in sets]
+    return tuple(
+        replace(row, contexts=some.contexts, without_context=some.failures)
+        for row, some in zip(converted, by_model, strict=True)
+    )
 
 
 def _joined(
@@ -267,6 +286,8 @@ class ConversionOrder:
     keep_float: tuple[str, ...] = ()
     data: Dataset = field(default_factory=Dataset)
     """What ranges are taken from, and what models are checked on."""
+    chips: tuple[str, ...] = ()
+    """Chips whose NPU gets contexts, in addition."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -330,13 +351,16 @@ class ConversionReport:
 
 
 def _rows(conversion: Converted) -> list[dict[str, Any]]:
-    artifacts = {artifact.variant: artifact for artifact in conversion.artifacts}
+    files: dict[Variant, Artifact | NpuContext] = {artifact.variant: artifact for artifact in conversion.artifacts}
+    files |= {context.variant: context for context in conversion.contexts}
     failed = {failure.variant: failure for failure in conversion.failures}
-    return [_row(conversion, variant, artifacts.get(variant), failed.get(variant)) for variant in conversion.variants]
+    by_chip = [variant for variant in (*files, *failed) if variant.chip]
+    wanted = dict.fromkeys((*conversion.variants, *by_chip))
+    return [_row(conversion, variant, files.get(variant), failed.get(variant)) for variant in wanted]
 
 
 def _row(
-    conversion: Converted, variant: Variant, artifact: Artifact | None, failure: VariantFailure | None
+    conversion: Converted, variant: Variant, artifact: Artifact | NpuContext | None, failure: VariantFailure | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "model": conversion.model.source.name,
@@ -345,7 +369,7 @@ def _row(
         "level": variant.level.value,
         "providers": list(variant.providers),
     }
-    row |= {"precision": variant.precision} if variant.precision else {}
+    row |= {key: value for key, value in (("precision", variant.precision), ("chip", variant.chip)) if value}
     if artifact:
         return row | {k: v for k, v in msgspec.to_builtins(artifact).items() if k not in row} | {"error": None}
     cause = failure or conversion.error
@@ -384,6 +408,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             preflight=True,
             processes=order.processes,
         )
+        converted = with_contexts(converted, sets, order.chips, order.output, progress)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()
@@ -431,7 +456,8 @@ def _checked(
         for row in group.models
         for variant in report.order.variants(row.precision)
     }
-    used = {origins[key] for key in artifacts}
+    contexts = [context for row in report.converted for context in row.contexts]
+    used = {*(origins[key] for key in artifacts), *(context.source for context in contexts)}
     subjects = [
         CheckedModel(model=replace(row.model, name=row.name), original=group.original_of(row), data=report.order.data)
         for group in sets
@@ -452,6 +478,13 @@ def _checked(
             checks[key] = _not_run(outcome.error)
     for key, result in check_all(requests, progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
+    if contexts:
+        from pipeline.convert.contexts import check_contexts
+
+        names = {row.model.name: row.model.source.name for row in report.converted}
+        known = {name: outcome.value for name, outcome in references.items() if outcome.value}
+        for context, simulated in check_contexts(contexts, report.order.output, known, CheckConfig(), progress):
+            checks[names[context.model], context.variant.name] = simulated
     return replace(report, checks=checks)
 
 

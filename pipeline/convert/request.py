@@ -142,7 +142,8 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
     at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
-        (target < FORMAT_6_SINCE, f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
+        (variant.style is not Style.ONNX and target < FORMAT_6_SINCE,
+         f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
          f"convert with onnxruntime {at_target}"),
         (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
          "use level extended or all"),

@@ -53,8 +53,8 @@ class ProviderRules:
 
     def borders(self, count: int) -> str:
         """A number of its borders in words: `3 partitions`, `1 copy`; "" where borders cost nothing."""
-        one, many = ("copy", "copies") if self.copies else ("partition", "partitions")
-        return "" if self.on_cpu else f"{count} {one if count == 1 else many}"
+        single, several = ("copy", "copies") if self.copies else ("partition", "partitions")
+        return "" if self.on_cpu else f"{count} {single if count == 1 else several}"
 
 
 _RULES = (

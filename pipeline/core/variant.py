@@ -41,17 +41,22 @@ OWN_PRECISION = "float"
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One way to convert a model. `providers` are the execution providers whose claims the optimizer must respect.
 
-    `precision` is a name of pipeline.passes.precisions; "" for the model's own.
+    `precision` is a name of pipeline.passes.precisions; "" for the model's own. `chip` is the one whose NPU a context
+    is for; "" for ORT format files.
     """
 
     level: Level
     style: Style = Style.FIXED
     providers: tuple[str, ...] = ()
     precision: str = ""
+    chip: str = ""
 
     @property
     def name(self) -> str:
-        """The canonical name, as in `all-fixed-u8u8-nnapi`: used in configs, file names, logs, tables and tests."""
+        """The canonical name: used in configs, file names, logs, tables and tests.
+
+        As in `all-fixed-u8u8-nnapi`, and of a context as in `qnn-SM8650-u8s8pc`.
+        """
         return self._named(self.precision)
 
     def matches(self, pattern: str) -> bool:
@@ -63,7 +68,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return fnmatchcase(self.name, pattern) or fnmatchcase(other, pattern)
 
     def _named(self, precision: str) -> str:
-        parts = [self.level.value, self.style.value, precision, "+".join(self.providers)]
+        providers = "+".join(self.providers)
+        parts = [self.level.value, self.style.value, precision, providers]
+        if self.chip:
+            parts = [providers, self.chip, precision]
         return "-".join(part for part in parts if part)
 
 

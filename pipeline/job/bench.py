@@ -19,7 +19,7 @@ from device_runner.device import Device, DeviceFacts, Readiness, Waiting, is_sel
 from device_runner.errors import RunnerError, SpecError
 from device_runner.options import Denied
 from device_runner.result import FailureKind, host_name
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure, runs_left
+from pipeline.campaign.measure import CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, blame, planned_id
 from pipeline.campaign.record import CampaignRecord, FailureRow, RunRecord, Skipped
 from pipeline.campaign.store import Store, open_store
@@ -206,17 +206,17 @@ def libraries_by_device(
     return {name: given or chosen(phone) for name, phone in facts.items()}
 
 
-def unfinished(left: Sequence[UnfinishedDevice], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
+def unfinished(left: Mapping[str, str], failures: Sequence[FailureRow]) -> Iterator[FailureRow]:
     """Why a device did not finish, where that is no run's own failure: it did not become fit for one."""
     messages = {failure.message for failure in failures}
-    for device in left:
-        if device.reason not in messages:
+    for device, reason in left.items():
+        if reason not in messages:
             yield FailureRow(
                 kind="not fit",
-                message=device.reason,
+                message=reason,
                 cause="what was asked for did not come",
                 remedy="let the device rest and charge, or wait longer (--wait-seconds)",
-                device=device.device,
+                device=device,
             )
 
 
@@ -233,15 +233,15 @@ class Bench:
 
     def measure(
         self, campaign: CampaignRecord, plan: CampaignPlan
-    ) -> tuple[dict[str, list[RunRecord]], list[UnfinishedDevice]]:
-        """Run what of a plan is not stored yet: everything that is stored then by the id of the planned run, and the
-        devices that could not finish.
+    ) -> tuple[dict[str, list[RunRecord]], dict[str, str]]:
+        """Run what of a plan is not stored yet: everything that is stored then by the id of the planned run, and why
+        devices could not finish.
         """
         self.store.start(campaign, self.facts.values())
-        left = self.run(plan) if plan.planned_runs else []
+        left = self.run(plan) if plan.planned_runs else {}
         return grouped((record.planned, record) for record in self.store.runs(campaign.id)), left
 
-    def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> list[UnfinishedDevice]:
+    def run(self, plan: CampaignPlan, shorter: str = "", here_seconds: float | None = None) -> dict[str, str]:
         """Run everything of a plan that is not stored yet, as `measure` does, and show it: a line for each device.
 
         `shorter` is how to measure less, said with the estimate where much is left: after a device's first run, on
@@ -283,13 +283,15 @@ class Bench:
                 stage.done()
         return tuple(denied)
 
-    def away(self, campaign: CampaignRecord) -> Iterator[UnfinishedDevice]:
-        """Devices of a resumed campaign that could not be opened this time; another host's are its own concern."""
+    def away(self, campaign: CampaignRecord) -> dict[str, str]:
+        """Why devices of a resumed campaign could not be opened this time; another host's are its own concern."""
         reasons = {skipped.device: skipped.text for skipped in self.unusable}
         hosts = {facts.name: facts.host for facts in self.store.devices(campaign.id)}
-        for name in sorted({run.device for run in campaign.job().planned}):
-            if name not in self.devices and hosts.get(name, "") in ("", host_name()):
-                yield UnfinishedDevice(device=name, reason=reasons.get(name, "it is not connected"))
+        return {
+            name: reasons.get(name, "it is not connected")
+            for name in sorted({run.device for run in campaign.job().planned})
+            if name not in self.devices and hosts.get(name, "") in ("", host_name())
+        }
 
 
 @contextlib.contextmanager

@@ -230,7 +230,7 @@ class CampaignJob:
         find what crashes where that is asked; devices that ended early confirm nothing.
         """
         if self.options.convert_only:
-            return self.enter({}, [], []), (), ()
+            return self.enter({}, [], []), {}, ()
         with self.bench(work, progress) as here:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
             legal, skipped = plan_runs(self.config.runs, measurable, list(here.facts.values()), known_denied())
@@ -244,9 +244,9 @@ class CampaignJob:
             shorter = "" if self.options.quick else QUICKER
             try:
                 left = here.run(with_looks(plan, runs, self.store), shorter, self._seconds_here(plan))
-                chosen, ended = to_confirm(campaign, self.store), {device.device for device in left}
+                chosen, ended = to_confirm(campaign, self.store), set(left)
                 again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
-                left += here.run(fresh_plan(plan, again, self.store)) if again else []
+                left |= here.run(fresh_plan(plan, again, self.store)) if again else {}
             except KeyboardInterrupt as error:
                 planned = sum(1 for _ in plan.turns(plan.planned_runs))
                 kept = planned - runs_left(plan, self.store).total()
@@ -254,7 +254,7 @@ class CampaignJob:
                     f"{kept} of {planned} runs are kept; no report and no bundle were written"
                 ) from error
             denied = here.blame(plan) if self.options.blame else ()
-            return campaign, (*left, *here.away(campaign)), denied
+            return campaign, left | here.away(campaign), denied
 
     def _seconds_here(self, plan: CampaignPlan) -> float | None:
         """How long a run on this computer takes on average, as long as inferences take that the original took."""
@@ -331,6 +331,7 @@ class CampaignJob:
             checks={model.name: model.checks for model in prepared},
             references=self.references,
             tables={model.name: model.table for model in prepared},
+            contexts=tuple(context for model in prepared for context in model.converted.contexts),
             accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
             searches=tuple(search for model in prepared for search in model.searches),
         )

@@ -208,44 +208,48 @@ def _abis(target: Target) -> tuple[str, ...]:
     return abis
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildChoice:
-    """What the user chose. `version` is that of the source tree when one is given, and holds where a target names
-    none; the flags replace what a config says.
+def requests_for(
+    config: Path | None,
+    target_name: str | None,
+    operators_path: Path | None,
+    version: str | None,
+    *,
+    dependencies: str | None = None,
+    onnx_source: Path | None = None,
+    jobs: int | None = None,
+) -> tuple[Request, ...]:
+    """One request a target. Raises ConfigError for configs that are wrong and names that do not exist.
+
+    `version` is that of the source tree when one is given, and holds where a target names none; what follows it
+    replaces what a config says.
     """
-
-    config: Path | None = None
-    target: str | None = None
-    operators: Path | None = None
-    version: str | None = None
-    dependencies: str | None = None
-    onnx_source: Path | None = None
-    jobs: int | None = None
-
-
-def requests_for(choice: BuildChoice) -> tuple[Request, ...]:
-    """One request a target. Raises ConfigError for configs that are wrong and names that do not exist."""
     targets: tuple[Target, ...]
     campaign: Config | None = None
     providers: tuple[str, ...] = ()
     listed: str | None = None
     runtime_style = False
-    if choice.config is None:
-        targets, build = (_named_target(choice.target or ""),), BuildConfig()
-    elif _is_campaign(choice.config):
-        campaign = read_config(choice.config)
+    if config is None:
+        targets, build = (_named_target(target_name or ""),), BuildConfig()
+    elif _is_campaign(config):
+        campaign = read_config(config)
         targets, build = campaign.targets, campaign.build
         providers = tuple(provider for run in campaign.runs for provider in run.providers)
         runtime_style = Style.RUNTIME in campaign.variants.styles
     else:
-        file = read_build_file(choice.config)
+        file = read_build_file(config)
         targets, build, listed, runtime_style = (file.target,), file.build, file.operators, file.runtime_style
-    path = choice.operators or (Path(listed) if listed else None)
+    path = operators_path or (Path(listed) if listed else None)
     operators = None if path is None else read_operators(path)
-    version = choice.version or installed_version("onnxruntime")
-    settings = _with_flags(build, choice)
+    version = version or installed_version("onnxruntime")
+    settings = _with_flags(build, dependencies, onnx_source, jobs)
+    wanted = tuple(target for target in targets if target_name in (None, target.name))
+    if not wanted:
+        raise ConfigError(
+            f"there is no target {target_name!r}", where=str(config),
+            remedy=f"the config has: {', '.join(target.name for target in targets)}",
+        )  # fmt: skip
     requests = []
-    for target in _wanted(targets, choice):
+    for target in wanted:
         request = make_request(
             target, version, settings, operators=operators, run_providers=providers, runtime_style=runtime_style
         )
@@ -276,24 +280,16 @@ def _named_target(name: str) -> Target:
     return Target(name=name, platform=Platform(platform), abis=(abi,))
 
 
-def _wanted(targets: tuple[Target, ...], choice: BuildChoice) -> tuple[Target, ...]:
-    chosen = tuple(target for target in targets if choice.target in (None, target.name))
-    if not chosen:
-        raise ConfigError(
-            f"there is no target {choice.target!r}", where=str(choice.config),
-            remedy=f"the config has: {', '.join(target.name for target in targets)}",
-        )  # fmt: skip
-    return chosen
-
-
-def _with_flags(build: BuildConfig, choice: BuildChoice) -> BuildConfig:
+def _with_flags(
+    build: BuildConfig, dependencies: str | None, onnx_source: Path | None, jobs: int | None
+) -> BuildConfig:
     changes: dict[str, object] = {}
-    if choice.dependencies:
-        changes["dependencies"] = Dependencies(choice.dependencies)
-    if choice.onnx_source:
-        changes["onnx_source"] = str(choice.onnx_source)
-    if choice.jobs:
-        changes["jobs"] = choice.jobs
+    if dependencies:
+        changes["dependencies"] = Dependencies(dependencies)
+    if onnx_source:
+        changes["onnx_source"] = str(onnx_source)
+    if jobs:
+        changes["jobs"] = jobs
     onnx = changes.get("onnx_source", build.onnx_source)
     changes["onnx_source"] = None if onnx is None else str(Path(str(onnx)).absolute())
     return msgspec.structs.replace(build, **changes)

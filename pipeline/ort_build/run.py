@@ -172,107 +172,42 @@ def _said(pattern: str) -> Callable[[str], Mapping[str, object] | None]:
     return applies
 
 
-_CAUSES: tuple[FindingRule[str], ...] = (
-    FindingRule(
-        _said(r"ort-mobile: missing system dependency: (?P<what>[^\n]+)"),
-        Severity.ERROR,
-        "a library of this system is missing: {what}",
-        remedy="install it with your package manager",
-    ),
-    FindingRule(
-        _said(r"CMake (?P<what>[\d.]+) or higher is required"),
-        Severity.ERROR,
-        "CMake is older than {what}",
-        remedy="pip install --upgrade cmake",
-    ),
-    FindingRule(
-        _said(r"x-block-origin|vcpkg\.storage\.devpackages"),
-        Severity.ERROR,
-        "vcpkg may download from Microsoft's own mirror only",
-        remedy="remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree",
-    ),
-    FindingRule(
-        _said(r"No space left on device"),
-        Severity.ERROR,
-        "the disk is full",
-        remedy="free some space, or choose another --cache",
-    ),
-    FindingRule(
-        _said(r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed"),
-        Severity.ERROR,
-        "the compiler ran out of memory",
-        remedy="build with fewer jobs: `jobs = 1` in [build]",
-    ),
-    FindingRule(
-        _said(
-            r"Could not resolve host|Failed to connect to|Couldn't connect to server|status_code: [67]\b"
-            r"|name resolution"
-        ),
-        Severity.ERROR,
-        "a dependency could not be downloaded",
-        remedy='check the network, or build against this system\'s libraries (dependencies = "system" in [build])',
-    ),
-    FindingRule(
-        _said(r"error: unrecognized arguments: (?P<what>[^\n]+)"),
-        Severity.ERROR,
-        "this release's script does not know {what}",
-        remedy="give the release's own source tree with --source",
-    ),
-    FindingRule(
-        _said(r"error: argument (?P<what>[^\n]+)"),
-        Severity.ERROR,
-        "this release's script refuses {what}",
-        remedy="give the release's own source tree with --source",
-    ),
-    FindingRule(
-        _said(r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'"),
-        Severity.ERROR,
-        "the build's Python lacks {what}",
-        remedy="python3 -m pip install {what}",
-    ),
-    FindingRule(
-        _said(r"Running as root is not allowed"),
-        Severity.ERROR,
-        "ONNX Runtime's script does not run as root by itself",
-        remedy="build as another user",
-    ),
-    FindingRule(
-        _said(r"Failed to resolve executable path for '(?P<what>[^'\n]+)'"),
-        Severity.ERROR,
-        "{what} is not installed",
-        remedy="pip install {what}",
-    ),
-    FindingRule(
-        _said(r"android_[sn]dk_path is required|SDK location not found"),
-        Severity.ERROR,
-        "the Android SDK or NDK was not found",
-        remedy="set ANDROID_HOME and ANDROID_NDK_HOME",
-    ),
-    FindingRule(
-        _said(r"Unable to access jarfile|GradleWrapperMain"),
-        Severity.ERROR,
-        "gradle-wrapper.jar is missing in java/gradle/wrapper",
-        remedy="take a git checkout, or run `gradle wrapper`",
-    ),
-    FindingRule(
-        _said(r"xcodebuild: error: (?P<what>[^\n]+)"),
-        Severity.ERROR,
-        "Xcode says: {what}",
-        remedy="open Xcode once, accept its licence, install the platform's SDK",
-    ),
-    FindingRule(
-        _said(r"Each download failed|HASH mismatch"),
-        Severity.ERROR,
-        "a download came damaged",
-        remedy="run it again; a mirror may serve another file under that name",
-    ),
-    FindingRule(
-        _said(r"FLATBUFFERS_VERSION_MAJOR"),
-        Severity.ERROR,
-        "the FlatBuffers of this system is not the one that ONNX Runtime's generated code wants",
-        remedy="install the version that cmake/deps.txt of the tree names",
-    ),
-)
+_CAUSES = tuple(
+    FindingRule(_said(pattern), Severity.ERROR, what, remedy=remedy)
+    for pattern, what, remedy in (
+        (r"ort-mobile: missing system dependency: (?P<what>[^\n]+)", "a library of this system is missing: {what}",
+         "install it with your package manager"),
+        (r"CMake (?P<what>[\d.]+) or higher is required", "CMake is older than {what}", "pip install --upgrade cmake"),
+        (r"x-block-origin|vcpkg\.storage\.devpackages", "vcpkg may download from Microsoft's own mirror only",
+         "remove --use_vcpkg_ms_internal_asset_cache from build_aar_package.py in the source tree"),
+        (r"No space left on device", "the disk is full", "free some space, or choose another --cache"),
+        (r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed",
+         "the compiler ran out of memory", "build with fewer jobs: `jobs = 1` in [build]"),
+        (r"Could not resolve host|Failed to connect|Couldn't connect to server|status_code: [67]\b|name resolution",
+         "a dependency could not be downloaded",
+         'check the network, or build against this system\'s libraries (dependencies = "system" in [build])'),
+        (r"error: unrecognized arguments: (?P<what>[^\n]+)", "this release's script does not know {what}",
+         "give the release's own source tree with --source"),
+        (r"error: argument (?P<what>[^\n]+)", "this release's script refuses {what}",
+         "give the release's own source tree with --source"),
+        (r"ModuleNotFoundError: No module named '(?P<what>[^'\n]+)'", "the build's Python lacks {what}",
+         "python3 -m pip install {what}"),
+        (r"Running as root is not allowed", "ONNX Runtime's script does not run as root by itself",
+         "build as another user"),
+        (r"Failed to resolve executable path for '(?P<what>[^'\n]+)'", "{what} is not installed", "pip install {what}"),
+        (r"android_[sn]dk_path is required|SDK location not found", "the Android SDK or NDK was not found",
+         "set ANDROID_HOME and ANDROID_NDK_HOME"),
+        (r"Unable to access jarfile|GradleWrapperMain", "gradle-wrapper.jar is missing in java/gradle/wrapper",
+         "take a git checkout, or run `gradle wrapper`"),
+        (r"xcodebuild: error: (?P<what>[^\n]+)", "Xcode says: {what}",
+         "open Xcode once, accept its licence, install the platform's SDK"),
+        (r"Each download failed|HASH mismatch", "a download came damaged",
+         "run it again; a mirror may serve another file under that name"),
+        (r"FLATBUFFERS_VERSION_MAJOR",
+         "the FlatBuffers of this system is not the one that ONNX Runtime's generated code wants",
+         "install the version that cmake/deps.txt of the tree names"),
+    )
+)  # fmt: skip
 """Patterns over the end of a log, the most telling first."""
 
 _TELLING = re.compile(r"(?i)\berror\b[: ]|^FAILED:|fatal error|Error:|undefined reference|CalledProcessError|\*\*\*")
@@ -320,14 +255,6 @@ class BuildRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     files: tuple[BuiltFile, ...]
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
-    """A build in the cache; `fresh` tells whether it was made now."""
-
-    folder: str
-    record: BuildRecord
-    fresh: bool
-
-
 def default_cache() -> Path:
     """Where builds are kept: below the project's own cache."""
     return cache_folder() / "builds"
@@ -340,8 +267,8 @@ def run_build(
     progress: OnStep,
     *,
     android: tuple[Path | None, Path | None] = (None, None),
-) -> Built:
-    """Build what is asked, or take it from the cache.
+) -> tuple[Path, BuildRecord, bool]:
+    """Build what is asked, or take it from the cache: the build's folder there, its record, and whether it is new.
 
     `android` are the folders of SDK and NDK. Raises PipelineError with an excerpt of the log, its known cause and the
     log's path; a build that fails or is interrupted leaves its tree for the next try, and nothing in the cache.
@@ -350,7 +277,7 @@ def run_build(
     digest = _sha256(f"{plan_digest(request)}{sources}")
     folder = cache / digest[:32]
     if (kept := read_record(folder)) is not None:
-        return Built(folder=str(folder), record=kept, fresh=False)
+        return folder, kept, False
     work = cache / "trees" / _sha256(f"{build_tree_digest(request)}{sources}")[:32]
     make_folder(work)
     with _alone(work):
@@ -378,7 +305,7 @@ def run_build(
             seconds=round(time.monotonic() - started, 1),
             files=(),
         )
-        return Built(folder=str(folder), record=_publish(plan, work, folder, record), fresh=True)
+        return folder, _publish(plan, work, folder, record), True
 
 
 def read_record(folder: Path) -> BuildRecord | None:

@@ -1,6 +1,7 @@
 """Settings and answers: what was asked (ep_rules A.3, D.2.7), decisions, partitions, JSON of `ort-mobile partition`."""
 
 import difflib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
@@ -243,7 +244,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What a chip's simulator computes of a model, compared with the original on the CPU; nothing about time.
 
     `passed` is None where these inputs cannot show it. `error` is the largest difference of the `output` that is worst,
-    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found.
+    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found. Of a
+    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's.
     """
 
     passed: bool | None
@@ -255,6 +257,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     op_type: str = ""
     remedy: str = ""
     data: str = ""
+    sqnr_db: float | None = None
+    cpu_sqnr_db: float | None = None
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,6 +310,14 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.ep} on {self.chip} ({CHIPS[self.chip].title}){compiler}"
 
     @property
+    def refused_operators(self) -> dict[str, int]:
+        """How many nodes of each operator are not claimed, by its name, with its domain where that is not ONNX's."""
+        names = (
+            f"{row.domain}:{row.op_type}" if row.domain else row.op_type for row in self.decisions if not row.claimed
+        )
+        return dict(Counter(names))
+
+    @property
     def release_text(self) -> str:
         """The release, and whose rules decided where it has none of its own."""
         return by_rules(line_of(self.ort_release)) if self.rules_release else self.ort_release
@@ -340,6 +352,16 @@ class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     models: tuple[ModelAnswer, ...]
     version: int = 1
+
+    @property
+    def complete(self) -> tuple[ModelAnswer, ...]:
+        """Answers that are whole: all but those of a library that does not say everything."""
+        return self.models
+
+    @property
+    def exit_code(self) -> int:
+        """What a comparison with a library ends with; 0 without one."""
+        return 0
 
 
 Steps = Sequence[tuple[tuple[int, int], int]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.chips import CHIPS
+from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, needed_bytes, run_tasks
@@ -46,6 +47,7 @@ from pipeline.partition.input import (
 )
 from pipeline.partition.provider import Claim, claim, copies_of, unit_edges
 from pipeline.partition.qnn.claims import compiler_name, of_chip
+from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
 from pipeline.partition.view import view, view_of_file
@@ -64,7 +66,8 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question: this model, this provider with its settings, the file as it stands or after level basic.
 
     `sizes` are for dynamic dimensions, by name or `input[axis]`. With `likely` the answer also says what likely sizes
-    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes.
+    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes, compared
+    with `original`, the model that this is another form of, where there is one.
     """
 
     source: SourceModel
@@ -73,6 +76,15 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int] = {}
     likely: bool = False
     simulate: Dataset | None = None
+    original: Reference | None = None
+
+    @property
+    def entry(self) -> Path | None:
+        """Where the answer is kept; None for one that is not: of rules, of a simulator, of a member of an archive."""
+        if self.simulate or self.source.member:
+            return None
+        question = msgspec.structs.replace(self, source=SourceModel(path=""))
+        return entry_of(self.source.path, self.settings, msgspec.json.encode(question))
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -83,7 +95,10 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             answer = judge_views(views, request.settings)
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
-            return msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            if views.subject.loaded and not views.subject.loaded.outside:
+                keep_answer(request.entry, answer)
+            return answer
     except ModelError as error:
         return failed_answer(request, _blamed_on_sizes(request, error) if request.sizes else error)
     except PipelineError as error:
@@ -254,7 +269,8 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
     if not (model and weights and request.simulate):
         return None
     try:
-        return simulate(weights, model, graph, CHIPS[request.settings.chip], request.simulate, views.folder)
+        chip, original = CHIPS[request.settings.chip], request.original
+        return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:
         return unrunnable(error)
 
@@ -358,11 +374,16 @@ def judge_paths(
         for wanted in asked
         for source in sources
     ]
+    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {
+        (request.source, request.settings): answer
+        for request in requests
+        if (answer := kept_answer(request.entry, request.source.name))
+    }
     tasks = [
         Task(label=request.source.name, request=request, memory_bytes=needed_bytes(source_bytes(request.source)))
         for request in requests
+        if (request.source, request.settings) not in waiting
     ]
-    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     outstanding = iter([(request.source, request.settings) for request in requests])
     expected = next(outstanding, None)
     limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
@@ -372,6 +393,9 @@ def judge_paths(
         while expected in waiting:
             yield waiting.pop(expected)
             expected = next(outstanding, None)
+    while expected in waiting:
+        yield waiting.pop(expected)
+        expected = next(outstanding, None)
 
 
 MOST = 64

@@ -6,6 +6,7 @@ claim of each.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,8 +79,18 @@ _NNAPI_U8 = "NNAPI supports u8 values only: use u8s8nnapi"
 _NNAPI_CHANNEL_U8 = "NNAPI supports a scale for each channel of i8 weights only: use u8s8nnapi or u8u8"
 _NNAPI_S8_GEMM = "a session on the phone fails where Gemm or MatMul has i8 weights: use u8s8nnapi"
 _XNNPACK_PAIRS = "XNNPACK supports s8 with s8 and u8 with u8 per tensor only: use s8s8xnnpack"
+_QNN_S16 = "the NPU has no depthwise Conv, pool and others of s16 values, and no session is made: use qnn16"
+_QNN_WIDE_WEIGHTS = "the NPU multiplies matrices by 8-bit weights only: use qnn16"
+_NPU = {
+    **dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram"),
+    NNAPI: "NNAPI wants float operators between quantized ones: use u8s8nnapi",
+    XNNPACK: "XNNPACK has no such pairs of types: use s8s8xnnpack",
+}
 _CPU_ONLY = "only the CPU has kernels of this form"
-_CPU_FORM = {**dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY, QNN: _CPU_ONLY}
+_CPU_FORM = {
+    **dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY,
+    QNN: "the NPU takes some operators of this form only: use qnn",
+}  # fmt: skip
 """GPUs have kernels for weights of few bits (MatMulNBits), not for quantized values."""
 
 _ROWS = (
@@ -139,6 +150,19 @@ _ROWS = (
         title="QDQ, u16 values and s8 weights, a scale for each output channel: more exact, slower",
         steps=_static("u16", "s8", per_channel=True),
         unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    # One partition on every chip, those without floats too: no operator is left float (docs/npu.md).
+    Precision(
+        name="u8s8qnn",
+        title="QDQ for Snapdragon NPUs: every operator in u8, s8 weights per channel, those of Gemm per tensor",
+        steps=_static("u8", "s8", per_channel=True, dense_weights="s8", every_type=True),
+        unsuited=_NPU,
+    ),
+    Precision(
+        name="u16s8qnn",
+        title="the same with u16 values: more exact",
+        steps=_static("u16", "s8", per_channel=True, dense_weights="s8", every_type=True),
+        unsuited=_NPU,
     ),
     Precision(
         name="u8u8op",
@@ -231,8 +255,8 @@ _RECIPE_ROWS = (
     ),
     Recipe(name="int8-xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
     # What Qualcomm's own recipes use, as they are in one partition on every chip that was tried (docs/npu.md).
-    Recipe(name="qnn", provider=QNN, title="one partition on a Snapdragon's NPU", precision="u8s8pc"),
-    Recipe(name="qnn16", provider=QNN, title="the same, more exact", precision="u16s8pc"),
+    Recipe(name="qnn", provider=QNN, title="one partition on a Snapdragon's NPU", precision="u8s8qnn"),
+    Recipe(name="qnn16", provider=QNN, title="the same, more exact", precision="u16s8qnn"),
     Recipe(
         name="coreml-fp16",
         provider=COREML_MLPROGRAM,
@@ -253,6 +277,17 @@ _RECIPE_ROWS = (
 
 RECIPES: Mapping[str, Recipe] = {row.name: row for row in _RECIPE_ROWS}
 """Recipes by their names; a config may use them as precisions."""
+
+_UNNAMED = ((re.compile("s16.*"), QNN, _QNN_S16), (re.compile("u16[us]16(pc)?"), QNN, _QNN_WIDE_WEIGHTS))
+"""Forms that no precision makes, as models come in, with the provider that they are not for and the reason."""
+
+
+def unsuited(form: str, provider: str) -> str:
+    """Why a form, by its types as in a precision's name, is not for a provider; "" where nothing speaks against it."""
+    if form in PRECISIONS:
+        return PRECISIONS[form].unsuited.get(provider, "")
+    return next((why for pattern, name, why in _UNNAMED if name == provider and pattern.fullmatch(form)), "")
+
 
 PLAIN_NAMES = (OWN_PRECISION, "fp16", "int8", "int8-nnapi", AUTO)
 """What texts name first: enough for most."""

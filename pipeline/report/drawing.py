@@ -58,11 +58,17 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Marks, and a line in SVG's notation that joins what nothing beats, or medians of rounds."""
+    """Marks, and a line in SVG's notation that joins what nothing beats, or medians of rounds.
+
+    `label` says the picture in words where the title does not. Each of `lines` has its CSS classes of colour and dash,
+    its points in SVG's notation, and what it is of.
+    """
 
     title: str
-    marks: tuple[PlotPoint, ...]
+    marks: tuple[PlotPoint, ...] = ()
+    label: str = ""
     line: str = ""
+    lines: tuple[tuple[str, str, str], ...] = ()
     x_ticks: tuple[Tick, ...] = ()
     y_ticks: tuple[Tick, ...] = ()
 
@@ -101,16 +107,6 @@ ROUNDS_RANGE = 0.25
 """Rounds are drawn from this share below the row's median to this share above it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strip:
-    """Latencies of a row along a logarithmic axis that all rows of a table share; `label` says it in words."""
-
-    dots: tuple[tuple[float, float], ...]
-    median: float
-    baseline: float | None
-    label: str
-
-
 def axis(rows: Sequence[Row]) -> tuple[int, int]:
     """The ends of a table's axis: the smallest and the largest latency that is drawn in it; zeros where none is.
 
@@ -120,8 +116,11 @@ def axis(rows: Sequence[Row]) -> tuple[int, int]:
     return (max(min(drawn), 1), max(*drawn, 1)) if drawn else (0, 0)
 
 
-def strip(row: Row, rows: Sequence[Row]) -> Strip | None:
-    """The drawing of a row in the table of `rows`; None where nothing was timed."""
+def strip(row: Row, rows: Sequence[Row]) -> Plot | None:
+    """Latencies of a row along the axis of the table of `rows`; None where nothing was timed.
+
+    The first tick is the median, the other the baseline's, where there is one.
+    """
     ends = axis(rows)
     if row.statistics is None or not row.shape.latencies_ns:
         return None
@@ -133,12 +132,15 @@ def strip(row: Row, rows: Sequence[Row]) -> Strip | None:
     # Equal shares of the inferences on three lines in turn, so that dots close together stay apart.
     lines = (STRIP_HEIGHT / 2, STRIP_HEIGHT / 2 - 6, STRIP_HEIGHT / 2 + 6)
     first, last = row.shape.latencies_ns[0], row.shape.latencies_ns[-1]
-    return Strip(
-        dots=tuple((x(latency), lines[place % 3]) for place, latency in enumerate(row.shape.latencies_ns)),
-        median=x(row.statistics.median_ns),
-        baseline=None if baseline is None else x(baseline),
-        label=f"median {wording.duration(row.statistics.median_ns)}, "
+    dots = ((x(latency), lines[place % 3]) for place, latency in enumerate(row.shape.latencies_ns))
+    return Plot(
+        title=f"median {wording.duration(row.statistics.median_ns)}, "
         f"19 of 20 inferences between {wording.duration(first)} and {wording.duration(last)}",
+        marks=tuple(PlotPoint(x=along, y=up) for along, up in dots),
+        x_ticks=(
+            (x(row.statistics.median_ns), "median"),
+            *([] if baseline is None else [(x(baseline), "baseline")]),
+        ),
     )
 
 
@@ -176,21 +178,11 @@ TICKS = (1, 1.5, 2, 3, 5, 7)
 MOST_TICKS = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """Shares of inferences (up) that take at most so long (along, logarithmic), a line for each row of a table.
+def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -> Plot | None:
+    """Shares of inferences that take at most so long, a line for each row of a table; None with nothing timed.
 
-    A line has its CSS classes of colour and dash, its points in SVG's notation, and what it is of.
+    `samples` are sorted latencies, where raw ones are known.
     """
-
-    label: str
-    ticks: tuple[Tick, ...]
-    lines: tuple[tuple[str, str, str], ...]
-    left_out: int
-
-
-def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -> Distribution | None:
-    """The picture of one table; None with nothing timed. `samples` are sorted latencies, where raw ones are known."""
     timed = sorted((row for row in rows if row.statistics and row.shape.latencies_ns), key=_median)
     shown = timed[:MOST_LINES]
     if not shown:
@@ -211,15 +203,16 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
         return " ".join(f"{at},{y(below)} {at},{y(above)}" for at, below, above in ends)
 
     words = "; ".join(f"{row.variant} {row.run}: median {wording.duration(_median(row))}" for row in shown)
-    return Distribution(
+    left_out = f". {len(timed) - len(shown)} slower ones are not drawn" if len(timed) > len(shown) else ""
+    return Plot(
+        title="Share of inferences (up) that take at most so long (logarithmic); further left is faster" + left_out,
         label=f"distribution of latencies, {words}",
-        ticks=tuple((x(value), wording.duration(value)) for value in ticks(low, high)),
+        x_ticks=tuple((x(value), wording.duration(value)) for value in ticks(low, high)),
         lines=tuple(
             # the ninth has the first colour again, dashed
             (f"s{place % COLOURS} d{place // COLOURS % DASHES}", steps(curve), f"{row.variant} {row.run}")
             for place, (row, curve) in enumerate(zip(shown, curves, strict=True))
         ),
-        left_out=len(timed) - len(shown),
     )
 
 
@@ -306,27 +299,15 @@ BEST_DB = 60.0
 """Layers that alone leave this much signal to noise cost nothing that could be seen: their bars have no height."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """Median latency over the time of a sustained run, from 0 up; `fresh` is the height of the first ones, `throttled`
-    where latency began to rise, `most` the latency at the top.
+def curves(report: CampaignReport) -> tuple[Plot, ...]:
+    """Median latency over the time of each sustained run, from 0 up.
+
+    Ticks along are the end and, where latency began to rise, that moment; ticks up are the top and the first latency.
     """
-
-    title: str
-    points: str
-    fresh: float
-    throttled: float | None
-    end: str
-    most: str
-    label: str
-
-
-def curves(report: CampaignReport) -> tuple[Curve, ...]:
-    """One drawing for each sustained run."""
     return tuple(_curve(row, row.sustained) for row in report.modes if row.sustained and row.sustained.curve)
 
 
-def _curve(row: ModeRow, numbers: SustainedNumbers) -> Curve:
+def _curve(row: ModeRow, numbers: SustainedNumbers) -> Plot:
     most, end = max(*(point.median_ns for point in numbers.curve), 1), max(numbers.length_ns, 1)
 
     def x(start_ns: int) -> float:
@@ -337,13 +318,11 @@ def _curve(row: ModeRow, numbers: SustainedNumbers) -> Curve:
 
     began = numbers.throttled_after_ns
     slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
-    return Curve(
+    return Plot(
         title=f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}",
-        points=" ".join(f"{x(point.start_ns)},{y(point.median_ns)}" for point in numbers.curve),
-        fresh=y(numbers.fresh_ns),
-        throttled=None if began is None else x(began),
-        end=f"{end / 1e9:.0f} s",
-        most=wording.duration(most),
+        line=" ".join(f"{x(point.start_ns)},{y(point.median_ns)}" for point in numbers.curve),
+        x_ticks=((x(end), f"{end / 1e9:.0f} s"), *([] if began is None else [(x(began), "slower")])),
+        y_ticks=((0.0, wording.duration(most)), (y(numbers.fresh_ns), "fresh")),
         label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
     )
 

@@ -9,7 +9,6 @@ import hashlib
 import itertools
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -66,19 +65,6 @@ VERDICT_CLASSES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultTable:
-    """The rows of one model on one device with what is drawn of them; `note` says why its times do not count."""
-
-    model: str
-    device: str
-    rows: Sequence[Row]
-    columns: tuple[Column, ...]
-    note: str
-    distribution: drawing.Distribution | None
-    scatters: tuple[drawing.Plot, ...]
-
-
 def render(
     report: CampaignReport,
     measured: Sequence[MeasuredRow] = (),
@@ -89,7 +75,6 @@ def render(
     `measured` are the runs with their raw latencies, for what is drawn and downloaded; `earlier` is the campaign that
     this one is compared with: of the same name, before it.
     """
-    raw = latencies(measured)
     tables = results(report)
     places = {(choice.model, choice.device) for choice in report.choices}
     some = [(place, rows) for place, rows in tables.items() if place in places][:MOST_DRAWN]
@@ -109,7 +94,8 @@ def render(
             if choice.classes or choice.device
         },
         tuned=offered(report),
-        tables=tuple(_table(*place, rows, raw) for place, rows in drawn.items()),
+        tables=drawn,
+        raw=latencies(measured),
         modes=mode_listings(report),
         curves=drawing.curves(report),
         accuracy=accuracies(report),
@@ -145,19 +131,6 @@ def _compact(report: CampaignReport, drawn: Mapping[tuple[str, str], Sequence[Ro
 def _filled(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
     """Those that say something of any row."""
     return tuple(column for column in columns if any(column.text(row) != wording.DASH for row in rows))
-
-
-def _table(model: str, device: str, rows: Sequence[Row], raw: Mapping[drawing.RowKey, Sequence[int]]) -> ResultTable:
-    uncounted = not_a_phone(rows)
-    return ResultTable(
-        model=model,
-        device=device,
-        rows=rows,
-        columns=_filled(PAGE_COLUMNS, rows),
-        note="Not measured on a phone: these runs show what works, and their times rank nothing." if uncounted else "",
-        distribution=None if uncounted else drawing.distribution(rows, raw),
-        scatters=() if uncounted else drawing.scatters(rows),
-    )
 
 
 def outputs(row: Row) -> str:
@@ -346,6 +319,8 @@ def _template(name: str) -> jinja2.Template:
         profile_texts=profiles,
         wording=wording,
         classes=_classes,
+        not_a_phone=not_a_phone,
+        page_columns=lambda rows: _filled(PAGE_COLUMNS, rows),
         box_height=BOX_HEIGHT,
         bar_width=BAR,
         most_places=MOST_PLACES,

@@ -89,8 +89,8 @@ def _cold_comparisons(
             )
             for row in group
         ]
-        for summary in summarize(run_groups, base.key if base else None, rule):
-            comparisons[group[0].device, group[0].model, summary.key] = summary.comparison
+        for key, (_, comparison, _) in summarize(run_groups, base.key if base else None, rule).items():
+            comparisons[group[0].device, group[0].model, key] = comparison
     return comparisons
 
 

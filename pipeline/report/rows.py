@@ -13,11 +13,12 @@ from pipeline.campaign.provenance import facts_of_run
 from pipeline.campaign.record import FRESH_FROM, FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
 from pipeline.campaign.statistics import (
     DEFAULT_RULE,
+    Caution,
     Comparison,
     DecisionRule,
     Round,
     RunGroup,
-    Summary,
+    Statistics,
     compare,
     summarize,
 )
@@ -152,8 +153,7 @@ def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
     base = baseline_row(run)
     run = [replace(measured, baseline=measured is base) for measured in run]
     summaries = summarize([run_group(measured) for measured in run], base.key if base else None, rule)
-    pairs = zip(run, summaries, strict=True)
-    by_key = {row.key: _row(row, summary) for row, summary in pairs if row.status is not Status.SKIPPED}
+    by_key = {row.key: _row(row, *summaries[row.key]) for row in run if row.status is not Status.SKIPPED}
     rows = []
     for measured in group:
         row = by_key.get(measured.same_as or measured.key)
@@ -185,7 +185,9 @@ def run_group(row: MeasuredRow) -> RunGroup:
     return rounds_of(row.runs, row.key)
 
 
-def _row(measured: MeasuredRow, summary: Summary) -> Row:
+def _row(
+    measured: MeasuredRow, statistics: Statistics | None, comparison: Comparison | None, cautions: tuple[Caution, ...]
+) -> Row:
     results = [record.result for record in measured.runs if record.result.status is Status.OK]
     return Row(
         device=measured.device,
@@ -200,10 +202,10 @@ def _row(measured: MeasuredRow, summary: Summary) -> Row:
         load_ns=_median(result.load_ns for result in results),
         first_run_ns=_median(result.first_run_ns for result in results),
         memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
-        statistics=summary.statistics,
-        comparison=summary.comparison,
+        statistics=statistics,
+        comparison=comparison,
         checks=worst_checks(record.checks for record in measured.runs),
-        cautions=summary.cautions,
+        cautions=cautions,
         shape=_shape(results),
         prediction=next((record.prediction for record in measured.runs if record.prediction is not None), None),
         measured_with=next((facts_of_run(record) for record in measured.runs if record.result.status is Status.OK), {}),

@@ -17,7 +17,6 @@ from pipeline.campaign.statistics import (
     Round,
     RunGroup,
     Statistics,
-    Summary,
     Verdict,
     cautions,
     compare,
@@ -141,15 +140,13 @@ def test_rounds_are_paired_by_number_not_by_place() -> None:
 
 def test_nothing_measured_is_no_statistics_and_no_comparison() -> None:
     quiet = group([], [], key="quiet")
-    found = summarize([quiet, group([1], [1])], baseline="a")
-    assert found[0] == Summary(key="quiet")
+    assert summarize([quiet, group([1], [1])], baseline="a")["quiet"] == (None, None, ())
     assert describe(RunGroup(key="none", rounds=())) is None
 
 
 def test_a_group_is_not_compared_with_itself() -> None:
-    first, second = summarize([group([5]), group([7], key="b")], baseline="a")
-    assert first.comparison is None
-    assert second.comparison is None  # one round in common says nothing
+    rows = summarize([group([5]), group([7], key="b")], baseline="a")
+    assert [comparison for _, comparison, _ in rows.values()] == [None, None]  # one round in common says nothing
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
@@ -334,8 +331,8 @@ def test_every_mark_of_a_run_raises_a_doubt_with_advice(mark: Mark) -> None:
 
 def test_few_rounds_in_common_are_a_doubt_too() -> None:
     ours = group(*[STEADY] * 6)
-    found = summarize([group(*[STEADY] * 3, key="b"), ours], baseline="b")[1]
-    assert [caution.doubt for caution in found.cautions] == [Doubt.FEW_ROUNDS]
+    _, _, cautions = summarize([group(*[STEADY] * 3, key="b"), ours], baseline="b")["a"]
+    assert [caution.doubt for caution in cautions] == [Doubt.FEW_ROUNDS]
 
 
 def test_times_that_are_not_a_phones_never_rank() -> None:

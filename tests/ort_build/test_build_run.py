@@ -46,14 +46,13 @@ def quiet(line: str, seconds: float) -> None:
 def test_a_build_is_kept_and_not_made_twice(tmp_path: Path) -> None:
     tree = source(tmp_path / "src", BUILD_PY)
     asked, cache = request(Platform.LINUX, kind=BuildKind.MINIMAL), tmp_path / "cache"
-    first = run_build(asked, tree, cache, quiet)
-    again = run_build(asked, tree, cache, quiet)
-    assert (first.fresh, again.fresh) == (True, False)
-    assert again.record == first.record
-    (file,) = first.record.files
+    folder, record, fresh = run_build(asked, tree, cache, quiet)
+    assert fresh
+    assert run_build(asked, tree, cache, quiet) == (folder, record, False)
+    (file,) = record.files
     assert (file.file, file.abi) == ("x86_64/libonnxruntime.so", "x86_64")
-    assert (Path(first.folder) / file.file).stat().st_size == file.size_bytes
-    assert [record for _, record in builds_in(cache)] == [first.record]
+    assert (folder / file.file).stat().st_size == file.size_bytes
+    assert [record for _, record in builds_in(cache)] == [record]
 
 
 def test_other_operators_use_the_same_tree_and_other_sources_do_not(tmp_path: Path) -> None:
@@ -68,11 +67,11 @@ def test_other_operators_use_the_same_tree_and_other_sources_do_not(tmp_path: Pa
 
 def test_a_damaged_build_is_made_again(tmp_path: Path) -> None:
     tree, cache = source(tmp_path / "src", BUILD_PY), tmp_path / "cache"
-    built = run_build(request(Platform.LINUX), tree, cache, quiet)
-    library = Path(built.folder) / built.record.files[0].file
+    folder, record, _ = run_build(request(Platform.LINUX), tree, cache, quiet)
+    library = folder / record.files[0].file
     library.write_bytes(library.read_bytes()[:-1])
-    assert read_record(Path(built.folder)) is None
-    assert run_build(request(Platform.LINUX), tree, cache, quiet).fresh
+    assert read_record(folder) is None
+    assert run_build(request(Platform.LINUX), tree, cache, quiet)[2]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}', "[]", "\ufeff", "null"])

@@ -287,9 +287,9 @@ def test_drawings_stay_inside(report: CampaignReport) -> None:
         strip, line = drawing.strip(row, rows), drawing.rounds_line(row)
         assert strip is not None
         assert line is not None
-        assert [x for x, _ in strip.dots] == sorted(x for x, _ in strip.dots)
-        assert all(0 < x < drawing.STRIP_WIDTH and 0 < y < drawing.STRIP_HEIGHT for x, y in strip.dots)
-        assert strip.dots[0][0] <= strip.median <= strip.dots[-1][0]
+        assert [dot.x for dot in strip.marks] == sorted(dot.x for dot in strip.marks)
+        assert all(0 < dot.x < drawing.STRIP_WIDTH and 0 < dot.y < drawing.STRIP_HEIGHT for dot in strip.marks)
+        assert strip.marks[0].x <= strip.x_ticks[0][0] <= strip.marks[-1].x
         points = [tuple(map(float, point.split(","))) for point in line.line.split(" ")]
         assert all(0 < x < drawing.ROUNDS_WIDTH and 0 < y < drawing.ROUNDS_HEIGHT for x, y in points)
     assert drawing.strip(rows[-1], rows) is None
@@ -299,6 +299,6 @@ def test_drawings_stay_inside(report: CampaignReport) -> None:
 def test_places_along_the_axis_follow_the_latencies(report: CampaignReport) -> None:
     rows = report.rows[:7]
     drawn = [drawing.strip(row, rows) for row in rows[:-1]]
-    by_place = sorted(range(6), key=lambda n: drawn[n].median if drawn[n] else 0)  # type: ignore[union-attr] # rows with times have strips
+    by_place = sorted(range(6), key=lambda n: drawn[n].x_ticks[0][0] if drawn[n] else 0)  # type: ignore[union-attr] # rows with times have strips
     assert [rows[n].variant for n in by_place[:2]] == ["extended-fixed-nnapi", "extended-fixed"]
-    assert len({strip.baseline for strip in drawn if strip}) == 1
+    assert len({strip.x_ticks[1] for strip in drawn if strip}) == 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
 
 NO_KERNEL = re.compile(
-    r"webgpu kernel not found in registries for Op type: \S+ node name: (.*?)(?:\x1b|$)", re.MULTILINE
+    r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*?)(?:\x1b|$)", re.MULTILINE
 )
 FORCED = re.compile(r"Force fallback to CPU execution for node:? (.+?) because", re.MULTILINE)
 COPY = re.compile(r"Add Memcpy(?:From|To)Host (?:after|before) .* for WebGpu")
@@ -123,15 +123,18 @@ def _label(path: Path, devices: "list[object]", options: dict[str, str], log: "o
     asked.log_severity_level = 1
     asked.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     asked.add_provider_for_devices(devices[:1], options)
-    error = ""
+    error, functions = "", set[str]()
     try:
-        content = named(onnx.load(path)).SerializeToString()
+        model = named(onnx.load(path))
+        functions = {row.name for row in model.functions}
+        content = model.SerializeToString()
         onnxruntime.InferenceSession(content, asked, enable_fallback=False)
     except Exception as problem:  # noqa: BLE001 - whatever a hostile model raises is its label
         error = f"{type(problem).__name__}: {problem}"[:300]
     log.seek(0)  # type: ignore[attr-defined]
     text = log.read().decode("utf-8", "replace")  # type: ignore[attr-defined]
-    refused = dict.fromkeys(NO_KERNEL.findall(text))
+    # Calls of the model's own functions have no kernel either; what counts is what they are inlined to.
+    refused = dict.fromkeys(name for op_type, name in NO_KERNEL.findall(text) if op_type not in functions)
     forced = FORCED.findall(text) if options.get("preferredLayout") == "NCHW" else ()
     copies = len(COPY.findall(text))
     if OTHER_OPSET in text:

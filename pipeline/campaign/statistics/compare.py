@@ -102,15 +102,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
     confidence: float = 0.95
 
 
-class Summary(Struct, frozen=True, kw_only=True):
-    """What is known of one group; `comparison` is None for the baseline itself and where nothing can be compared."""
-
-    key: str
-    statistics: Statistics | None = None
-    comparison: Comparison | None = None
-    cautions: tuple[Caution, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict with the p value that it rests on; `settled`: more rounds are not needed.
@@ -245,9 +236,10 @@ def undecided(groups: Sequence[RunGroup], baseline: RunGroup, rule: DecisionRule
 
 def summarize(
     groups: Sequence[RunGroup], baseline: str | None = None, rule: DecisionRule = DEFAULT_RULE
-) -> tuple[Summary, ...]:
-    """One summary per group, in order, each compared with the group whose key is `baseline` (None compares nothing).
+) -> dict[str, tuple[Statistics | None, Comparison | None, tuple[Caution, ...]]]:
+    """What is known of each group by its key, each compared with the group of the key `baseline` (None: with none).
 
+    The comparison is None for the baseline itself, too, and where nothing can be compared.
     Raises ValueError when no group has that key or two groups share one.
     """
     by_key = {group.key: group for group in groups}
@@ -258,11 +250,10 @@ def summarize(
     others = [group for group in groups if baseline is not None and group.key != baseline]
     comparisons = compare_all(others, by_key[baseline], rule) if baseline is not None else []
     by_group = dict(zip((group.key for group in others), comparisons, strict=True))
-    return tuple(_summary(group, by_group.get(group.key)) for group in groups)
-
-
-def _summary(group: RunGroup, comparison: Comparison | None) -> Summary:
-    statistics = describe(group)
-    paired = None if comparison is None else comparison.rounds
-    doubts = () if statistics is None else cautions(group, statistics, paired)
-    return Summary(key=group.key, statistics=statistics, comparison=comparison, cautions=doubts)
+    known = {}
+    for group in groups:
+        statistics, comparison = describe(group), by_group.get(group.key)
+        paired = None if comparison is None else comparison.rounds
+        doubts = () if statistics is None else cautions(group, statistics, paired)
+        known[group.key] = statistics, comparison, doubts
+    return known

@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
+from device_runner.chips import chip_of_phone
 from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.providers import CPU, NNAPI, PROVIDERS
 from device_runner.result import RunResult, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS, changed
+from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import names_of, open_axes, own_inputs
@@ -23,6 +25,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
+from pipeline.partition.qnn.claims import compiler_lacking, compiler_name
 from pipeline.passes.surgery import CONSTANT_INITIALIZERS, FIXED_DIMENSIONS
 
 HEAVY = frozenset({
@@ -87,7 +90,8 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
     """What of a graph matters to the checks.
 
     `width` is how many heavy operators can run at the same time at most; `open` are the names of dynamic dimensions;
-    `overridable` counts initializers that are inputs, too.
+    `overridable` counts initializers that are inputs, too. `answers` are by the provider's name in run options, of
+    those that are in the library and have rules.
     """
 
     operators: dict[str, int] = {}
@@ -95,6 +99,14 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
     open: tuple[str, ...] = ()
     overridable: int = 0
     half: bool = False
+    answers: dict[str, ModelAnswer] = {}
+
+    @property
+    def precision(self) -> OutputPrecision:
+        """What the model computes in."""
+        if self.quantized:
+            return OutputPrecision.QUANTIZED
+        return OutputPrecision.FLOAT16 if self.half else OutputPrecision.FLOAT32
 
     @property
     def quantized(self) -> bool:
@@ -109,14 +121,7 @@ class ExamineRequest(Struct, frozen=True, kw_only=True):
     settings: tuple[Settings, ...] = ()
 
 
-class Examination(Struct, frozen=True, kw_only=True):
-    """The traits of a model, and the answer of each provider by its name in run options."""
-
-    traits: ModelTraits = ModelTraits()
-    answers: dict[str, ModelAnswer] = {}
-
-
-def examine(request: ExamineRequest) -> Examination:
+def examine(request: ExamineRequest) -> ModelTraits:
     """Read a model's graph and ask the rules of providers; ModelError for what is no model. Runs in a worker."""
     source = SourceModel(path=request.path)
     with scratch_folder(source) as folder:
@@ -126,8 +131,8 @@ def examine(request: ExamineRequest) -> Examination:
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)
     asked = (PartitionRequest(source=source, settings=settings, likely=True) for settings in request.settings)
-    return Examination(
-        traits=traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
+    return msgspec.structs.replace(
+        traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
     )
 
 
@@ -153,8 +158,7 @@ def traits_of(graph: Graph, open_names: Iterable[str] = ()) -> ModelTraits:
 class ExaminedModel:
     """Everything that a check may decide by. `usual` is a run of the start, `profiled` one with the profiler on.
 
-    `answers` are by the provider's name in run options, of those that are in the library and have rules; `sizes` are
-    those that dynamic dimensions were given.
+    `sizes` are those that dynamic dimensions were given.
     """
 
     suffix: str
@@ -163,7 +167,6 @@ class ExaminedModel:
     usual: RunResult
     profiled: RunResult
     traits: ModelTraits = field(default_factory=ModelTraits)
-    answers: Mapping[str, ModelAnswer] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -205,6 +208,7 @@ TROUBLE = "performance/tune-performance/troubleshooting.html"
 LEVELS = "performance/model-optimizations/graph-optimizations.html"
 ORT_FORMAT = "performance/model-optimizations/ort-format-models.html"
 QUANTIZATION = "performance/model-optimizations/quantization.html"
+QNN_PAGE = "execution-providers/QNN-ExecutionProvider.html"
 MOBILE = "tutorials/mobile/helpers/model-usability-checker.html"
 XNNPACK_PAGE = "execution-providers/Xnnpack-ExecutionProvider.html"
 PROFILING = "performance/tune-performance/profiling-tools.html"
@@ -401,7 +405,7 @@ def _dimensions(model: ExaminedModel) -> CheckProposal:
         return CheckProposal(why_not="the sizes of the dynamic dimensions come from the test data")
     blocked = [
         f"{PROVIDERS[name].title} claims {answer.claimed} of {answer.nodes} nodes, with sizes {answer.fixed.claimed}"
-        for name, answer in model.answers.items()
+        for name, answer in model.traits.answers.items()
         if answer.fixed and answer.fixed.claimed > answer.claimed
     ]
     step = f"{FIXED_DIMENSIONS.name}:sizes=" + "+".join(f"{name}={size}" for name, size in sizes.items())
@@ -421,13 +425,15 @@ def _providers(model: ExaminedModel) -> CheckProposal:
     """Every provider of the library that claims something; a model that runs on one is also tried on the CPU."""
     library = model.usual.available_providers
     there = [name for name, row in PROVIDERS.items() if row.ort_name in library and name != CPU]
-    refused = [name for name in there if (answer := model.answers.get(name)) and (answer.error or not answer.claimed)]
+    refused = [
+        name for name in there if (answer := model.traits.answers.get(name)) and (answer.error or not answer.claimed)
+    ]
     remedies = [
         remedy for name in there if name not in refused and name != model.start.provider for remedy in _on(name, model)
     ]
     if model.start.provider != CPU:
         remedies.insert(0, Remedy(name="provider=cpu", settings={"provider": CPU, "flags": ()}))
-    reasons = {PROVIDERS[name].title: model.answers[name] for name in refused}
+    reasons = {PROVIDERS[name].title: model.traits.answers[name] for name in refused}
     note = "; ".join(f"{title}: {a.error or f'claims none of {a.nodes} nodes'}" for title, a in reasons.items())
     if not remedies:
         return CheckProposal(why_not=note or "the library has no other execution provider")
@@ -448,12 +454,26 @@ def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
+def _npu(model: ExaminedModel) -> CheckProposal:
+    chip = chip_of_phone(model.facts.soc.rpartition(" ")[2])
+    if chip is None:
+        return CheckProposal(why_not="the device has no Snapdragon whose NPU is known (docs/npu.md)")
+    if not model.is_onnx:
+        return CheckProposal(why_not="only the .onnx file that this one was converted from can be asked about")
+    there = f"it has the NPU of {chip.name} ({chip.title}), which computes {'floats and ' * chip.floats}integers"
+    lacking = compiler_lacking()
+    command = f"ort-mobile partition MODEL --ep qnn --chip {chip.name} --advise --simulate"
+    if lacking:
+        return CheckProposal(note=f"{there}; it cannot be asked here: {lacking.text}", advice=lacking.remedy)
+    return CheckProposal(note=f"{there}; {compiler_name()} is asked about it", advice=command)
+
+
 FEW_NODES = 3.0
 """Nodes a partition, on average, below which borders tend to cost more than an accelerator gains."""
 
 
 def _partitions(model: ExaminedModel) -> CheckProposal:
-    claims = {name: answer for name, answer in model.answers.items() if answer.claimed and not answer.error}
+    claims = {name: answer for name, answer in model.traits.answers.items() if answer.claimed and not answer.error}
     answers = {name: answer for name, answer in claims.items() if not PROVIDER_RULES[answer.ep].on_cpu}
     answers = {name: answer for name, answer in answers.items() if answer.copies is None}
     if not answers:
@@ -570,6 +590,10 @@ CHECKS = (
     DoctorCheck(
         id="partitions", title="Small partitions", how="nodes for each partition, by the provider's rules",
         source=MOBILE, propose=_partitions,
+    ),
+    DoctorCheck(
+        id="npu", title="The NPU of a Snapdragon", how="chip of the phone, compiler on this computer", source=QNN_PAGE,
+        propose=_npu,
     ),
     DoctorCheck(
         id="precision", title="8-bit forms", how="counted, not measured: accuracy needs data", source=QUANTIZATION,

@@ -42,9 +42,9 @@ from pipeline.dataset.dataset import dataset_of
 from pipeline.dataset.guess import no_size
 from pipeline.features.doctor.checks import (
     CHECKS,
-    Examination,
     ExaminedModel,
     ExamineRequest,
+    ModelTraits,
     Remedy,
     examine,
     together,
@@ -289,21 +289,16 @@ class DoctorBench:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RemedyTrial:
-    """Remedies before they are measured: the planned run of each by its name, and the others with the reason."""
-
-    shells: dict[str, MeasuredRemedy]
-    runs: dict[str, PlannedRun] = field(default_factory=dict)
+Tried = tuple[dict[str, MeasuredRemedy], dict[str, PlannedRun]]
+"""Remedies before they are measured by name, those that cannot be run with the reason, and the runs of the others."""
 
 
-def tried_on(bench: DoctorBench, remedies: Sequence[Remedy]) -> RemedyTrial:
-    """Files and planned runs of remedies; what cannot be run has its reason."""
+def tried_on(bench: DoctorBench, remedies: Sequence[Remedy]) -> Tried:
+    """Files and planned runs of remedies."""
     files, failed = make_files(bench.model, remedies, bench.facts, bench.work)
     judge = preflight(bench.perf_order(list(files.values())), bench.device)
-    tried = RemedyTrial(
-        {remedy.name: shell_of(remedy, bench.model.start, bench.facts, bench.model.path) for remedy in remedies}
-    )
+    shells = {r.name: shell_of(r, bench.model.start, bench.facts, bench.model.path) for r in remedies}
+    planned_runs = {}
     for remedy in remedies:
         why, run = failed.get(remedy.file_key, ""), None
         if not why:
@@ -311,64 +306,40 @@ def tried_on(bench: DoctorBench, remedies: Sequence[Remedy]) -> RemedyTrial:
             planned, skipped = planned_files(perf, bench.device.name, bench.facts, judge)
             run, why = (planned[0], "") if planned else (None, skipped[0].what)
         if run:
-            tried.runs[remedy.name] = run
+            planned_runs[remedy.name] = run
         else:
-            tried.shells[remedy.name] = msgspec.structs.replace(tried.shells[remedy.name], why=why)
-    return tried
+            shells[remedy.name] = msgspec.structs.replace(shells[remedy.name], why=why)
+    return shells, planned_runs
 
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstLook:
-    """The start as it is planned, its inputs, and the model examined; or `failure`: what was said, why, what to do."""
+def first_look(bench: DoctorBench, start: PlannedRun, inputs: Inputs) -> tuple[ExaminedModel | None, tuple[str, ...]]:
+    """Run the start once as it is and once with the profiler, and read the model's graph.
 
-    start: PlannedRun | None = None
-    inputs: Inputs | None = None
-    model: ExaminedModel | None = None
-    failure: tuple[str, ...] = ()
-
-    @property
-    def precision(self) -> OutputPrecision:
-        """What the model computes in."""
-        if self.model and self.model.traits.quantized:
-            return OutputPrecision.QUANTIZED
-        return OutputPrecision.FLOAT16 if self.model and self.model.traits.half else OutputPrecision.FLOAT32
-
-
-def first_look(bench: DoctorBench) -> FirstLook:
-    """Run the start once as it is and once with the profiler, and read the model's graph."""
-    perf = bench.perf_order([bench.model.path], [bench.model.start])
-    inputs = inputs_of_files(perf, bench.work)[str(bench.model.path)]
-    runs, skipped = planned_files(perf, bench.device.name, bench.facts, preflight(perf, bench.device))
-    if not runs:
-        return FirstLook(failure=(skipped[0].what,))
-    usual = bench.device.run(bench.plan("first", runs, inputs).spec(runs[0], 0))
+    Where it fails, no model but what was said, why, and what to do.
+    """
+    usual = bench.device.run(bench.plan("first", [start], inputs).spec(start, 0))
     if usual.failure:
         texts = (usual.failure.message, usual.failure.cause, usual.failure.remedy)
-        return FirstLook(failure=tuple(text for text in texts if text))
+        return None, tuple(text for text in texts if text)
     with tempfile.TemporaryDirectory(dir=bench.work) as folder:
-        spec = with_profiler(bench.plan("profile", runs, inputs).spec(runs[0], 0), folder)
+        spec = with_profiler(bench.plan("profile", [start], inputs).spec(start, 0), folder)
         profiled = with_profile(bench.device.run(spec), bench.work / "profile.json.gz")
-    return FirstLook(start=runs[0], inputs=inputs, model=_examined(bench, usual, profiled))
-
-
-def _examined(bench: DoctorBench, usual: RunResult, profiled: RunResult) -> ExaminedModel:
-    """The model with its graph and claims; where the graph cannot be read, checks that need it do not apply."""
     release = ".".join(usual.ort_version.split(".")[:2])
     there = [name for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers]
     options = (RunOptions(provider=name) for name in there)
     wanted = tuple(settings for run_options in options if (settings := settings_of(run_options, bench.facts, release)))
     request = ExamineRequest(path=str(bench.model.path), settings=wanted)
-    (outcome,) = run_tasks(examine, Examination, [Task(label=str(bench.model.path), request=request)])
-    if outcome.error:
+    (outcome,) = run_tasks(examine, ModelTraits, [Task(label=str(bench.model.path), request=request)])
+    if outcome.error:  # checks that need the graph do not apply then
         log.warning("%s: its graph cannot be read: %s", bench.model.path, outcome.error)
-    read = outcome.value or Examination()
-    return ExaminedModel(
+    examined = ExaminedModel(
         suffix=bench.model.path.suffix.lower(), start=bench.model.start, facts=bench.facts, usual=usual,
-        profiled=profiled, traits=read.traits, answers=read.answers, sizes=bench.model.dimensions,
+        profiled=profiled, traits=outcome.value or ModelTraits(), sizes=bench.model.dimensions,
     )  # fmt: skip
+    return examined, ()
 
 
 FEWEST, MOST = LOOKS[0], LOOKS[-1]
@@ -398,24 +369,25 @@ class Rounds:
         self.seconds_stored = 0.0
 
     def measured(
-        self, start: PlannedRun, tried: RemedyTrial, until: float, name: str, rule: DecisionRule, *, least: int
+        self, start: PlannedRun, tried: Tried, until: float, name: str, rule: DecisionRule, *, least: int
     ) -> dict[str, MeasuredRemedy]:
         """Every remedy with its numbers, by name; at least so many rounds, also when the time is over.
 
         With looks in the rule, remedies that are decided are not measured any more.
         """
-        self.judge.lossy |= {planned_id(run) for key, run in tried.runs.items() if tried.shells[key].remedy.lossy}
-        runs = [start, *tried.runs.values()]
+        shells, planned_runs = tried
+        self.judge.lossy |= {planned_id(run) for key, run in planned_runs.items() if shells[key].remedy.lossy}
+        runs = [start, *planned_runs.values()]
         campaign = self._campaign(name, runs)
         self.seconds_stored += seconds_of(self.store.runs(campaign))
         with self.bench.progress.stage(name, len(runs) * FEWEST) as stage:
             self._run(campaign, runs, until - self.seconds_stored, stage, rule, least)
         records = self._records(campaign)
         self.of_start = records.get(planned_id(start), [])
-        others = {key: records.get(planned_id(run), []) for key, run in tried.runs.items()}
+        others = {key: records.get(planned_id(run), []) for key, run in planned_runs.items()}
         compared = latency_comparisons(self.of_start, others, rule)
         results = {}
-        for key, shell in tried.shells.items():
+        for key, shell in shells.items():
             records_of = others.get(key, [])
             remedy = measured(shell, self.of_start, records_of, compared.get(key), rule)
             few = self.reason or f"the time was over before {FEWEST} rounds"
@@ -478,7 +450,7 @@ class Rounds:
                 stage.done()
 
         left = measure(plan, {device.name: device}, self.store, self.bench.work, show)
-        return left[0].reason if left else ""
+        return left.get(device.name, "")
 
     def _records(self, campaign: str) -> dict[str, list[RunRecord]]:
         groups: dict[str, list[RunRecord]] = {}
@@ -565,17 +537,23 @@ def _failed(model: DoctorModel, device: str, error: RunnerError) -> Diagnosis:
 
 def _diagnosed(subject: DoctorBench, store: Store, seconds: float) -> Diagnosis:
     began = time.monotonic()
-    look = first_look(subject)
-    if look.model is None or look.start is None or look.inputs is None:
-        return Diagnosis(model=str(subject.model.path), device=subject.device.name, failure=look.failure)
-    proposals = [check.propose(look.model) for check in CHECKS]
+    path, device = str(subject.model.path), subject.device
+    perf = subject.perf_order([subject.model.path], [subject.model.start])
+    inputs = inputs_of_files(perf, subject.work)[path]
+    runs, skipped = planned_files(perf, device.name, subject.facts, preflight(perf, device))
+    if not runs:
+        return Diagnosis(model=path, device=device.name, failure=(skipped[0].what,))
+    model, failure = first_look(subject, runs[0], inputs)
+    if model is None:
+        return Diagnosis(model=path, device=device.name, failure=failure)
+    proposals = [check.propose(model) for check in CHECKS]
     tried = tried_on(subject, [remedy for proposal in proposals for remedy in proposal.remedies])
-    rounds = Rounds(subject, store, look.inputs, OutputsOfStart(look.start, look.precision))
+    rounds = Rounds(subject, store, inputs, OutputsOfStart(runs[0], model.traits.precision))
     rule = replace(subject.rule, looks=LOOKS)
     seconds_before = time.monotonic() - began
-    results = rounds.measured(look.start, tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
-    start = start_of(look.start.options, rounds.of_start)
-    known = replace(look.model, usual=typical(look.model.usual, start))  # of all rounds, where the first look had one
+    results = rounds.measured(runs[0], tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
+    start = start_of(runs[0].options, rounds.of_start)
+    known = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
     findings = tuple(
         finding_of_check(
             check, proposal if proposal.remedies else check.propose(known), [results[r.name] for r in proposal.remedies]
@@ -588,12 +566,12 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float) -> Diagnosis:
         note = f"the time was too short for {FEWEST} rounds: give --minutes {math.ceil(needed / 60)} or more"
     best = [] if rounds.reason else winners(findings)
     return Diagnosis(
-        model=str(subject.model.path),
-        device=subject.device.name,
-        release=look.model.usual.ort_version,
+        model=path,
+        device=device.name,
+        release=model.usual.ort_version,
         start=start,
         findings=findings,
-        together=_together(rounds, subject, look.start, best, began + seconds),
+        together=_together(rounds, subject, runs[0], best, began + seconds),
         notes=(note,) if note else (),
         seconds=time.monotonic() - began + rounds.seconds_stored,
     )

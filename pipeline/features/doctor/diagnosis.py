@@ -161,8 +161,7 @@ def latency_comparisons(
 ) -> dict[str, Comparison]:
     """Each of the others with the start, together, so that many comparisons are judged as many."""
     groups = [rounds_of(start), *(rounds_of(records, name) for name, records in others.items())]
-    comparisons = {row.key: row.comparison for row in summarize(groups, "", rule)}
-    return {name: comparison for name, comparison in comparisons.items() if comparison}
+    return {name: comparison for name, (_, comparison, _) in summarize(groups, "", rule).items() if comparison}
 
 
 def measured(

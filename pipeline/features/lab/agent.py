@@ -469,7 +469,7 @@ def _measured(agent: Agent, session: LabSession, job: LabJob, name: str, carried
         else:
             plan = with_looks(plan, planned, agent.store)
         left = measure(plan, {job.device: device}, agent.store, work)
-    return left[0].reason if left else ""
+    return left.get(job.device, "")
 
 
 def _note(agent: Agent, session: LabSession, job: LabJob, reason: str) -> None:

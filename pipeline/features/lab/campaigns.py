@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from device_runner.build import units
+from device_runner.chips import chip_of_phone
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.files import cache_folder
 from device_runner.reading import decode_json, visible
 from device_runner.spec import TensorFile
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice
+from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, known_denied, plan_runs, planned_id
 from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, open_store
@@ -35,7 +36,6 @@ from pipeline.features.lab.queue import (
     MEASURED,
     OPEN,
     SILENT_SECONDS,
-    LabJob,
     attached_devices,
     checked_id,
     fetch_file,
@@ -314,16 +314,8 @@ def close(database: str, wanted: str | None, output: Path | None, progress: Prog
         with locked(folder):
             keep_campaign(folder, campaign.id, database=database)
             fetched(store, campaign, folder)
-            ended = campaign, tuple(_unfinished(jobs)), ()
-            return close_job(store, folder, ended, None, StageLog(progress), only_reads=True)
-
-
-def _unfinished(jobs: Sequence[LabJob]) -> list[UnfinishedDevice]:
-    return [
-        UnfinishedDevice(device=job.device, reason=job.reason or job.state)
-        for job in jobs
-        if job.state in ENDED and job.reason
-    ]
+            left = {job.device: job.reason for job in jobs if job.state in ENDED and job.reason}
+            return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
 
 
 MOST_REASONS = 5
@@ -351,7 +343,13 @@ def state_of(store: Store, wanted: str | None = None) -> dict[str, Any]:
         "version": 1,
         "hosts": hosts,
         "devices": [
-            {"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc}
+            {
+                "name": name,
+                "host": facts.host,
+                "model": facts.model,
+                "soc": facts.soc,
+                "chip": f"{chip.name} ({chip.title})" if (chip := chip_of_phone(facts.soc.rpartition(" ")[2])) else "",
+            }
             for name, facts in attached_devices(store).items()
         ],
         "campaigns": [_campaign(store, name, titles[name]) for name in campaigns],

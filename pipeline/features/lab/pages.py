@@ -83,47 +83,34 @@ class ServedError(Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a request names."""
+class Shelf:
+    """What pages are made from: a store, and reports of campaigns.
 
-    campaign: str = ""
-    limit: int = USUAL_CAMPAIGNS
+    One report is made at a time; the last few are kept while nothing was added to their campaign.
+    """
 
-
-class Reports:
-    """Reports of campaigns, one at a time is made; the last few are kept while nothing was added to their campaign."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, has_token: bool = False) -> None:
+        self.store = store
+        self.has_token = has_token
         self._making = threading.Lock()
         self._kept = lru_cache(KEPT_REPORTS)(self._made)
 
-    def of(self, campaign: str) -> Assembled:
+    def report(self, campaign: str) -> Assembled:
         """Raises NotServedError where it is not there, PipelineError for what cannot be read."""
         with self._making:
             return self._kept(campaign, self._stamp(campaign))
 
     def _made(self, campaign: str, _stamp: tuple[Any, ...]) -> Assembled:
-        return with_earlier(assemble(self._store, self._store.campaign(campaign)), self._store)
+        return with_earlier(assemble(self.store, self.store.campaign(campaign)), self.store)
 
     def _stamp(self, campaign: str) -> tuple[Any, ...]:
         """Changes with every run that is stored and every change of the plan."""
         known = sa.select(campaigns.c.digest).where(campaigns.c.id == campaign)
         of_runs = sa.select(sa.func.count(), sa.func.max(runs.c.id)).where(runs.c.campaign_id == campaign)
-        digest = self._store.read(lambda connection: connection.scalar(known))
+        digest = self.store.read(lambda connection: connection.scalar(known))
         if digest is None:
             raise unknown_campaign(campaign)
-        return digest, *self._store.read(lambda connection: connection.execute(of_runs).one())
-
-
-@dataclass(frozen=True, slots=True)
-class Shelf:
-    """What pages are made from."""
-
-    store: Store
-    reports: Reports
-    has_token: bool = False
+        return digest, *self.store.read(lambda connection: connection.execute(of_runs).one())
 
 
 def unknown_campaign(campaign: str) -> NotServedError:
@@ -158,9 +145,9 @@ def progress_of(store: Store, record: CampaignRecord) -> CampaignProgress:
     )
 
 
-def _campaigns(shelf: Shelf, asked: Asked) -> ServedCampaigns:
+def _campaigns(shelf: Shelf, *, limit: int = USUAL_CAMPAIGNS) -> ServedCampaigns:
     query = sa.select(campaigns.c.id, campaigns.c.name, campaigns.c.created_at)
-    query = query.order_by(campaigns.c.sequence.desc()).limit(asked.limit)
+    query = query.order_by(campaigns.c.sequence.desc()).limit(limit)
     total = shelf.store.read(lambda connection: connection.scalar(sa.select(sa.func.count()).select_from(campaigns)))
     rows = shelf.store.read(lambda connection: connection.execute(query).mappings().all())
     return ServedCampaigns(total=total or 0, campaigns=tuple(ServedCampaign(**row) for row in rows))
@@ -172,8 +159,8 @@ def error_page(error: ServedError) -> str:
     return html.render_listings(error.error, (), LINKS, lines=lines)
 
 
-def _campaigns_page(shelf: Shelf, asked: Asked) -> str:
-    campaigns = _campaigns(shelf, asked)
+def _campaigns_page(shelf: Shelf, *, limit: int = USUAL_CAMPAIGNS) -> str:
+    campaigns = _campaigns(shelf, limit=limit)
     listing = Listing(
         title="Campaigns", head=("Id", "Name", "Created"),
         rows=tuple((campaign.id, campaign.name, campaign.created_at) for campaign in campaigns.campaigns),
@@ -183,12 +170,12 @@ def _campaigns_page(shelf: Shelf, asked: Asked) -> str:
     return html.render_listings("Campaigns", (listing,), LINKS, lines=lines, targets=targets)
 
 
-def _progress(shelf: Shelf, asked: Asked) -> CampaignProgress:
-    return progress_of(shelf.store, known_campaign(shelf.store, asked.campaign))
+def _progress(shelf: Shelf, *, campaign: str) -> CampaignProgress:
+    return progress_of(shelf.store, known_campaign(shelf.store, campaign))
 
 
-def _progress_page(shelf: Shelf, asked: Asked) -> str:
-    progress = _progress(shelf, asked)
+def _progress_page(shelf: Shelf, *, campaign: str) -> str:
+    progress = _progress(shelf, campaign=campaign)
     place = quote(progress.campaign, safe="")
     rows = ((row.device, str(row.stored), str(row.failed), row.state or DASH) for row in progress.devices)
     listing = Listing(title="Devices", head=("Device", "Stored", "Failed", "State"), rows=tuple(rows))
@@ -199,23 +186,23 @@ def _progress_page(shelf: Shelf, asked: Asked) -> str:
     )
 
 
-def _report_page(shelf: Shelf, asked: Asked) -> str:
-    report = shelf.reports.of(asked.campaign)
+def _report_page(shelf: Shelf, *, campaign: str) -> str:
+    report = shelf.report(campaign)
     return html.render(report.report, report.measured, report.earlier)
 
 
-def _report(shelf: Shelf, asked: Asked) -> bytes:
-    return model.encode(shelf.reports.of(asked.campaign).report)
+def _report(shelf: Shelf, *, campaign: str) -> bytes:
+    return model.encode(shelf.report(campaign).report)
 
 
-def _lab(shelf: Shelf, _asked: Asked) -> dict[str, Any]:
+def _lab(shelf: Shelf) -> dict[str, Any]:
     return state_of(shelf.store)
 
 
-def _lab_page(shelf: Shelf, _asked: Asked) -> str:
+def _lab_page(shelf: Shelf) -> str:
     state = state_of(shelf.store)
     hosts = ((row["name"], row["state"], f"{row['silent_seconds']:g} s", row["note"]) for row in state["hosts"])
-    devices = ((row["name"], row["host"], row["model"], row["soc"]) for row in state["devices"])
+    devices = ((row["name"], row["host"], row["model"], row["chip"] or row["soc"]) for row in state["devices"])
     jobs = (
         (job["device"], row["campaign"], job["state"], job["host"], job["reason"])
         for row in state["campaigns"] for job in row["jobs"]
@@ -228,18 +215,21 @@ def _lab_page(shelf: Shelf, _asked: Asked) -> str:
     return html.render_listings("Lab", listings, LINKS, lines=tuple(status_lines(state))[:1])
 
 
-def _openapi(shelf: Shelf, _asked: Asked) -> dict[str, Any]:
+def _openapi(shelf: Shelf) -> dict[str, Any]:
     return openapi(has_token=shelf.has_token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPage:
-    """A page: where it is, what it is made by (None: a stream of events), and the type of what it gives as JSON."""
+    """A page: where it is, what it is made by (None: a stream of events), and the type of what it gives as JSON.
+
+    It is made from the shelf and what the request names: `campaign` where the path has one, and `query`.
+    """
 
     path: str
     summary: str
     media: str
-    make: Callable[[Shelf, Asked], object] | None = None
+    make: Callable[..., object] | None = None
     gives: Any = None
     query: tuple[str, ...] = ()
     policy: Callable[[], str] = html.listing_policy

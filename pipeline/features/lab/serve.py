@@ -33,9 +33,7 @@ from pipeline.features.lab.pages import (
     JSON,
     MOST_CAMPAIGNS,
     PAGES,
-    Asked,
     NotServedError,
-    Reports,
     ServedError,
     ServedPage,
     Shelf,
@@ -270,7 +268,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def make_app(store: Store, token: str, ending: Callable[[], bool]) -> App:
     """The ASGI application; it accepts the token alone where there is one, else requests that name the loopback."""
-    desk = Desk(Shelf(store, Reports(store), bool(token)), ending)
+    desk = Desk(Shelf(store, has_token=bool(token)), ending)
     routes = [Route(page.path, partial(_answer, desk, page), methods=["GET"]) for page in PAGES]
     return _guarded(Starlette(routes=routes, exception_handlers={HTTPException: _refused}), token)
 
@@ -318,8 +316,8 @@ async def _answer(desk: Desk, page: ServedPage, request: Request) -> Response | 
     try:
         asked = _asked(page, request)
         if page.make is None:
-            return await _stream(desk, asked, request)
-        body = await _read(desk, partial(page.make, desk.shelf, asked))
+            return await _stream(desk, asked["campaign"], request)
+        body = await _read(desk, partial(page.make, desk.shelf, **asked))
     except RunnerError as error:
         log.warning("%s: %s", path, error)
         status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
@@ -339,7 +337,7 @@ async def _read(desk: Desk, work: Callable[[], Any]) -> Any:
     return await asyncio.get_running_loop().run_in_executor(desk.pool, work)
 
 
-def _asked(page: ServedPage, request: Request) -> Asked:
+def _asked(page: ServedPage, request: Request) -> dict[str, Any]:
     """What a request names. Raises HTTPException for a parameter that the page does not have, or a wrong one."""
     given = request.query_params.multi_items()
     if unknown := [name for name, _ in given if name not in page.query]:
@@ -353,11 +351,11 @@ def _asked(page: ServedPage, request: Request) -> Asked:
         if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_CAMPAIGNS):
             raise HTTPException(400, f"{name} is a number from 1 to {MOST_CAMPAIGNS}")
         values[name] = int(text)
-    return Asked(**values)
+    return values
 
 
-async def _stream(desk: Desk, asked: Asked, request: Request) -> App:
-    record = await _read(desk, partial(known_campaign, desk.shelf.store, asked.campaign))
+async def _stream(desk: Desk, campaign: str, request: Request) -> App:
+    record = await _read(desk, partial(known_campaign, desk.shelf.store, campaign))
     look = partial(progress_of, desk.shelf.store, record)
     await _read(desk, look)  # what fails now is an answer with its reason
     if desk.streams.locked():

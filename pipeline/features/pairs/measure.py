@@ -13,7 +13,7 @@ from device_runner.files import sha256
 from device_runner.reading import read_regular
 from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, runs_left
+from pipeline.campaign.measure import CampaignPlan, runs_left
 from pipeline.campaign.options import options_name
 from pipeline.campaign.plan import Inputs, PlannedRun, denied_here, inputs_of, known_denied, planned_id, run_of
 from pipeline.campaign.provenance import SYSTEM, changes, facts_of_place, facts_of_run
@@ -419,7 +419,7 @@ def gate(
     )
     warnings = (
         *(f"{skipped.device}: {skipped.text}" for skipped in here.unusable),
-        *(f"{device.device} was left before the end: {device.reason}" for device in left),
+        *(f"{device} was left before the end: {reason}" for device, reason in left.items()),
     )
     return msgspec.structs.replace(
         report, rows=(*rows, *away, *report.rows), measured_at=measured_at, warnings=warnings
@@ -497,8 +497,8 @@ def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> C
 
 def measure_pairs(
     pairs: Sequence[PlannedPair], order: PairOrder, here: Bench
-) -> tuple[tuple[GatedRun, ...], str, Sequence[UnfinishedDevice]]:
-    """Run what of some pairs is not stored yet: a row for each, when they were measured, and devices that were left."""
+) -> tuple[tuple[GatedRun, ...], str, dict[str, str]]:
+    """Run what of some pairs is not stored yet: a row for each, when they were measured, why devices were left."""
     plan = plan_pairs(pairs, order, here)
     records, left = here.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)

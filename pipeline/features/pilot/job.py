@@ -257,7 +257,7 @@ def _measured(
         failures = [run.result.failure.message for runs in twice for run in runs if run.result.failure]
         why = failures[-1] if failures else "too few of its rounds gave times"
         missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
-    missing += [f"{device.device}: {device.reason}" for device in left]
+    missing += [f"{device}: {reason}" for device, reason in left.items()]
     unusable = (*here.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]
     return tuple(answers), tuple(missing)

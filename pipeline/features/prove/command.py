@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import progress
+from pipeline.cli.options import chips_named, progress
 from pipeline.cli.outputs import Outputs, json_option
 
 
@@ -51,6 +51,10 @@ def words(value: str) -> tuple[str, ...]:
     help="CPUs to emulate for another processor's ABI.  [default: cortex-a53,cortex-a76]",
 )  # fmt: skip
 @click.option(
+    "--chip", default="", metavar="CHIP,…",
+    help="Snapdragons whose contexts are run in a simulator (needs the extra qnn).  [default: all, where one is here]",
+)  # fmt: skip
+@click.option(
     "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
 )
 @click.option(
@@ -69,6 +73,7 @@ def prove(
     api_levels: tuple[int, ...],
     abi: str,
     cpu: str,
+    chip: str,
     driver: Path | None,
     vulkan: str,
     timeout: float,
@@ -94,6 +99,7 @@ def prove(
         api_levels=api_levels,
         abis=tuple(read_abi(name, "--abi") for name in words(abi) if name != "auto"),
         cpus=words(cpu),
+        chips=chips_named(words(chip), "--chip"),
         driver=read_profile(driver) if driver else None,
         timeout_seconds=timeout,
         vulkan=vulkan,

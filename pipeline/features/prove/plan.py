@@ -23,7 +23,7 @@ from device_runner.library import (
 from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
-from device_runner.spec import RunOptions
+from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.options import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
@@ -37,7 +37,7 @@ from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_ort
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
-from pipeline.release.manifest import Content, Shipped
+from pipeline.release.manifest import Content, KeptTensor, Shipped
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
 
@@ -65,6 +65,8 @@ class ProofOrder:
     driver: DriverProfile | None = None
     abis: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    """Chips whose contexts must run, in a simulator; () for all where one is here."""
     timeout_seconds: float = 60.0
     vulkan: str = ""
 
@@ -127,6 +129,13 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
             remedy="give a library of that platform, or prove it on a device (`ort-mobile run --device ...`)",
         )
     return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != platform))
+
+
+def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFile, ...]:
+    """Tensors that a bundle keeps, as a run is given them."""
+    return tuple(
+        TensorFile(name=kept.name, dtype=kept.dtype, shape=kept.shape, file=str(bundle / kept.path)) for kept in tensors
+    )
 
 
 def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:

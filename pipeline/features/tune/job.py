@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.campaign.measure import CampaignPlan, UnfinishedDevice, measure
+from pipeline.campaign.measure import CampaignPlan, measure
 from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_id
 from pipeline.campaign.record import CampaignRecord, Prediction, Skipped, TunedModel, TuneOutcome
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
@@ -89,18 +89,18 @@ def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | N
             log.warning("%s: %s", name, refused[name])
         for prepared in job.prepared if goals else ():
             measurable = [artifact for artifact in prepared.artifacts if artifact.source in prepared.references]
-            space = without(
+            candidates, pruned = without(
                 lattice(job.config, measurable, facts, known_denied()), partial(_refusal, prepared, job.config)
             )
-            possible, refusals = job.possible(space.candidates, bench.devices, libraries)
-            spaces[name, prepared.name] = Lattice(candidates=tuple(possible), pruned=(*space.pruned, *refusals))
+            possible, refusals = job.possible(candidates, bench.devices, libraries)
+            spaces[name, prepared.name] = list(possible), [*pruned, *refusals]
     if not any(goals_on(name, job.config.tune)[0] for name in bench.facts):
         raise MissingError(
             "no device can measure what is asked for", where=", ".join(bench.facts),
             why="; ".join(f"{name}: {reason}" for name, reason in refused.items()),
             remedy="choose among the goals latency, p90, memory and size, or other devices",
         )  # fmt: skip
-    planned = [planned_run for space in spaces.values() for planned_run in space.candidates]
+    planned = [planned_run for candidates, _ in spaces.values() for planned_run in candidates]
     searched.predictions, searched.placements = predict(
         planned, bench.facts, job.checked.release, job.folder / ARTIFACTS, bench.progress
     )
@@ -117,9 +117,9 @@ def _add(searched: SearchField, job: CampaignJob, space: Lattice, device: str, m
     """A search for a model on a device; where nothing is possible, that."""
     goals, _ = goals_on(device, job.config.tune)
     try:
-        searchable = space_of(_smallest(space, goals).candidates, _smallest(space, goals).pruned)
+        searchable = space_of(*_smallest(space, goals))
     except ConfigError as error:
-        gone = tuple(map(left_out, space.pruned))
+        gone = tuple(map(left_out, space[1]))
         searched.ended.append(
             TunedModel(
                 device=device, model=model, goals=tuple(goals), outcome=TuneOutcome.NONE_POSSIBLE,
@@ -134,7 +134,7 @@ def _smallest(space: Lattice, goals: Sequence[Goal]) -> Lattice:
     """Where the size alone decides, the smallest files: no run is needed to know them."""
     if goals[0] is not Goal.SIZE or len(goals) > 1:
         return space
-    least = min((planned.size_bytes for planned in space.candidates), default=0)
+    least = min((planned.size_bytes for planned in space[0]), default=0)
     return without(
         space, lambda planned: f"its file is larger than {least} bytes" if planned.size_bytes > least else ""
     )
@@ -162,16 +162,14 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
         campaign = job.enter(bench.facts, searched.candidates, bench.unusable, searching=True)
         plan = _search_plan(job, campaign, searched, libraries)
         left = _searched(job, plan, searched, bench)
-        reasons = {device_left.device: device_left.reason for device_left in left}
         tuned = [
-            found_by(search, device, model, reasons.get(device, ""))
+            found_by(search, device, model, left.get(device, ""))
             for device, searches in searched.searches.items()
             for model, search in searches.items()
         ]
         confirmed, later = _confirmed(job, (*tuned, *searched.ended), searched, bench, libraries)
         denied = bench.blame(plan) if job.options.blame else ()
-        lost = {device_left.device: device_left for device_left in (*left, *later)}
-        return confirmed, tuple(lost.values()), denied
+        return confirmed, left | later, denied
 
 
 def _search_plan(
@@ -183,7 +181,7 @@ def _search_plan(
     return replace(plan, inputs=inputs)
 
 
-def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench: Bench) -> list[UnfinishedDevice]:
+def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench: Bench) -> dict[str, str]:
     """Run the searches on all devices, from where the store says they are; an interruption says what is kept."""
     runs = job.store.runs(plan.campaign)
     with bench.progress.stage("tune", len(searched.searches)) as stage:
@@ -207,9 +205,9 @@ def _confirmed(
     searched: SearchField,
     bench: Bench,
     libraries: Mapping[str, str | None],
-) -> tuple[CampaignRecord, list[UnfinishedDevice]]:
+) -> tuple[CampaignRecord, dict[str, str]]:
     """Measure winners, defaults and the winners of the other devices in rounds; the campaign of that, in any case, and
-    the devices that could not finish.
+    why devices could not finish.
     """
     left_out = [
         Skipped(device=search.device, model=search.model, what=search.reason) for search in tuned if not search.winner

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,31 +44,20 @@ LARGE, SMALL = 4.0, 1e-9
 """Bounds of variances of log values: a factor of e², and nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Columns whose effects share a variance. `variance` is where its estimate starts; `fixed` keeps it there."""
-
-    columns: Floats
-    variance: float
-    fixed: bool = False
+Fit = tuple[Floats, Floats, float, Floats]
+"""Means and covariance of all effects, block after block, the variance of a value's noise, the weight of each value."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinearFit:
-    """Means and covariance of all effects, block after block, and the variance of one value's noise."""
+def fit(blocks: Sequence[Floats], starts: Sequence[float], values: Floats, *, fixed: int) -> Fit:
+    """Effects that explain the values; those of the first columns are found at the same indices in the result.
 
-    mean: Floats
-    covariance: Floats
-    noise: float
-    weights: Floats
-
-
-def fit(blocks: Sequence[Block], values: Floats) -> LinearFit:
-    """Effects that explain the values; those of the first columns are found at the same indices in the result."""
-    columns = np.hstack([block.columns for block in blocks])
-    sizes = [block.columns.shape[1] for block in blocks]
+    A block has columns whose effects share a variance, of which the estimate begins at its start; the first `fixed`
+    blocks keep theirs.
+    """
+    columns = np.hstack(blocks)
+    sizes = [block.shape[1] for block in blocks]
     edges = np.cumsum([0, *sizes])
-    variances = [block.variance for block in blocks]
+    variances = list(starts)
     weights: Floats = np.ones(len(values))
     noise = max(float(np.var(values)) / 4, SMALL)
     mean: Floats = np.zeros(columns.shape[1])
@@ -81,11 +69,11 @@ def fit(blocks: Sequence[Block], values: Floats) -> LinearFit:
         covariance = np.asarray(np.linalg.inv(precision), np.float64)
         mean = covariance @ (weighted.T @ values)
         determined = 0.0
-        for number, block in enumerate(blocks):
+        for number in range(len(blocks)):
             part = slice(edges[number], edges[number + 1])
             known = sizes[number] - float(np.trace(covariance[part, part])) / variances[number]
             determined += known
-            if not block.fixed:
+            if number >= fixed:
                 estimate = float(mean[part] @ mean[part]) / max(known, 1e-3)
                 variances[number] = min(max(estimate, SMALL), LARGE)
         rest = values - columns @ mean
@@ -93,7 +81,7 @@ def fit(blocks: Sequence[Block], values: Floats) -> LinearFit:
         weights = (TAILS + 1) / (TAILS + rest**2 / noise)
         if abs(noise / before - 1) < SETTLED:
             break
-    return LinearFit(mean, covariance, noise, weights)
+    return mean, covariance, noise, weights
 
 
 def drift_columns(positions: Sequence[int]) -> Floats:
@@ -149,44 +137,39 @@ START = (LARGE, 0.05, 0.05, *[0.005] * 4)
 """Where the variances of the kinds of effects start: the level of all, factors, variants, and what acts together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """The expected log value of every candidate of a space, and its standard deviation, both without noise."""
-
-    mean: Floats
-    deviation: Floats
-
-
-def forecast(space: Space, candidates: Sequence[int], values: Floats, orders: Sequence[int]) -> Forecast:
+def forecast(space: Space, candidates: Sequence[int], values: Floats, orders: Sequence[int]) -> tuple[Floats, Floats]:
     """What all candidates are expected to have, from the log values of some; the same level counts for all of them.
 
-    What the effects do not explain of a candidate is partly its own: as much as candidates differ more from the model
-    than runs of one candidate differ from each other.
+    The expected log value of each and its standard deviation, both without noise. What the effects do not explain of
+    a candidate is partly its own: as much as candidates differ more from the model than runs of one candidate differ
+    from each other.
     """
     columns = candidate_columns(space)
     rows = np.asarray(candidates)
     middle = float(np.median(values))
-    blocks = [Block(kind[rows], START[n], fixed=n == 0) for n, kind in enumerate(columns)]
-    fitted = fit([*blocks, Block(drift_columns(orders), DRIFT_VARIANCE)], values - middle)
+    blocks = [*(kind[rows] for kind in columns), drift_columns(orders)]
+    fitted = fit(blocks, [*START[: len(columns)], DRIFT_VARIANCE], values - middle, fixed=1)
+    effect, covariance, _, _ = fitted
     everything = np.hstack(columns)
     size = everything.shape[1]
-    mean = everything @ fitted.mean[:size]
-    variance = np.einsum("ij,ij->i", everything @ fitted.covariance[:size, :size], everything)
-    explained = np.hstack([block.columns for block in blocks] + [drift_columns(orders)]) @ fitted.mean
+    mean = everything @ effect[:size]
+    variance = np.einsum("ij,ij->i", everything @ covariance[:size, :size], everything)
+    explained = np.hstack(blocks) @ effect
     effects, left = _own_effects(len(space), rows, values - middle - explained, fitted)
-    return Forecast(mean + effects + middle, np.sqrt(np.maximum(variance + left, 0.0)))
+    return mean + effects + middle, np.sqrt(np.maximum(variance + left, 0.0))
 
 
-def _own_effects(size: int, rows: npt.NDArray[np.int64], rest: Floats, fitted: LinearFit) -> tuple[Floats, Floats]:
+def _own_effects(size: int, rows: npt.NDArray[np.int64], rest: Floats, fitted: Fit) -> tuple[Floats, Floats]:
     """What each candidate has beside its effects, shrunk, and the variance that it may still have there."""
-    weight = np.bincount(rows, fitted.weights, size)
-    summed = np.bincount(rows, fitted.weights * rest, size)
+    _, _, noise, weights = fitted
+    weight = np.bincount(rows, weights, size)
+    summed = np.bincount(rows, weights * rest, size)
     average = summed / np.maximum(weight, SMALL)
     repeated = np.bincount(rows, minlength=size)[rows] > 1
-    within = fitted.weights[repeated] @ (rest - average[rows])[repeated] ** 2
+    within = weights[repeated] @ (rest - average[rows])[repeated] ** 2
     freedom = int(repeated.sum()) - len(np.unique(rows[repeated]))
-    process = float(within) / freedom if freedom > 5 else fitted.noise / 2
-    between = max(fitted.noise - process, 0.0)
+    process = float(within) / freedom if freedom > 5 else noise / 2
+    between = max(noise - process, 0.0)
     share = between / (between + process / np.maximum(weight, SMALL)) if between else np.zeros(size)
     return share * average, between * (1 - share)
 
@@ -198,13 +181,8 @@ LOOK_STEP = 1.1
 """How many times the rounds of a look the next one has at least: each is a fit of all laps, of thousands in an hour."""
 
 
-class Lap(NamedTuple):
-    """One run of an arm: its logarithmic value, and which run of the device it was."""
-
-    arm: int
-    value: float
-    order: int
-
+Lap = tuple[int, float, int]
+"""One run: of which arm, its logarithmic value, and which run of the device it was."""
 
 ArmForecast = tuple[int, float, float]
 """An arm with the log value that it is expected to have before the race, and the standard deviation of that."""
@@ -295,60 +273,57 @@ def _end_of_round(number: int, alive: Sequence[int], laps: Sequence[Lap], failed
     """How many laps had been run when every arm that is left had so many; None where one has not."""
     waiting = set(alive)
     counted: Counter[int] = Counter()
-    for complete, lap in enumerate(laps, start=1):
-        counted[lap.arm] += 1
-        if counted[lap.arm] >= number:
-            waiting.discard(lap.arm)
+    for complete, (ran, _, _) in enumerate(laps, start=1):
+        counted[ran] += 1
+        if counted[ran] >= number:
+            waiting.discard(ran)
         if all(failed.get(arm, complete + 1) <= complete for arm in waiting):
             return complete
     return len(laps) if all(arm in failed for arm in waiting) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """What arms have over all laps: their rows in a fit of log values, and the degrees of freedom that are left."""
-
-    rows: Mapping[int, int]
-    mean: Floats
-    covariance: Floats
-    freedom: int
-
-    def between(self, arm: int, base: int, error: float) -> Interval:
-        """By what factor the arm's value is the base's; outside of the bounds with a probability of `error`."""
-        row, other = self.rows[arm], self.rows[base]
-        covariance = self.covariance
-        difference = float(self.mean[row] - self.mean[other])
-        variance = float(covariance[row, row] + covariance[other, other] - 2 * covariance[row, other])
-        reach = t_quantile(1 - error / 2, self.freedom) * math.sqrt(max(variance, 0.0))
-        return Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
+def arm_ratio(laps: Sequence[Lap], arm: int, base: int, error: float, expected: Sequence[ArmForecast] = ()) -> Interval:
+    """By what factor the arm's value is the base's; outside of the bounds with a probability of `error`."""
+    rows, mean, covariance, freedom = levels(tuple(laps), tuple(expected))
+    row, other = rows[arm], rows[base]
+    difference = float(mean[row] - mean[other])
+    variance = float(covariance[row, row] + covariance[other, other] - 2 * covariance[row, other])
+    reach = t_quantile(1 - error / 2, freedom) * math.sqrt(max(variance, 0.0))
+    return Interval(*map(math.exp, (difference, difference - reach, difference + reach)))
 
 
 @lru_cache(maxsize=256)
-def levels(laps: tuple[Lap, ...], expected: tuple[ArmForecast, ...] = ()) -> Levels:
-    """The arms' levels and the device's, fitted together; where nothing is expected of an arm, only its laps count."""
-    arms = list(dict.fromkeys(lap.arm for lap in laps))
+def levels(
+    laps: tuple[Lap, ...], expected: tuple[ArmForecast, ...] = ()
+) -> tuple[Mapping[int, int], Floats, Floats, int]:
+    """The arms' levels and the device's, fitted together; where nothing is expected of an arm, only its laps count.
+
+    The row of each arm, the log values of the rows, their covariance, and the degrees of freedom that are left.
+    """
+    arms = list(dict.fromkeys(arm for arm, _, _ in laps))
     rows = {arm: number for number, arm in enumerate(arms)}
     known = {arm: (mean, deviation) for arm, mean, deviation in expected}
     before = np.array([known[arm][0] if arm in known else 0.0 for arm in arms])
     scale = np.array([known[arm][1] if arm in known else math.sqrt(LARGE) for arm in arms])
-    at = [rows[lap.arm] for lap in laps]
-    values = np.array([lap.value for lap in laps]) - before[at]
-    of_arms = Block((np.eye(len(arms)) * scale)[at], 1.0, fixed=True)
-    everything = Block(np.ones((len(laps), 1)), LARGE, fixed=True)
-    drift = Block(drift_columns([lap.order for lap in laps]), DRIFT_VARIANCE)
-    fitted = fit([of_arms, everything, drift], values - float(np.median(values)))
+    at = [rows[arm] for arm, _, _ in laps]
+    values = np.array([value for _, value, _ in laps]) - before[at]
+    of_arms, of_all = (np.eye(len(arms)) * scale)[at], np.ones((len(laps), 1))
+    drift = drift_columns([order for _, _, order in laps])
+    mean, covariance, _, _ = fit(
+        [of_arms, of_all, drift], [1.0, LARGE, DRIFT_VARIANCE], values - float(np.median(values)), fixed=2
+    )
     size = len(arms)
-    covariance = fitted.covariance[:size, :size] * np.outer(scale, scale)
-    return Levels(rows, before + scale * fitted.mean[:size], covariance, max(len(laps) - size, 2))
+    scaled = covariance[:size, :size] * np.outer(scale, scale)
+    return rows, before + scale * mean[:size], scaled, max(len(laps) - size, 2)
 
 
 def compare_arms(
     alive: Sequence[int], laps: Sequence[Lap], delta: float, expected: Sequence[ArmForecast] = ()
 ) -> dict[int, Interval]:
     """Each arm against the one with the lowest value, at a confidence that holds for all of them together."""
-    known = levels(tuple(laps), tuple(expected))
-    leader = min(alive, key=lambda arm: float(known.mean[known.rows[arm]]))
-    return {arm: known.between(arm, leader, delta / max(len(alive) - 1, 1)) for arm in alive}
+    rows, mean, _, _ = levels(tuple(laps), tuple(expected))
+    leader = min(alive, key=lambda arm: float(mean[rows[arm]]))
+    return {arm: arm_ratio(laps, arm, leader, delta / max(len(alive) - 1, 1), expected) for arm in alive}
 
 
 def next_round(
@@ -357,6 +332,6 @@ def next_round(
     """Arms that are still to run in the round that is under way, in the order of the arms."""
     out = standing.dropped if standing else {}
     left = [arm for arm in arms if arm not in failed and arm not in out]
-    counted = Counter(lap.arm for lap in laps)
+    counted = Counter(arm for arm, _, _ in laps)
     number = min((counted[arm] for arm in left), default=0)
     return [arm for arm in left if counted[arm] == number]

@@ -23,11 +23,11 @@ from pipeline.config import TuneStrategy
 from pipeline.core.errors import MissingError, install_extra
 from pipeline.features.tune.model import (
     ArmForecast,
-    Forecast,
+    Floats,
     Lap,
     RaceStanding,
+    arm_ratio,
     forecast,
-    levels,
     next_round,
     run_race,
 )
@@ -199,7 +199,7 @@ def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap],
     """The race's laps after `cut`, and after how many observations each was known."""
     wanted = set(arms)
     laps = [
-        (Lap(run.candidate, math.log(value), run.order), number)
+        ((run.candidate, math.log(value), run.order), number)
         for number, run in enumerate(view.seen[cut:], start=cut + 1)
         if run.candidate in wanted and (value := run.good) is not None
     ]
@@ -207,11 +207,11 @@ def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap],
 
 
 @lru_cache(maxsize=16)
-def forecast_of(space: Space, seen: tuple[Observation, ...]) -> Forecast:
-    """What the observations say of all candidates; nothing where none has a value."""
+def forecast_of(space: Space, seen: tuple[Observation, ...]) -> tuple[Floats, Floats]:
+    """What the observations say of all candidates (`forecast`); nothing where none has a value."""
     good = [(run, value) for run in seen if (value := run.good) is not None]
     if not good:
-        return Forecast(np.zeros(len(space)), np.zeros(len(space)))
+        return np.zeros(len(space)), np.zeros(len(space))
     return forecast(
         space, [run.candidate for run, _ in good], np.log([value for _, value in good]), [run.order for run, _ in good]
     )
@@ -219,13 +219,13 @@ def forecast_of(space: Space, seen: tuple[Observation, ...]) -> Forecast:
 
 def compared_with_defaults(view: SearchView, leader: int, laps: Sequence[Lap]) -> dict[int, Interval]:
     """The leader's value relative to those of the defaults that have laps."""
-    had = {lap.arm for lap in laps}
+    had = {arm for arm, _, _ in laps}
     both = dict.fromkeys((view.space.default, view.space.ort_default))
     defaults = [base for base in both if base in had and base != leader and base not in view.out]
     if leader not in had or not defaults:
         return {}
-    fitted = levels(tuple(lap for lap in laps if lap.arm in {leader, *defaults}))
-    return {base: fitted.between(leader, base, view.settings.delta) for base in defaults}
+    shared = [lap for lap in laps if lap[0] in {leader, *defaults}]
+    return {base: arm_ratio(shared, leader, base, view.settings.delta) for base in defaults}
 
 
 def best_guess(view: SearchView) -> int | None:
@@ -234,9 +234,9 @@ def best_guess(view: SearchView) -> int | None:
     if not laps:
         return None
     reference = view.reference
-    at, level = zip(*[(lap.order, lap.value) for lap in laps if lap.arm == reference] or [(0, 0.0)], strict=True)
-    values = [lap.value for lap in laps] - np.interp([lap.order for lap in laps], at, level)
-    arms = [lap.arm for lap in laps]
+    at, level = zip(*[(order, value) for arm, value, order in laps if arm == reference] or [(0, 0.0)], strict=True)
+    arms, logs, orders = zip(*laps, strict=True)
+    values = np.array(logs) - np.interp(orders, at, level)
     counts = np.bincount(arms, minlength=len(view.space))
     means = np.bincount(arms, values, len(view.space)) / np.maximum(counts, 1)
     means[[c for c in range(len(view.space)) if c in view.out or not counts[c]]] = np.inf
@@ -259,7 +259,7 @@ def concluded(
     if leader is None:
         ran = {run.candidate for run in view.seen if run.good is not None}
         known = sum(run.good is not None for run in view.seen) >= MODEL_FROM
-        mean = forecast_of(view.space, view.seen).mean if known else None
+        mean = forecast_of(view.space, view.seen)[0] if known else None
         usable = sorted(ran - view.out.keys())
         leader = (
             best_guess(view)
@@ -279,7 +279,7 @@ def _fates(view: SearchView, leader: int, standing: RaceStanding | None, cut: in
     seen = view.seen[: cut or None]
     known = sum(run.good is not None for run in seen) >= MODEL_FROM
     counts = Counter(run.candidate for run in view.seen)
-    mean = forecast_of(view.space, seen).mean if known else np.zeros(len(view.space))
+    mean = forecast_of(view.space, seen)[0] if known else np.zeros(len(view.space))
     for candidate in range(len(view.space)):
         if standing and candidate in standing.bounds:
             bounds = standing.bounds[candidate]
@@ -402,13 +402,14 @@ def propose(space: Space, observations: Sequence[Observation], settings: SearchS
         return concluded(view, f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
     if settings.strategy is TuneStrategy.GRID:
         return _grid(view)
-    now = _now(view)
-    if now.missing:
-        return _ask(view, now.missing, now.stage)
-    if now.standing and now.standing.ended:
-        return concluded(view, now.standing.ended, now.standing, now.cut)
-    asked = _race_on(view, now)
-    return asked if asked.candidates else concluded(view, ALL_OUT, now.standing, now.cut)
+    stage, missing, cut = _explore(view, asking=True)
+    if missing:
+        return _ask(view, missing, stage)
+    arms, standing = _race(view, cut)
+    if standing and standing.ended:
+        return concluded(view, standing.ended, standing, cut)
+    asked = _race_on(view, cut, arms, standing)
+    return asked if asked.candidates else concluded(view, ALL_OUT, standing, cut)
 
 
 def conclude(space: Space, observations: Sequence[Observation], settings: SearchSettings, why: str) -> Proposal:
@@ -416,33 +417,21 @@ def conclude(space: Space, observations: Sequence[Observation], settings: Search
     view = view_of(space, observations, settings)
     if settings.strategy is TuneStrategy.GRID or len(view.out) == len(space):
         return concluded(view, why, uncertain=True)
-    now = _now(view, asking=False)
-    why = f"{why}; {now.standing.open_end}" if now.standing else why
-    return concluded(view, why, now.standing, now.cut, uncertain=True)
+    _, missing, cut = _explore(view, asking=False)
+    standing = None if missing else _race(view, cut)[1]
+    why = f"{why}; {standing.open_end}" if standing else why
+    return concluded(view, why, standing, cut, uncertain=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Now:
-    """Where a search is: the part before the race with what it still wants, or the race, which began at `cut`."""
-
-    stage: SearchStage
-    missing: Sequence[int] = ()
-    cut: int = 0
-    arms: Sequence[int] = ()
-    standing: RaceStanding | None = None
-
-
-def _now(view: SearchView, *, asking: bool = True) -> _Now:
-    stage, missing, cut = (SearchStage.RACE, [], 0) if view.small else _explore(view, asking=asking)
-    if missing:
-        return _Now(stage=stage, missing=missing, cut=cut)
+def _race(view: SearchView, cut: int) -> tuple[list[int], RaceStanding | None]:
+    """The arms of the race that began at `cut`, and how it stands."""
     arms, settings = _race_arms(view, cut), view.settings
     laps, known = laps_of(view, arms, cut)
     failed = {arm: sum(n <= view.out[arm].after for n in known) for arm in arms if arm in view.out}
     standing = run_race(
         arms, laps, failed, _expected(view, arms, cut), delta=settings.delta, within=settings.within * RACE_SHARE
     )
-    return _Now(stage=SearchStage.RACE, cut=cut, arms=arms, standing=standing)
+    return arms, standing
 
 
 def _ask(view: SearchView, wanted: Sequence[int], stage: SearchStage) -> Proposal:
@@ -463,6 +452,8 @@ def _reach(view: SearchView, wanted: Sequence[int], start: int) -> tuple[int, li
 
 def _explore(view: SearchView, *, asking: bool) -> tuple[SearchStage, list[int], int]:
     """The part before the race that is under way with what it still wants; or nothing wanted, and where it ended."""
+    if view.small:
+        return SearchStage.RACE, [], 0
     random_part, model_part = _sizes(view)
     if view.settings.strategy is TuneStrategy.OPTUNA:
         return _sample(view, random_part + 2 * model_part, asking=asking)
@@ -508,7 +499,7 @@ def _sizes(view: SearchView) -> tuple[int, int]:
 def _best_predicted(view: SearchView, cut: int, count: int) -> list[int]:
     """The best that are not measured yet, by the model of the first `cut` observations."""
     had = {run.candidate for run in view.seen[:cut]} | _out_at(view, cut)
-    ranked = np.argsort(forecast_of(view.space, view.seen[:cut]).mean, kind="stable").tolist()
+    ranked = np.argsort(forecast_of(view.space, view.seen[:cut])[0], kind="stable").tolist()
     return [candidate for candidate in ranked if candidate not in had][:count]
 
 
@@ -520,8 +511,8 @@ def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[ArmForeca
     """What the model of the first `cut` observations expects of the arms."""
     if view.small:
         return []
-    expected = forecast_of(view.space, view.seen[:cut])
-    return [(arm, float(expected.mean[arm]), max(float(expected.deviation[arm]), LEAST_DEVIATION)) for arm in arms]
+    mean, deviation = forecast_of(view.space, view.seen[:cut])
+    return [(arm, float(mean[arm]), max(float(deviation[arm]), LEAST_DEVIATION)) for arm in arms]
 
 
 def _race_arms(view: SearchView, cut: int) -> list[int]:
@@ -529,24 +520,24 @@ def _race_arms(view: SearchView, cut: int) -> list[int]:
     if view.small:
         return list(range(len(view.space)))
     out, most = _out_at(view, cut), view.settings.arms
-    predicted = forecast_of(view.space, view.seen[:cut])
-    usable = sorted({run.candidate for run in view.seen[:cut]} - out, key=lambda arm: (float(predicted.mean[arm]), arm))
+    mean, deviation = forecast_of(view.space, view.seen[:cut])
+    usable = sorted({run.candidate for run in view.seen[:cut]} - out, key=lambda arm: (float(mean[arm]), arm))
     if not usable:
         return [candidate for candidate in range(len(view.space)) if candidate not in out]
-    near = predicted.mean - predicted.deviation <= predicted.mean[usable[0]] + predicted.deviation[usable[0]]
+    near = mean - deviation <= mean[usable[0]] + deviation[usable[0]]
     best = [*usable[:most], *(candidate for candidate in usable[most : round(MORE_ARMS * most)] if near[candidate])]
     default = view.space.default
     return best if default in best or default in out else [*best, default]
 
 
-def _race_on(view: SearchView, now: _Now) -> Proposal:
+def _race_on(view: SearchView, cut: int, arms: Sequence[int], standing: RaceStanding | None) -> Proposal:
     """The next round of the race, with what is known of the leader and of those that are out."""
-    laps, _ = laps_of(view, now.arms, now.cut)
-    order = view.shuffled(next_round(now.arms, now.standing, laps, view.out.keys()), 1, len(laps) // len(now.arms))
+    laps, _ = laps_of(view, arms, cut)
+    order = view.shuffled(next_round(arms, standing, laps, view.out.keys()), 1, len(laps) // len(arms))
     asked = _ask(view, order, SearchStage.RACE)
-    if now.standing is None:
+    if standing is None:
         return asked
-    leader, dropped = now.standing.leader, {**asked.dropped, **now.standing.dropped}
+    leader, dropped = standing.leader, {**asked.dropped, **standing.dropped}
     return replace(asked, leader=leader, dropped=dropped, compared=compared_with_defaults(view, leader, laps))
 
 

@@ -50,12 +50,8 @@ GPU_OPTIONS = {
 """Options of WebGPU that change times and nothing that is computed, its defaults first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lattice:
-    """Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
-
-    candidates: tuple[PlannedRun, ...]
-    pruned: tuple[Skipped, ...]
+Lattice = tuple[list[PlannedRun], list[Skipped]]
+"""Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
 
 
 def core_count(facts: DeviceFacts) -> int:
@@ -105,7 +101,7 @@ def lattice(
             pruned.append(planned.skipped(reason))
         else:
             kept.append(planned)
-    return Lattice(candidates=tuple(kept), pruned=tuple(pruned))
+    return kept, pruned
 
 
 def distinct_candidates(space: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
@@ -113,22 +109,20 @@ def distinct_candidates(space: Lattice, facts: DeviceFacts, predictions: Mapping
 
     `predictions` are by the id of planned runs.
     """
-    kept, pruned = [], list(space.pruned)
-    for planned in space.candidates:
+    kept, pruned = [], list(space[1])
+    for planned in space[0]:
         if reason := _useless(predictions.get(planned_id(planned))):
             pruned.append(planned.skipped(reason))
         else:
             kept.append(planned)
-    return _without_repeats(Lattice(candidates=tuple(kept), pruned=tuple(pruned)), facts, predictions)
+    return _without_repeats(kept, pruned, facts, predictions)
 
 
 def without(space: Lattice, refused: Callable[[PlannedRun], str]) -> Lattice:
     """Without the candidates that `refused` gives a reason for."""
-    reasons = [(planned, refused(planned)) for planned in space.candidates]
-    return Lattice(
-        candidates=tuple(planned for planned, reason in reasons if not reason),
-        pruned=(*space.pruned, *(planned.skipped(reason) for planned, reason in reasons if reason)),
-    )
+    reasons = [(planned, refused(planned)) for planned in space[0]]
+    pruned = [planned.skipped(reason) for planned, reason in reasons if reason]
+    return [planned for planned, reason in reasons if not reason], [*space[1], *pruned]
 
 
 def _over_cores(options: RunOptions, facts: DeviceFacts) -> str:
@@ -217,10 +211,15 @@ def _plainness(planned: PlannedRun) -> tuple[int, int, bool]:
     return settings, (ranks or [len(advised)])[0], not style.startswith("fixed")
 
 
-def _without_repeats(space: Lattice, facts: DeviceFacts, predictions: Mapping[str, Prediction]) -> Lattice:
-    """One candidate of those that amount to the same: the one that sets least."""
-    kept, pruned, seen = [], list(space.pruned), dict[tuple[str, bytes], PlannedRun]()
-    for planned in sorted(space.candidates, key=_plainness):
+def _without_repeats(
+    candidates: Sequence[PlannedRun],
+    pruned: list[Skipped],
+    facts: DeviceFacts,
+    predictions: Mapping[str, Prediction],
+) -> Lattice:
+    """One candidate of those that amount to the same: the one that sets least; the others join `pruned`."""
+    kept, seen = [], dict[tuple[str, bytes], PlannedRun]()
+    for planned in sorted(candidates, key=_plainness):
         known = predictions.get(planned_id(planned))
         claimed = known is not None and known.claimed is not None and known.claimed == known.nodes
         steps = [(planned.run_options, ""), *_meanings(planned.run_options, facts, all_claimed=claimed)]
@@ -232,8 +231,8 @@ def _without_repeats(space: Lattice, facts: DeviceFacts, predictions: Mapping[st
             reason = steps[-1][1] or "the same bytes with the same options"
             same = planned.skipped(reason)
             pruned.append(msgspec.structs.replace(same, why=f"counts as {first.run_name}"))
-    order = {id(planned): number for number, planned in enumerate(space.candidates)}
-    return Lattice(candidates=tuple(sorted(kept, key=lambda planned: order[id(planned)])), pruned=tuple(pruned))
+    order = {id(planned): number for number, planned in enumerate(candidates)}
+    return sorted(kept, key=lambda planned: order[id(planned)]), pruned
 
 
 Factors = Mapping[str, str]

@@ -109,18 +109,18 @@ def copies(graph: Graph, _settings: Settings, claimed: Container[int]) -> int:
     reads, and its outputs, are copied with or without a provider and do not count.
     """
     read: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is in the GPU's memory
-    made: dict[bool, set[str]] = {True: set(), False: set()}
+    written: dict[bool, set[str]] = {True: set(), False: set()}
     for index, node in graph.nodes.items():
         on_gpu = index in claimed
         on_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
         for slot, name in enumerate(node.inputs):
             read[on_gpu and f"in{slot}" not in on_cpu].add(name)
         for slot, name in enumerate(node.outputs):
-            made[on_gpu and f"out{slot}" not in on_cpu].add(name)
+            written[on_gpu and f"out{slot}" not in on_cpu].add(name)
         if not on_gpu:  # what bodies of If and Loop read of a claimed node is that node's affair
             read[False].update(node.implicit_inputs)
     inputs = set(graph.inputs) - graph.initializers.keys()
-    crossing = (inputs & read[True] & read[False], made[False] & read[True], made[True] & read[False])
+    crossing = (inputs & read[True] & read[False], written[False] & read[True], written[True] & read[False])
     return sum(len(names - {""}) for names in crossing)
 
 

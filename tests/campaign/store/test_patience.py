@@ -38,7 +38,7 @@ def test_restart_in_the_middle_costs_nothing(server: PostgresServer, tmp_path: P
         left = measure(plan_of(lanes, 20), devices, store, tmp_path)
         for one in restarts:
             one.join()
-        assert left == []
+        assert left == {}
         check_attribution(store)
         assert len(store.runs(SCRIPTED.id)) == len(lanes) * 20
     started = sum(len((tmp_path / name).read_text().splitlines()) for name in devices)

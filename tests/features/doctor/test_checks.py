@@ -17,6 +17,8 @@ from pipeline.campaign.options import options_name
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.check.compare import OutputCheck
+from pipeline.core.errors import MissingError
+from pipeline.features.doctor import checks
 from pipeline.features.doctor.checks import (
     CAST_KEY,
     CHECKS,
@@ -149,7 +151,9 @@ def test_dynamic_dimensions_are_fixed_and_what_that_unblocks_is_told() -> None:
         fixed=SizedAnswer(sizes={"n": 1}, nodes=9, claimed=8, partitions=1),
     )  # fmt: skip
     traits = ModelTraits(open=("n", "x[2]"))
-    found = proposed("dimensions", traits=traits, sizes={"n": 1, "x[2]": 16}, answers={"nnapi": answer})
+    found = proposed(
+        "dimensions", traits=msgspec.structs.replace(traits, answers={"nnapi": answer}), sizes={"n": 1, "x[2]": 16}
+    )
     assert found.note == "NNAPI claims 0 of 9 nodes, with sizes 8"
     assert [remedy.steps for remedy in found.remedies] == [("fixed-dimensions:sizes=n=1+x[2]=16",)]
     assert "test data" in proposed("dimensions", traits=traits).why_not
@@ -159,7 +163,7 @@ def test_dynamic_dimensions_are_fixed_and_what_that_unblocks_is_told() -> None:
 def test_providers_of_the_library_are_tried_where_they_claim_something() -> None:
     library = result(providers="NnapiExecutionProvider XnnpackExecutionProvider QNNExecutionProvider")
     none = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=0)
-    found = proposed("providers", usual=library, answers={"nnapi": none})
+    found = proposed("providers", usual=library, traits=ModelTraits(answers={"nnapi": none}))
     assert names(found) == ["provider=xnnpack with 2 threads", "provider=qnn"]
     assert found.note == "NNAPI: claims none of 9 nodes"
     assert runs("providers", usual=library)[:3] == [
@@ -173,10 +177,10 @@ def test_providers_of_the_library_are_tried_where_they_claim_something() -> None
 def test_small_partitions_are_told_with_the_command() -> None:
     few = ModelAnswer(path="m", ep="nnapi", ort_release="1.31", nodes=9, claimed=8, partitions=(("a",),))
     many = msgspec.structs.replace(few, claimed=4, partitions=(("a",), ("b",), ("c",)))
-    assert proposed("partitions", answers={"nnapi": few}).why_not == (
+    assert proposed("partitions", traits=ModelTraits(answers={"nnapi": few})).why_not == (
         "partitions are few or large: NNAPI 1 for 8 nodes"
     )  # fmt: skip
-    found = proposed("partitions", answers={"nnapi": many})
+    found = proposed("partitions", traits=ModelTraits(answers={"nnapi": many}))
     assert found.note == "NNAPI: 4 nodes in 3 partitions"
     assert found.advice == "ort-mobile partition MODEL --ep nnapi --advise"
 
@@ -228,7 +232,7 @@ def test_the_width_of_a_graph_is_how_many_heavy_operators_are_level(tmp_path: Pa
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     found = examine(ExamineRequest(path=str(path), settings=(Settings(provider="nnapi"),)))
-    assert found.traits == ModelTraits(operators={"MatMul": 3, "Add": 1}, width=2, open=("n",))
+    assert (found.operators, found.width, found.open) == ({"MatMul": 3, "Add": 1}, 2, ("n",))
     assert (found.answers["nnapi"].nodes, found.answers["nnapi"].dynamic) == (4, ("n",))
 
 
@@ -274,3 +278,15 @@ def test_no_gain_and_nothing_measured_are_different() -> None:
     assert "the time was over" in never.measured[0].why
     assert finding_of_check(ROWS["threads"], CheckProposal(why_not="no"), []).outcome is Outcome.NOT_APPLICABLE
     assert finding_of_check(ROWS["threads"], CheckProposal(note="n", advice="a"), []).outcome is Outcome.NOTE
+
+
+def test_a_phone_with_a_snapdragon_is_told_how_to_ask_about_its_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    phone = DeviceFacts(name="d", platform="android", soc="QTI SM8635")
+    monkeypatch.setattr(checks, "compiler_lacking", lambda: MissingError("no compiler", remedy="install it"))
+    lacking = proposed("npu", facts=phone)
+    assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.note
+    assert lacking.advice == "install it"
+    monkeypatch.setattr(checks, "compiler_lacking", lambda: None)
+    monkeypatch.setattr(checks, "compiler_name", lambda: "a compiler")
+    assert "--chip SM8635 --advise" in proposed("npu", facts=phone).advice
+    assert proposed("npu").why_not

@@ -68,7 +68,7 @@ def run_search(folder: Path, one: ModelSearch, device: ScriptedDevice, seconds: 
         store.start(CAMPAIGN)
         schedule.replay(store.runs(CAMPAIGN.id))
         left = measure(plan, {device.name: device}, store, folder)
-    return left[0].reason if left else ""
+    return left.get(device.name, "")
 
 
 def stored(folder: Path) -> list[tuple[str, int]]:
@@ -306,6 +306,6 @@ def test_two_devices_are_searched_at_the_same_time(tmp_path: Path) -> None:
     devices = {name: TimedDevice(name, meet) for name in searches}
     with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
         store.start(CAMPAIGN)
-        assert measure(plan, devices, store, tmp_path) == []
+        assert measure(plan, devices, store, tmp_path) == {}
         assert {run.result.device for run in store.runs(CAMPAIGN.id)} == {"one", "two"}
     assert all(found_by(one, name, "m").winner.startswith(f"{name}/") for name, one in searches.items())

@@ -1,7 +1,5 @@
 """What a search chooses from: every sensible combination, and a reason for each that is left out."""
 
-import dataclasses
-
 import msgspec
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
@@ -40,16 +38,16 @@ def lattice(wanted: Config, artifacts: list[Artifact], facts: DeviceFacts) -> La
 
 
 def names(found: Lattice) -> list[str]:
-    return [options_name(one.options) for one in found.candidates]
+    return [options_name(one.options) for one in found[0]]
 
 
 def reasons(found: Lattice) -> dict[str, str]:
-    return {one.run: one.text for one in found.pruned}
+    return {one.run: one.text for one in found[1]}
 
 
 def test_the_default_space_has_every_number_of_cores_the_arena_and_spinning() -> None:
     found = lattice(config(RunConfig()), [artifact()], PHONE)
-    options = [one.options for one in found.candidates]
+    options = [one.options for one in found[0]]
     assert options[0] == RunOptions(), "what an app gets that sets nothing comes first"
     assert {one.intra_op_threads for one in options} == {0, 1, 2, 3, 4}
     assert {one.cpu_arena for one in options} == {True, False}
@@ -70,7 +68,7 @@ def test_memory_as_a_goal_or_limit_adds_what_saves_memory() -> None:
     plain = lattice(config(RunConfig()), [artifact()], PHONE)
     for tune in ({"goals": "memory"}, {"max_memory_mb": 10}):
         found = lattice(config(RunConfig(), **tune), [artifact()], PHONE)
-        assert len(found.candidates) == 4 * len(plain.candidates)
+        assert len(found[0]) == 4 * len(plain[0])
 
 
 def test_more_threads_than_cores_are_left_out_with_the_reason() -> None:
@@ -85,9 +83,9 @@ def test_options_without_effect_count_as_the_plainest_of_their_kind() -> None:
                execution_mode=["sequential", "parallel"], memory_pattern=[True, False]),
         [artifact()], PHONE,
     )  # fmt: skip
-    sequential = [one.options for one in found.candidates if one.options.execution_mode is ExecutionMode.SEQUENTIAL]
+    sequential = [one.options for one in found[0] if one.options.execution_mode is ExecutionMode.SEQUENTIAL]
     assert not [one for one in sequential if one.inter_op_threads]
-    parallel = [one.options for one in found.candidates if one.options.execution_mode is ExecutionMode.PARALLEL]
+    parallel = [one.options for one in found[0] if one.options.execution_mode is ExecutionMode.PARALLEL]
     assert parallel
     assert all(one.memory_pattern for one in parallel)
     assert reasons(found)["cpu+threads=1+spinning=off"] == (
@@ -99,13 +97,13 @@ def test_flags_without_effect_here_are_left_out() -> None:
     run = RunConfig(provider="nnapi")
     tune = {"threads": 0, "memory_arena": True, "spinning": True}
     new = lattice(config(run, **tune), [artifact()], PHONE)
-    assert len({one.options.flags for one in new.candidates}) == 8
+    assert len({one.options.flags for one in new[0]}) == 8
     old = msgspec.structs.replace(PHONE, api_level=27, nnapi_devices=())
-    flags = {flag for one in lattice(config(run, **tune), [artifact()], old).candidates for flag in one.options.flags}
+    flags = {flag for one in lattice(config(run, **tune), [artifact()], old)[0] for flag in one.options.flags}
     assert flags == set(), "float16 comes with API level 28, the other two with 29"
     npu = msgspec.structs.replace(PHONE, nnapi_devices=PHONE.nnapi_devices[:1])
     found = lattice(config(run, **tune), [artifact()], npu)
-    assert NnapiFlag.CPU_DISABLED not in {flag for one in found.candidates for flag in one.options.flags}
+    assert NnapiFlag.CPU_DISABLED not in {flag for one in found[0] for flag in one.options.flags}
     assert "names no CPU device" in reasons(found)["nnapi+CPU_DISABLED+spinning=on"]
 
 
@@ -113,8 +111,8 @@ def test_a_file_over_the_limit_is_left_out() -> None:
     found = lattice(
         config(RunConfig(), max_size_mb=0.002), [artifact(size=1000), artifact(Level.ALL, size=3000)], PHONE
     )
-    assert {one.variant for one in found.candidates} == {"basic-fixed"}
-    assert {one.text for one in found.pruned if one.variant == "all-fixed"} >= {
+    assert {one.variant for one in found[0]} == {"basic-fixed"}
+    assert {one.text for one in found[1] if one.variant == "all-fixed"} >= {
         "its file has 0.003 MB, max_size_mb allows 0.002"
     }
 
@@ -124,24 +122,23 @@ def test_what_the_rules_know_of_a_provider_prunes_and_says_so() -> None:
 
     def predicted(**fields: object) -> Lattice:
         prediction = Prediction(nodes=10, **fields)  # type: ignore[arg-type]
-        return distinct_candidates(found, PHONE, {planned_id(one): prediction for one in found.candidates})
+        return distinct_candidates(found, PHONE, {planned_id(one): prediction for one in found[0]})
 
     nothing = predicted(claimed=0)
-    assert not nothing.candidates
+    assert not nothing[0]
     assert set(reasons(nothing).values()) >= {"the provider claims no node of it: it would run on the CPU alone"}
-    assert not predicted(claimed=3, error="unsupported type").candidates
-    assert len(predicted(claimed=9).candidates) == len(found.candidates)
+    assert not predicted(claimed=3, error="unsupported type")[0]
+    assert len(predicted(claimed=9)[0]) == len(found[0])
     whole = predicted(claimed=10)
     assert names(whole) == ["nnapi"]
     assert any(reason.startswith(ALL_CLAIMED) for reason in reasons(whole).values())
-    assert len(distinct_candidates(found, PHONE, {}).candidates) == len(found.candidates), "no rules, no opinion"
+    assert len(distinct_candidates(found, PHONE, {})[0]) == len(found[0]), "no rules, no opinion"
 
 
 def test_nothing_is_lost_between_candidates_and_reasons() -> None:
     tune = TuneConfig(goals=(Goal.LATENCY, Goal.MEMORY))
-    all_of_it = dataclasses.replace(Lattice(candidates=(), pruned=()))
     found = lattice(config(RunConfig(), **msgspec.to_builtins(tune)), [artifact(), artifact(Level.ALL)], PHONE)
     less = without(found, lambda one: "no" if one.variant == "all-fixed" else "")
-    assert len(less.candidates) + len(less.pruned) == len(found.candidates) + len(found.pruned)
-    assert all(one.text for one in less.pruned)
-    assert without(all_of_it, lambda _: "no") == all_of_it
+    assert len(less[0]) + len(less[1]) == len(found[0]) + len(found[1])
+    assert all(one.text for one in less[1])
+    assert without(([], []), lambda _: "no") == ([], [])
