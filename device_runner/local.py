@@ -207,6 +207,16 @@ class LocalDevice(ProbeDevice):
         """Those of the registry; without the package of one, its run says so."""
         return frozenset(name for name, row in PROVIDERS.items() if row.plugin)
 
+    @property
+    def shader_f16(self) -> bool | None:
+        """That of the driver that plays a GPU, where one does."""
+        if not self._vulkan and self._has_gpu():
+            return None
+        try:
+            return find_driver(self._vulkan).float16
+        except UnavailableError:
+            return None
+
     def library_for(self, given: str | None) -> Library:
         """The given library for this computer's ABI, else that of the installed onnxruntime."""
         return resolve(given or str(wheel_library()), machine_abi())
