@@ -69,30 +69,33 @@ def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:
 
 
 def _alone(file: GpuFile) -> str:
-    """Values of an ORT format file that are made in one memory and read in the other without a copy between."""
+    """Nodes of an ORT format file that read in one memory what is made in the other, without a copy between.
+
+    A node on the GPU keeps some values at the CPU, too: the bounds of Clip, the shape of Reshape.
+    """
     if not file.ort_format:
-        return ""
-    graph, claimed = file.graph, file.claimed
-    strangers = [n for i, n in graph.nodes.items() if i not in claimed and n.op_type not in COPIES]
-    if not strangers:
         return ""
     from pipeline.partition.webgpu.kernels import cpu_slots
 
-    given: set[str] = set()
-    taken: set[str] = set()
-    for node in file.on_gpu:
-        here = frozenset() if node.op_type in COPIES else cpu_slots(node.op_type, node.domain, node.since_version)
-        if node.op_type not in COPIES:
-            given |= {name for slot, name in enumerate(node.outputs) if name and f"out{slot}" not in here}
-            taken |= {name for slot, name in enumerate(node.inputs) if name and f"in{slot}" not in here}
-            taken |= {*node.implicit_inputs}
-    around = {name for node in strangers for name in node.inputs} - graph.values.keys() - {""}
-    shared = taken & {*graph.inputs, *graph.initializers} | around  # where a body's outer values lie is not known
-    return _named(
-        node
-        for node in strangers
-        if given & {*node.inputs, *node.implicit_inputs} or taken & {*node.outputs} or shared & {*node.inputs}
-    )
+    graph, claimed = file.graph, file.claimed
+    made: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is the GPU's memory
+    read: dict[bool, dict[str, list[Node]]] = {True: {}, False: {}}
+    for index, node in graph.nodes.items():
+        if node.op_type in COPIES:
+            continue
+        on_gpu = index in claimed
+        at_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
+        for slot, name in enumerate(node.inputs):
+            read[on_gpu and f"in{slot}" not in at_cpu].setdefault(name, []).append(node)
+        for name in node.implicit_inputs:
+            read[on_gpu].setdefault(name, []).append(node)
+        for slot, name in enumerate(node.outputs):
+            made[on_gpu and f"out{slot}" not in at_cpu].add(name)
+    both = read[True].keys() & read[False].keys() & {*graph.inputs, *graph.initializers}
+    around = read[False].keys() - graph.values.keys() - graph.initializers.keys()  # outer values of a body
+    crossing = (made[True] & read[False].keys()) | (made[False] & read[True].keys()) | both | around
+    readers = [node for side in read.values() for name in crossing - {""} for node in side.get(name, ())]
+    return _named(iter({node.index: node for node in readers}.values()))
 
 
 def _fused_in_nhwc(file: GpuFile) -> str:
@@ -231,8 +234,8 @@ RULES: tuple[GpuRule, ...] = (
     ),
     GpuRule(
         "memories", _alone,
-        "WebGPU fails at the first run or gives garbage: in an ORT format file nothing is copied between GPU and CPU, "
-        "and the CPU has {mark}",
+        "WebGPU fails at the first run or gives garbage: an ORT format file copies nothing between GPU and CPU, and "
+        "{mark} would read in one memory what is made in the other",
         "ship the format .onnx (variants `*-onnx`), or have every node claimed (`ort-mobile partition --ep webgpu`)",
     ),
     GpuRule(
