@@ -78,7 +78,7 @@ def _alone(file: GpuFile) -> str:
     from pipeline.partition.webgpu.kernels import cpu_slots
 
     graph, claimed = file.graph, file.claimed
-    made: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is the GPU's memory
+    written: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is the GPU's memory
     read: dict[bool, dict[str, list[Node]]] = {True: {}, False: {}}
     for index, node in graph.nodes.items():
         if node.op_type in COPIES:
@@ -90,10 +90,10 @@ def _alone(file: GpuFile) -> str:
         for name in node.implicit_inputs:
             read[on_gpu].setdefault(name, []).append(node)
         for slot, name in enumerate(node.outputs):
-            made[on_gpu and f"out{slot}" not in at_cpu].add(name)
+            written[on_gpu and f"out{slot}" not in at_cpu].add(name)
     both = read[True].keys() & read[False].keys() & {*graph.inputs, *graph.initializers}
     around = read[False].keys() - graph.values.keys() - graph.initializers.keys()  # outer values of a body
-    crossing = (made[True] & read[False].keys()) | (made[False] & read[True].keys()) | both | around
+    crossing = (written[True] & read[False].keys()) | (written[False] & read[True].keys()) | both | around
     readers = [node for side in read.values() for name in crossing - {""} for node in side.get(name, ())]
     return _named(iter({node.index: node for node in readers}.values()))
 
@@ -112,10 +112,10 @@ def _thirds(file: GpuFile, node: Node) -> bool:
     """
     if node.op_type not in ("Conv", "FusedConv") or not file.settings.nhwc or node.attributes.get("group", 1) != 1:
         return False
-    made, channels, *kernel = file.shape(node, 1) or (0, 0)
-    if None in (made, channels, *kernel) or set(kernel) <= {1}:
+    features, channels, *kernel = file.shape(node, 1) or (0, 0)
+    if None in (features, channels, *kernel) or set(kernel) <= {1}:
         return False
-    return bool(channels and made and channels > 3 and channels % 3 == 0 and channels % 4 and made % 4 == 0)
+    return bool(channels and features and channels > 3 and channels % 3 == 0 and channels % 4 and features % 4 == 0)
 
 
 def _flat_norm(file: GpuFile, node: Node) -> bool:
@@ -142,12 +142,12 @@ def _other_axes(file: GpuFile, node: Node) -> bool:
     """Whether a linear Resize scales other axes than the last two; False where sizes are not known."""
     if node.op_type != "Resize" or node.attributes.get("mode") not in ("linear", b"linear"):
         return False
-    shape, made = file.shape(node, 0), file.graph.value(node.first_output).shape
+    shape, scaled = file.shape(node, 0), file.graph.value(node.first_output).shape
     scales = file.graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if scales is not None and scales.count:
         changed = [scale != 1 for scale in scales.numbers()]
-    elif shape and made and len(shape) == len(made):
-        changed = [None not in (a, b) and a != b for a, b in zip(shape, made, strict=True)]
+    elif shape and scaled and len(shape) == len(scaled):
+        changed = [None not in (a, b) and a != b for a, b in zip(shape, scaled, strict=True)]
     else:
         return False
     return any(changed[:-2])

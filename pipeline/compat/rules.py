@@ -502,6 +502,8 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
             if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong
                 read[name] = finding_of(error, name)
         except OSError as error:
+            if file.suffix.lower() == ".onnx":
+                continue
             read[name] = finding_of(ModelError("the file cannot be read", why=str(error)), name)
     return read
 
