@@ -341,6 +341,14 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
         session.run("python", "-m", "tests.oracle_histograms")
 
 
+@nox.session
+def releases_watch(session: nox.Session) -> None:
+    """The newest wheel and Android library that registries serve, beside our rules, as a table; needs npm."""
+    session.install("-e", ".[android]", *groups("test"))
+    session.install("--upgrade", "onnxruntime")
+    session.run("python", "-m", "tests.releases_watch", *session.posargs, success_codes=[0, 1])
+
+
 @development_session
 def claims_fuzz(session: nox.Session) -> None:
     """Claims of thousands of graphs with odd quantization (--graphs N), beside a library with --library NAME."""
