@@ -182,7 +182,7 @@ QUESTIONS = (
     ("What is a library?", "library show new.so --json -"),
     ("Which libraries are here, and which can be had?", "library list --json -"),
 )
-"""What somebody wants to know of a model, a bundle, an app or a library, and the command that answers; a test runs all."""
+"""What somebody wants to know of a model, a bundle, an app or a library, and what answers; a test runs all of them."""
 
 AGENTS_INTRO = """# For programs that drive ort-mobile
 
@@ -233,8 +233,8 @@ def llms_text() -> str:
         f"- [{title.removeprefix('# ')}](docs/{name})\n" for name, title in titles.items() if name != "for-agents.md"
     )
     return (
-        "# ort-mobile\n\n> Turns an ONNX model into an Android and iOS release, tested with the exact files and library "
-        "that ship: convert, check, partition, measure, bundle, prove.\n\n"
+        "# ort-mobile\n\n> Turns an ONNX model into an Android and iOS release, tested with the exact files and "
+        "library that ship: convert, check, partition, measure, bundle, prove.\n\n"
         "- [What to run for which question, exit codes, JSON schemas](docs/for-agents.md): begin here\n"
         "- [Every command with its options](docs/reference/commands.md)\n\n"
         f"## Docs\n\n{links}"
