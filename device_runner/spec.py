@@ -155,6 +155,21 @@ class TensorFile(StrictStruct, frozen=True, kw_only=True):
     crc32: int | None = None
 
 
+class Concurrency(StrictStruct, frozen=True, kw_only=True):
+    """Several callers after the timed loop: threads that call one session, or each a session of its own.
+
+    `beside` are other models' files, each with a session and a caller more. `global_threads` gives all sessions one
+    pool of threads, `shared_arena` one arena of memory; both hold for the timed loop before, too.
+    """
+
+    callers: Annotated[int, Meta(ge=1, le=64)] = 1
+    own_sessions: bool = False
+    beside: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    shared_arena: bool = False
+    global_threads: bool = False
+    seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
+
+
 class RunSpec(StrictStruct, frozen=True, kw_only=True):
     """One measured run. Paths are the host's; a device takes care of what it needs from there.
 
@@ -189,6 +204,8 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     cold: bool = False
     sustain_seconds: Seconds = 0.0
+    concurrent: Concurrency | None = None
+    """Callers after the timed loop; None for the one of that."""
     outputs_folder: str | None = None
     outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False
@@ -202,8 +219,8 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
             raise ValueError("`profile` needs an `outputs_folder` to put it in")
         if self.sustain_seconds >= self.timeout_seconds:
             raise ValueError("`timeout_seconds` must be longer than `sustain_seconds`")
-        if self.perf_test is not None and (self.cold or self.sustain_seconds):
-            raise ValueError("`perf_test` measures neither cold starts nor sustained runs: leave it out")
+        if self.perf_test is not None and (self.cold or self.sustain_seconds or self.concurrent):
+            raise ValueError("`perf_test` measures neither cold starts nor sustained runs nor callers: leave it out")
 
 
 def decode_spec(text: bytes | str, where: str = "") -> RunSpec:

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cache.h"
+#include "callers.h"
 #include "inspect.h"
 #include "labelled.h"
 #include "measure.h"
@@ -11,7 +12,7 @@
 #include "tensors.h"
 
 static bool measured_runs(struct probe *probe) {
-    return probe->request->sustain_ns ? sustained_runs(probe) : timed_runs(probe);
+    return (probe->request->sustain_ns ? sustained_runs(probe) : timed_runs(probe)) && concurrent_runs(probe);
 }
 
 static bool finish(struct probe *probe) {

@@ -44,6 +44,9 @@ class PerfOrder:
     """Find the options that crash and keep them in the deny list."""
     conditions: ConditionsConfig | None = None
     """In which state of the device runs start, and what is set on it meanwhile; None asks for nothing."""
+    concurrent: str = ""
+    """Numbers of callers and how they call, as `--concurrent` has it; "" for none."""
+    batches: tuple[int, ...] = ()
     wait_seconds: float = 0.0
     """How long a device that another process has is waited for."""
 

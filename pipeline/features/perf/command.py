@@ -21,6 +21,14 @@ from pipeline.cli.outputs import Outputs, json_option, write_result
 from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings
 
 
+def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
+    """Whole numbers from 1 to 4096 with commas between."""
+    parts = text.split(",") if text else []
+    if not all(part.isdecimal() and 1 <= int(part) <= 4096 for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of whole numbers from 1 to 4096, as in 1,2,4,8")
+    return tuple(map(int, parts))
+
+
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
@@ -46,6 +54,12 @@ from pipeline.cli.run import conditions_of, measure_options, options_of, run_con
     "--blame", is_flag=True,
     help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
+@click.option(
+    "--concurrent", default="", metavar="N,…[:WORD]…",
+    help="Throughput with N threads that call one session; :own gives each a session, :together calls the first file "
+    "with the others beside it, :arena and :pool share memory and threads.",
+)  # fmt: skip
+@click.option("--batch", "batches", callback=counts, metavar="N,…", default="", help="Throughput with such batches.")
 @run_conditions
 @perf_test_option
 @plugin_option
@@ -66,6 +80,8 @@ def perf(
     min_seconds: float,
     profiles: Path | None,
     blame: bool,
+    concurrent: str,
+    batches: tuple[int, ...],
     perf_test: str | None,
     plugins: dict[str, tuple[str, ...]],
     outputs: Outputs,
@@ -80,6 +96,8 @@ def perf(
 
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
+    from pipeline.core.errors import ExitCode
+    from pipeline.features.perf.callers import callers_parts, open_batch, parse_concurrent
     from pipeline.features.perf.job import exit_code, measure_files
     from pipeline.job.perf_files import PerfOrder
     from pipeline.report.layout import failed_lines
@@ -103,16 +121,23 @@ def perf(
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,
+        concurrent=concurrent,
+        batches=batches,
         wait_seconds=lease_seconds,
     )
-    report, profiled, denied = measure_files(order, progress())
+    if concurrent:
+        parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
+    for file in files if batches else ():
+        open_batch(file)
+    report, profiled, denied, callers = measure_files(order, progress())
     if profiles:
         write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
-    outputs.write_json(report)
+    outputs.write_json({**msgspec.to_builtins(report), **({"callers": callers} if callers else {})})
     if outputs.text:
         show_report(report)
         show(profile_parts(profiled))
-    if code := exit_code(report):
+        show(callers_parts(callers))
+    if code := exit_code(report) or ExitCode.SOME_FAILED * any(row.failure for row in callers):
         outputs.show_errors(failed_lines(report))
     show_denied(denied)
     ctx.exit(code)
