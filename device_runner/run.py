@@ -69,6 +69,13 @@ class ProbeDevice(Device):
                             spec.concurrent,
                             beside=tuple(self._put(Path(m), Path(m).suffix.lower()) for m in spec.concurrent.beside),
                         ),
+                        stream=spec.stream
+                        and replace(
+                            spec.stream,
+                            sequences=tuple(
+                                replace(row, file=self._put(Path(row.file))) for row in spec.stream.sequences
+                            ),
+                        ),
                         outputs_folder=None if spec.outputs_folder is None else folder,
                     )
                     request = encode_request(placed, watch_stdin=self.watch_stdin)
@@ -165,7 +172,7 @@ class ProbeDevice(Device):
 
 def missing_input(spec: RunSpec) -> Failure | None:
     """Why the spec's own files cannot be used: one that is not there, or a model with another digest."""
-    tensors = (*spec.inputs, spec.labelled) if spec.labelled else spec.inputs
+    tensors = (*spec.inputs, *(spec.stream.sequences if spec.stream else ()), *filter(None, (spec.labelled,)))
     beside = spec.concurrent.beside if spec.concurrent else ()
     for name in (spec.model, *beside, *(tensor.file for tensor in tensors)):
         if not Path(name).is_file():

@@ -170,6 +170,19 @@ class Concurrency(StrictStruct, frozen=True, kw_only=True):
     seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
 
 
+class Stream(StrictStruct, frozen=True, kw_only=True):
+    """A model with state, run step by step in place of the timed loop.
+
+    `states` has by each output the input that it becomes in the next step; these begin as the spec's inputs are.
+    `sequences` have the elements of the other inputs for all steps, stacked along a first axis; an input without one is
+    the same in each step.
+    """
+
+    steps: Annotated[int, Meta(ge=1, le=1_000_000)]
+    states: dict[str, str]
+    sequences: tuple[TensorFile, ...] = ()
+
+
 class RunSpec(StrictStruct, frozen=True, kw_only=True):
     """One measured run. Paths are the host's; a device takes care of what it needs from there.
 
@@ -206,6 +219,8 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     sustain_seconds: Seconds = 0.0
     concurrent: Concurrency | None = None
     """Callers after the timed loop; None for the one of that."""
+    stream: Stream | None = None
+    """Steps of a model with state in place of the timed loop; the outputs are those of the last step."""
     outputs_folder: str | None = None
     outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False
@@ -219,8 +234,10 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
             raise ValueError("`profile` needs an `outputs_folder` to put it in")
         if self.sustain_seconds >= self.timeout_seconds:
             raise ValueError("`timeout_seconds` must be longer than `sustain_seconds`")
-        if self.perf_test is not None and (self.cold or self.sustain_seconds or self.concurrent):
-            raise ValueError("`perf_test` measures neither cold starts nor sustained runs nor callers: leave it out")
+        if self.perf_test is not None and (self.cold or self.sustain_seconds or self.concurrent or self.stream):
+            raise ValueError(
+                "`perf_test` measures neither cold starts, sustained runs, callers nor streams: leave it out"
+            )
 
 
 def decode_spec(text: bytes | str, where: str = "") -> RunSpec:

@@ -122,6 +122,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "cold": int(spec.cold),
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
+        "steps": spec.stream.steps if spec.stream else None,
         **(_concurrency(spec.concurrent) if spec.concurrent else {}),
     }
     triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
@@ -129,6 +130,9 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
     triples += [("config", key, value) for key, value in options.session_config.items()]
     triples += [("dimension", name, str(size)) for name, size in spec.dimensions.items()]
     triples += [("beside", model, "") for model in (spec.concurrent.beside if spec.concurrent else ())]
+    if spec.stream:
+        triples += [("state", given, taken) for given, taken in spec.stream.states.items()]
+        triples += [("sequence", tensor.name, tensor.file) for tensor in spec.stream.sequences]
     for tensor in spec.inputs:
         triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))

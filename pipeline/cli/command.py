@@ -15,7 +15,7 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--coreml-options", "--stop-ops", "--safe", "--plugin",
     }),
     "Measurement": frozenset({
-        "--concurrent", "--batch", "--rounds",
+        "--concurrent", "--batch", "--stream", "--state", "--original", "--rounds",
         "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
         "--percent",
     }),
