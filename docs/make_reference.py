@@ -5,6 +5,7 @@ python docs/make_reference.py [--check]
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -143,12 +144,33 @@ def schema_page(kind: type[msgspec.Struct], description: str) -> str:
     return json.dumps(document_schema(kind, kind.__name__, description), indent=2) + "\n"
 
 
+def guides_page() -> str:
+    """What ONNX Runtime's guides tell their readers, with the command and the test, from docs/guides.toml."""
+    rows = tomllib.loads((DOCS / "guides.toml").read_text(encoding="utf-8"))["rows"]
+    works = sum("command" in row for row in rows)
+    parts = [
+        MADE.replace("from the code", "from docs/guides.toml"),
+        "# ONNX Runtime's performance guides, sentence by sentence\n\nWhat they tell their readers to do, the command "
+        f"that does it here, and the test that holds it: {works} of {len(rows)} work, the others say why not.\n",
+    ]
+    for guide in dict.fromkeys(row["guide"] for row in rows):
+        parts.append(f"\n## {guide}\n\n| told | command | test |\n| --- | --- | --- |\n")
+        for row in rows:
+            if row["guide"] == guide:
+                done = f"`{row['command']}`" if "command" in row else row["why"]
+                name = row.get("test", "").partition("::")
+                shown = f"[{name[2]}](../{name[0]})" if name[2] else ""
+                parts.append(f"| {row['told']} | {done} | {shown} |\n")
+    return "".join(parts)
+
+
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     return {
         DOCS / "reference" / "commands.md": commands_page(),
         DOCS / "reference" / "config.md": config_page(),
         DOCS / "reference" / "passes.md": passes_page(),
+        DOCS / "guides.md": guides_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
         DOCS / "tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
