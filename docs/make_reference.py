@@ -150,8 +150,11 @@ def guides_page() -> str:
     works = sum("command" in row for row in rows)
     parts = [
         MADE.replace("from the code", "from docs/guides.toml"),
-        "# ONNX Runtime's performance guides, sentence by sentence\n\nWhat they tell their readers to do, the command "
-        f"that does it here, and the test that holds it: {works} of {len(rows)} work, the others say why not.\n",
+        (
+            "# ONNX Runtime's performance guides, sentence by sentence\n\nWhat they tell their readers to do, the "
+            "command that does it here, and the test that holds it: "
+            f"{works} of {len(rows)} work, the others say why not.\n"
+        ),
     ]
     for guide in dict.fromkeys(row["guide"] for row in rows):
         parts.append(f"\n## {guide}\n\n| told | command | test |\n| --- | --- | --- |\n")
