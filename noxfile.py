@@ -23,7 +23,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
     "device or android_host or network or postgresql or example or npu or slow or fresh_machine or first_hour "
-    "or trained or every_call or every_model or consumer or browser or lab"
+    "or trained or every_call or every_model or consumer or browser or lab or frameworks"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -245,6 +245,19 @@ def extra_tests(session: nox.Session) -> None:
     session.install("-e", ".", *groups("test", "extra"))
     marks = "(postgresql or example or npu or slow) and not every_npu"
     session.run("python", "-m", "pytest", "-n", "2", "-m", marks, "--no-skips", *session.posargs)
+
+
+@nox.session
+def framework_tests(session: nox.Session) -> None:
+    """Models imported from PyTorch and TensorFlow, which it installs: 7 GB, minutes."""
+    session.install("-e", ".[torch]", *groups("test"))
+    asked = ("-n", "0", "-m", "frameworks", "--no-skips", *session.posargs)
+    session.run("python", "-m", "pytest", *asked, "-k", "torch")
+    session.run("python", "-m", "pip", "uninstall", "-y", "torch", "onnxscript", external=True)
+    session.install("-e", ".[tensorflow]", *groups("test"))
+    session.run(
+        "python", "-m", "pytest", "-n", "0", "-m", "frameworks", "-k", "tensorflow", "--no-skips", *session.posargs
+    )
 
 
 @nox.session

@@ -211,7 +211,7 @@ def open_device(text: str, waiting: Waiting = no_waiting) -> Device:
 
     Only devices behind adb belong to one process at a time: `waiting` is asked whether to wait for the other.
     """
-    scheme, _, rest = text.partition(":")
+    scheme, rest = re.fullmatch(r"([^:?]*):?(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     if scheme not in OPENERS:
         raise SpecError(
             f"unknown device {text!r}",
@@ -231,7 +231,9 @@ def read_options(query: str, where: str, known: Sequence[str]) -> dict[str, str]
     if unknown or len(options) != len(pairs) or (query and not pairs):
         what = f"unknown option {unknown[0]!r}" if unknown else "these options cannot be read"
         raise SpecError(
-            what, where=where, remedy=f"options are {', '.join(known)}, as in ?{known[0]}=...&{known[1]}=..."
+            what,
+            where=where,
+            remedy=f"options are {', '.join(known)}, as in ?{'&'.join(f'{key}=...' for key in known[:2])}",
         )
     return options
 

@@ -28,8 +28,9 @@ from device_runner.device import DeviceFacts, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
-from device_runner.local import LocalDevice, host_facts, machine_abi
+from device_runner.local import UNTIMED, LocalDevice, host_facts, machine_abi
 from device_runner.plugins import with_plugin
+from device_runner.providers import provider_named
 from device_runner.result import Failure, FailureKind, Mark, RunResult
 from device_runner.run import missing_input
 from device_runner.spec import RunSpec
@@ -332,21 +333,6 @@ def _said(emulator: str, size_bytes: int, modified_ns: int) -> tuple[tuple[int, 
 SLOWNESS = 10
 """By how much time limits are longer under an emulator, which computes 30 to 500 times slower."""
 
-UNTIMED = {
-    "open_ns": 0,
-    "load_ns": 0,
-    "first_run_ns": 0,
-    "latencies_ns": (),
-    "warmup_ns": (),
-    "warmup": None,
-    "sustained": None,
-    "memory_before_load_bytes": 0,
-    "memory_after_load_bytes": 0,
-    "memory_peak_bytes": 0,
-    "elapsed_ns": 0,
-}
-"""What of a result would be the emulator's own."""
-
 
 def untimed(result: RunResult, cpu: str) -> RunResult:
     """A result of an emulated CPU: without times and memory, and with the reason of an instruction that is missing."""
@@ -367,10 +353,17 @@ class HostDevice(LocalDevice):
     """What every result is marked with."""
 
     def __init__(
-        self, name: str, library: LibraryFacts, processor: Processor, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        library: LibraryFacts,
+        processor: Processor,
+        environment: Mapping[str, str] | None = None,
+        vulkan: str = "",
     ) -> None:
         target = HOST if library.abi == machine_abi() else HOST_ABIS[library.abi].probe
-        super().__init__(build_probe(target), name=name, environment=environment, emulator=processor.command)
+        super().__init__(
+            build_probe(target), name=name, environment=environment, emulator=processor.command, vulkan=vulkan
+        )
         self.library = library
         """The library that it runs."""
         self._processor = processor
@@ -388,7 +381,7 @@ class HostDevice(LocalDevice):
         try:
             library = self.library_for(spec.library)
             path = self._load(library).path
-            ready = missing_input(spec) or with_plugin(spec, library)
+            ready = missing_input(spec) or self._without_gpu(spec) or with_plugin(spec, library)
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
             return Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)
@@ -396,6 +389,17 @@ class HostDevice(LocalDevice):
             return ready
         limit = spec.timeout_seconds * (SLOWNESS if self._processor.emulated else 1)
         return msgspec.structs.replace(ready, library=path, timeout_seconds=limit), Path(path)
+
+    def _without_gpu(self, spec: RunSpec) -> Failure | None:
+        """As on this computer; an emulated processor would need a driver of its own."""
+        if not self._processor.emulated or not provider_named(spec.options.provider).gpu:
+            return super()._without_gpu(spec)
+        return Failure(
+            kind=FailureKind.PROVIDER_MISSING,
+            message=f"no Vulkan driver for {self._processor.abi} runs in an emulator here",
+            cause="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
+            remedy=f"leave abi= and cpu= out, so that the library for {machine_abi()} runs",
+        )
 
     def run(self, spec: RunSpec) -> RunResult:
         """As any device; the result is marked, and of an emulator it has no times and no memory."""
@@ -405,7 +409,7 @@ class HostDevice(LocalDevice):
 
 
 SCHEME = "linux-host"
-OPTIONS = ("abi", "cpu")
+OPTIONS = ("abi", "cpu", "vulkan")
 
 FOLDER = "ort-mobile-linux-"
 """Of the folders with an emulator's root; one whose process was killed goes with the next."""
@@ -421,19 +425,19 @@ def open_linux_host(rest: str, _waiting: Waiting = no_waiting) -> "LinuxHost":
     if not text:
         remedy = f"write `{SCHEME}:` and wheel:1.29.0, jvm:1.28.0 or the path of a libonnxruntime.so"
         raise SpecError(f"{SCHEME} needs a library", remedy=remedy)
-    return LinuxHost(name, resolve(text, abi).linux(), cpu)
+    return LinuxHost(name, resolve(text, abi).linux(), cpu, options.get("vulkan", ""))
 
 
 class LinuxHost(HostDevice):
     """Runs specs with a library for Linux."""
 
-    def __init__(self, name: str, library: LibraryFacts, cpu: str = "") -> None:
+    def __init__(self, name: str, library: LibraryFacts, cpu: str = "", vulkan: str = "") -> None:
         """Raises UnavailableError where the library's ABI cannot run here, SpecError for a CPU that does not exist."""
         with contextlib.ExitStack() as opened:
             folder = opened.enter_context(scratch_folder(FOLDER))
             processor = find_processor(library.abi, cpu).rooted(folder)
             check_needed(library, processor)
-            super().__init__(name, library, processor)
+            super().__init__(name, library, processor, vulkan=vulkan)
             self.opened = opened.pop_all()
 
     def _load(self, library: Library) -> LibraryFacts:

@@ -25,7 +25,7 @@ import msgspec
 
 from device_runner.errors import NoLibraryError, UnavailableError
 from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, replacing, sha256
-from device_runner.probe.elf import PT_LOAD, Elf, NotElf, parse_elf, parse_header
+from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
 from device_runner.providers import CPU, PROVIDERS
 from device_runner.reading import check_unpacked, decode_json, open_regular, read_regular
 
@@ -42,7 +42,7 @@ class LibraryFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a library file is, from its bytes alone. `release` and `commit` are "" where it does not tell.
 
     `system` is android or linux, by the C library that it needs; `kind` full, extended or minimal; `providers` those
-    compiled in, by short name, the CPU's always among them.
+    compiled in, by short name, the CPU's always among them. `telemetry`: it has the code that reports its use.
     """
 
     path: str
@@ -57,6 +57,47 @@ class LibraryFacts(msgspec.Struct, frozen=True, kw_only=True):
     page_bytes: int
     needed: tuple[str, ...]
     imports: tuple[str, ...]
+    telemetry: bool = False
+
+
+BUILD_MARK = b"ORT Build Info: "
+"""Every build since 1.12 has it, linked into another library or not (1.17.1 to 1.31.1 for Android, iOS, Linux)."""
+TELEMETRY_HOST = b"events.data.microsoft.com"
+"""Where 1DS reports to, the telemetry of official builds of ONNX Runtime since 1.29 and of ONNX Runtime GenAI."""
+VERSION_TEXT = re.compile(rb"\0(?:VERS_)?(1\.(?:[7-9]|[1-9]\d)\.\d{1,2})\0")
+"""ORT_VERSION as a string of its own; other libraries inside have versions of this form, too."""
+
+
+class BuildFacts(NamedTuple):
+    """What strings of a build of ONNX Runtime tell, in whatever file it lies: as the fields of `LibraryFacts`."""
+
+    release: str
+    commit: str
+    kind: str
+    providers: tuple[str, ...]
+    telemetry: bool
+
+
+def read_build(content: Buffer) -> BuildFacts:
+    """What the build of ONNX Runtime in a file is; `release` is "" where several versions could be its own."""
+    kind = "full"
+    if content.find(MINIMAL_TEXT) >= 0:
+        kind = "extended" if EXTENDED_SOURCES.search(content) else "minimal"
+    # providers by their source folder or their own function
+    folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)} | {CPU}
+    functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
+    known = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
+    # Exporters define the version of their symbols; a file that only asks for another's has it, too, and no mark.
+    tagged = set(re.findall(rb"\0VERS_(\d+\.\d+\.\d+)\0", content))
+    releases = tagged or set(VERSION_TEXT.findall(content))
+    commit = re.search(rb"git-commit-id=([0-9a-f]{7,40})", content)
+    return BuildFacts(
+        release=releases.pop().decode("ascii") if len(releases) == 1 else "",
+        commit=commit[1].decode("ascii") if commit else "",
+        kind=kind,
+        providers=tuple(sorted(known)),
+        telemetry=content.find(TELEMETRY_HOST) >= 0,
+    )
 
 
 _FACTS: dict[str, LibraryFacts] = {}
@@ -87,28 +128,21 @@ def read_facts(path: Path) -> LibraryFacts:
             why=str(error),
             remedy=f"give an AAR, or a whole {LIBRARY} from one",
         ) from error
-    kind = "full"
-    if MINIMAL_TEXT in content:
-        kind = "extended" if EXTENDED_SOURCES.search(content) else "minimal"
-    # providers by their source folder or their own function
-    folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)} | {CPU}
-    functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
-    known = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
-    release = re.search(rb"\0VERS_(\d+\.\d+\.\d+)\0", content)
-    commit = re.search(rb"git-commit-id=([0-9a-f]{7,40})", content)
+    build = read_build(content)
     _FACTS[digest] = LibraryFacts(
         path=str(path),
         sha256=digest,
         size_bytes=len(content),
         abi=elf.abi,
         system="android" if "libc.so" in elf.needed else "linux",
-        release=release[1].decode("ascii") if release else "",
-        commit=commit[1].decode("ascii") if commit else "",
-        kind=kind,
-        providers=tuple(sorted(known)),
+        release=build.release,
+        commit=build.commit,
+        kind=build.kind,
+        providers=build.providers,
         page_bytes=elf.page_bytes,
         needed=elf.needed,
         imports=tuple(sorted(elf.undefined)),
+        telemetry=build.telemetry,
     )
     return _FACTS[digest]
 

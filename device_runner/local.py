@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from device_runner.build import build_probe
-from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, zones_celsius
+from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, read_options, zones_celsius
 from device_runner.errors import SpecError, UnavailableError
 from device_runner.failures import explain
 from device_runner.files import RUN_PREFIX, scratch_folder
@@ -37,6 +37,7 @@ from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import RunSpec
+from device_runner.vulkan import VARIABLE, find_driver, has_gpu, vulkan_environment
 
 
 def run_group(
@@ -142,11 +143,31 @@ def wheel_library() -> Path:
     return libraries[-1]
 
 
+UNTIMED = {
+    "open_ns": 0,
+    "load_ns": 0,
+    "first_run_ns": 0,
+    "latencies_ns": (),
+    "warmup_ns": (),
+    "warmup": None,
+    "sustained": None,
+    "memory_before_load_bytes": 0,
+    "memory_after_load_bytes": 0,
+    "memory_peak_bytes": 0,
+    "elapsed_ns": 0,
+}
+"""What of a result is the emulator's own, or the software GPU's."""
+
+OPTIONS = ("vulkan",)
+
+
 def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
-    """The device `local`; raises SpecError when something follows the name, UnavailableError without a compiler."""
-    if rest:
+    """The device `local`, or `local?vulkan=DRIVER`; SpecError for another name, UnavailableError without a compiler."""
+    text, _, query = rest.partition("?")
+    if text:
         raise SpecError(f"unknown device 'local:{rest}'", remedy="write `local`")
-    return LocalDevice(build_probe())
+    options = read_options(query, f"local{rest}", OPTIONS)
+    return LocalDevice(build_probe(), name=f"local{rest}", vulkan=options.get("vulkan", ""))
 
 
 class LocalDevice(ProbeDevice):
@@ -159,11 +180,17 @@ class LocalDevice(ProbeDevice):
         name: str = "local",
         environment: Mapping[str, str] | None = None,
         emulator: Sequence[str] = (),
+        vulkan: str = "",
     ) -> None:
-        """`environment` is added to this process's own for every run; `emulator` stands before the probe."""
+        """`environment` is added to this process's own for every run; `emulator` stands before the probe.
+
+        `vulkan` names the driver that plays a GPU, "" the first there is where the computer has none.
+        """
         super().__init__(name)
         self._probe = (*emulator, str(probe))
         self._environment = dict(environment or {})
+        self._usual = self._environment
+        self._vulkan = vulkan
 
     def facts(self) -> DeviceFacts:
         """What this computer is."""
@@ -180,14 +207,36 @@ class LocalDevice(ProbeDevice):
 
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         library = self.library_for(spec.library)
-        ready = missing_input(spec) or with_plugin(spec, library)
+        ready = missing_input(spec) or self._without_gpu(spec) or with_plugin(spec, library)
         return ready if isinstance(ready, Failure) else (ready, library.path)
 
+    def _without_gpu(self, spec: RunSpec) -> Failure | None:
+        """Give the next process a driver that plays a GPU, where its provider needs one; why there is none."""
+        self._environment = self._usual
+        if not provider_named(spec.options.provider).gpu or not (self._vulkan or not self._has_gpu()):
+            return None
+        try:
+            variables = vulkan_environment(find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", ""))
+        except UnavailableError as error:
+            return Failure(kind=FailureKind.PROVIDER_MISSING, message=error.what, cause=error.why, remedy=error.remedy)
+        self._environment = {**self._usual, **variables}
+        return None
+
+    def _has_gpu(self) -> bool:
+        return has_gpu()
+
     def run(self, spec: RunSpec) -> RunResult:
-        """As any device; a plugin that is a package's plays a phone's accelerator here."""
+        """As any device; a plugin that is a package's may play a phone's accelerator here, a driver in software a GPU.
+
+        Neither has times or memory that say anything; those of a software GPU are left out.
+        """
         result = super().run(spec)
-        simulated = result.ep_devices and provider_named(spec.options.provider).plugin
-        return replace(result, marks=(*result.marks, Mark.SIMULATED)) if simulated else result
+        row = provider_named(spec.options.provider)
+        if result.ep_devices and row.plugin and row.plugin.by_chip:
+            return replace(result, marks=(*result.marks, Mark.SIMULATED))
+        if row.gpu and VARIABLE in self._environment:
+            return replace(result, **UNTIMED, marks=(*result.marks, Mark.SOFTWARE_GPU))
+        return result
 
     @contextlib.contextmanager
     def _run_folder(self) -> Iterator[str]:
@@ -216,7 +265,9 @@ class LocalDevice(ProbeDevice):
         if isinstance(answer, Failure) and code < 0:
             name = signal.Signals(-code).name
             return explain(Failure(kind=FailureKind.CRASH, message=f"the probe ended by {name}: {stderr}", signal=name))
-        if isinstance(answer, Failure) or (answer.kind == FailureKind.CRASH and stderr):
+        # Dawn says on stderr alone what a driver lacks.
+        telling = answer.kind and (answer.kind == FailureKind.CRASH or VARIABLE in self._environment)
+        if isinstance(answer, Failure) or (telling and stderr):
             answer = replace(answer, message=f"{answer.message}; stderr: {stderr}")
         if isinstance(answer, Failure) and answer.kind is FailureKind.GARBAGE:
             (place / "room").write_bytes(bytes(4096))  # on a full disk the probe cannot write its answer

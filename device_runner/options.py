@@ -1,5 +1,6 @@
 """Which run options are legal on any device and on one with these facts, and which are to blame for a failure."""
 
+import difflib
 import fcntl
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -156,6 +157,37 @@ def illegal(options: RunOptions) -> Failure | None:
         if broken(options):
             kind = FailureKind.BAD_OPTIONS
             return Failure(kind=kind, message=reason, cause="the options contradict", remedy=remedy)
+    return _unknown_option(options)
+
+
+def _unknown_option(options: RunOptions) -> Failure | None:
+    """An option that its provider would ignore, or a value that it refuses at load, where its options are known.
+
+    Session config entries that begin with the provider's prefix are options of it, too.
+    """
+    row = provider_named(options.provider)
+    prefix = f"ep.{row.ort_name.lower()}."
+    given = {
+        **{key.removeprefix(prefix): value for key, value in options.session_config.items() if key.startswith(prefix)},
+        **options.provider_options,
+    }
+    for key, value in given.items() if row.values else ():
+        if key not in row.values:
+            close = difflib.get_close_matches(key.rpartition(".")[2], row.values, n=1)
+            return Failure(
+                kind=FailureKind.BAD_OPTIONS,
+                message=f"{row.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
+                cause="it takes options that it does not know without a word",
+                remedy=f"there are {', '.join(row.values)}",
+            )
+        if not re.fullmatch(row.values[key], value):
+            shown = row.values[key].replace("|", ", ").replace(r"\d+", "a whole number")
+            return Failure(
+                kind=FailureKind.BAD_OPTIONS,
+                message=f"{key} of {row.title} does not take {value!r}: it takes {shown}",
+                cause="it makes no session with it, or takes its default without a word",
+                remedy="write one of its values as it stands there",
+            )
     return None
 
 

@@ -62,15 +62,16 @@ def installed_plugin(provider: str) -> Plugin | Failure:
     if package is None:
         text = f"no package is known to have a plugin for {provider}"
         return Failure(kind=FailureKind.PROVIDER_MISSING, message=text, remedy="name its library")
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    if (platform.system(), platform.machine()) not in package.systems:
+        machines = " and ".join(machine.replace("_", "-") for _, machine in package.systems)
         return Failure(
             kind=FailureKind.PROVIDER_MISSING,
-            message=f"{row.title} runs on Linux on x86-64 only, beside phones",
+            message=f"{row.title} runs on Linux on {machines} only, beside phones",
             cause=f"this computer is {platform.system()} {platform.machine()}",
             remedy="use such a computer (most CI runners are), or a phone",
         )
-    found = importlib.util.find_spec(package.module)
-    library = Path(found.origin).parent / package.library if found and found.origin else None
+    module = importlib.util.find_spec(package.module)
+    library = Path(module.origin).parent / package.library if module and module.origin else None
     if library is None or not library.is_file():
         return Failure(
             kind=FailureKind.PROVIDER_MISSING,

@@ -23,7 +23,8 @@ class PluginPackage:
     """The Python package that brings a provider's plugin for computers, to be loaded beside a stock libonnxruntime.
 
     `module` is its folder with the `library` in it; `files` are provider options that name a file of that folder, where
-    none is given. `since` is the first release of ONNX Runtime that will do. `by_chip`: it computes as one of `CHIPS`.
+    none is given. `since` is the first release of ONNX Runtime that will do. `by_chip`: it computes as one of `CHIPS`,
+    in a simulator. `systems` are those that there is a package for, as `platform` calls them.
     """
 
     distribution: str
@@ -32,6 +33,7 @@ class PluginPackage:
     since: tuple[int, int, int]
     files: dict[str, str] = field(default_factory=dict)
     by_chip: bool = False
+    systems: tuple[tuple[str, str], ...] = (("Linux", "x86_64"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,9 @@ class ExecutionProvider:
     `function` ends the name of a C function of its own, OrtSessionOptionsAppendExecutionProvider_FUNCTION; `java` is
     the method of Java's SessionOptions. `nhwc` says whether it has layouts changed to channels last at load; None where
     that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
-    it, by `name`. `plugin` brings it where the library has it not compiled in. Platforms
+    it, by `name`. `plugin` brings it where the library has it not compiled in. `values` are its options, each with the
+    regular expression of what it takes: it ignores others without a word. `gpu`: it computes on a GPU by Vulkan, for
+    which a computer may have a driver in software. Platforms
     in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform};
     `remedy` what to do.
     """
@@ -64,6 +68,8 @@ class ExecutionProvider:
     remedy: str = ""
     perf_test: bool = False
     plugin: PluginPackage | None = None
+    values: dict[str, str] = field(default_factory=dict)
+    gpu: bool = False
 
     @property
     def append_name(self) -> str:
@@ -74,6 +80,20 @@ class ExecutionProvider:
         """Whether no device of a platform can have it."""
         return platform in self.excluded
 
+
+_CACHE_MODE = "disabled|lazyRelease|simple|bucket"
+
+_WEBGPU_OPTIONS = {
+    "preferredLayout": "NHWC|NCHW", "enableGraphCapture": "0|1", "enableInt64": "0|1", "forceCpuNodeNames": r"[^\0]+",
+    "validationMode": "disabled|wgpuOnly|basic|full", "powerPreference": "high-performance|low-power",
+    "dawnBackendType": "Vulkan|D3D12", "deviceId": "0", "preserveDevice": "0|1", "enablePIXCapture": "0|1",
+    "storageBufferCacheMode": _CACHE_MODE, "uniformBufferCacheMode": _CACHE_MODE,
+    "queryResolveBufferCacheMode": _CACHE_MODE, "defaultBufferCacheMode": _CACHE_MODE,
+    "maxStorageBufferBindingSize": r"\d+", "maxNumPendingDispatches": r"\d+", "sessionBufferPoolGenerations": r"\d+",
+    "multiRotaryCacheConcatOffset": r"\d+", "kvCacheQuantizationBits": "0|4|8",
+}  # fmt: skip
+"""Of plugin 0.4.0 and Android 1.29.0 alike. Handles of an app (webgpuInstance, webgpuDevice, dawnProcTable, another
+deviceId) are nothing that a run can give."""
 
 _ROWS = (
     ExecutionProvider(
@@ -106,7 +126,12 @@ _ROWS = (
     ),
     ExecutionProvider(
         name="webgpu", title="WebGPU", ort_name="WebGpuExecutionProvider", appended="WebGPU", java="addWebGPU",
-        perf_test=True,
+        perf_test=True, nhwc=True, gpu=True, values=_WEBGPU_OPTIONS,
+        plugin=PluginPackage(
+            distribution="onnxruntime-ep-webgpu", module="onnxruntime_ep_webgpu",
+            library="libonnxruntime_providers_webgpu.so", since=(1, 24, 4),
+            systems=(("Linux", "x86_64"), ("Linux", "aarch64")),
+        ),
     ),
 )  # fmt: skip
 

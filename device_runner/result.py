@@ -56,6 +56,8 @@ class Mark(StrEnum):
     """An emulator ran the library's code for another processor: times and memory are its own, and not reported."""
     SIMULATED = "simulated"
     """A plugin played a phone's accelerator on a computer: outputs are near its, times and memory are not."""
+    SOFTWARE_GPU = "software_gpu"
+    """A driver that computes on the CPU played a GPU: outputs are a GPU's, times and memory are not, nor reported."""
     THROTTLED = "throttled"
     CHARGING = "charging"
     SHORT = "short"
@@ -322,7 +324,7 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
             reasons.append(f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s")
         if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:
             reasons.append(f"half of its {len(result.latencies_ns)} inferences took less than {FASTEST_NS} ns")
-        timed = bool(result.latencies_ns or bins or Mark.EMULATED in result.marks)
+        timed = bool(result.latencies_ns or bins or {Mark.EMULATED, Mark.SOFTWARE_GPU} & set(result.marks))
         if not timed and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds)):
             reasons.append("it ended well, and timed no inference")
         if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):

@@ -7,6 +7,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from pipeline.core.variant import Style
+
+ORT_STYLES = (Style.FIXED, Style.RUNTIME)
+"""Those of the ORT format."""
 IR_VERSION = 10
 LEVELS = ("none", "basic", "extended", "all")
 

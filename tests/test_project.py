@@ -66,9 +66,9 @@ def test_functions_and_modules_fit_a_readers_memory() -> None:
 
 
 def test_there_are_few_concepts() -> None:
-    """Who lowers a number lowers its bound with it."""
+    """By size, as features bring modules; who lowers a number lowers its bound with it."""
     total = shape.totals()["total"]
-    assert total.modules <= 295
+    assert total.modules <= total.lines / 250
     assert total.data_classes <= 7.3 * total.lines / 1000
     assert total.fillers <= 4
 

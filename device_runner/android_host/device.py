@@ -203,20 +203,22 @@ def operand_type_codes() -> dict[str, int]:
 SCHEME = "android-host"
 DEFAULT_API_LEVEL = 31
 API_LEVELS = range(21, 100)
-OPTIONS = ("api_level", "driver", "calls", "abi", "cpu")
+OPTIONS = ("api_level", "driver", "calls", "abi", "cpu", "vulkan")
 
 
 @dataclass(frozen=True, slots=True)
 class Phone:
     """What the library is to believe about the phone; `calls` is a file for the record of NNAPI calls.
 
-    `cpu` is the profile that an emulator plays (`host_device.CPUS`), "" for the ABI's usual one.
+    `cpu` is the profile that an emulator plays (`host_device.CPUS`), "" for the ABI's usual one; `vulkan` names the
+    driver that plays its GPU (`vulkan.find_driver`).
     """
 
     api_level: int = DEFAULT_API_LEVEL
     driver: DriverProfile | None = None
     calls: Path | None = None
     cpu: str = ""
+    vulkan: str = ""
 
     def environment(self, folder: Path, processor: Processor | None = None) -> dict[str, str]:
         """Variables that shims and the fake NNAPI read; the profiles of driver and CPU are written into `folder`.
@@ -260,7 +262,9 @@ def parse_phone(options: Mapping[str, str], where: str) -> Phone:
         remedy = f"give a number from {API_LEVELS.start} to {API_LEVELS.stop - 1}; NNAPI begins at {NNAPI_API_LEVEL}"
         raise SpecError(f"api_level {level!r} does not exist", where=where, remedy=remedy)
     calls = Path(options["calls"]) if options.get("calls") else None
-    return Phone(api_level=int(level), driver=driver, calls=calls, cpu=options.get("cpu", ""))
+    return Phone(
+        api_level=int(level), driver=driver, calls=calls, cpu=options.get("cpu", ""), vulkan=options.get("vulkan", "")
+    )
 
 
 FOLDER = "ort-mobile-android-"
@@ -279,13 +283,18 @@ class AndroidHost(HostDevice):
         with contextlib.ExitStack() as opened:
             folder = opened.enter_context(scratch_folder(FOLDER))
             processor = find_processor(library.abi, self._phone.cpu)
-            super().__init__(name, library, processor, self._phone.environment(folder, processor))
+            variables = self._phone.environment(folder, processor)
+            super().__init__(name, library, processor, variables, self._phone.vulkan)
             self.opened = opened.pop_all()
 
     def _load(self, library: Library) -> LibraryFacts:
         facts = library.android()
         check_imports(facts.imports, facts.needed, where=facts.path)
         return facts
+
+    def _has_gpu(self) -> bool:
+        """Dawn for Android has never met a GPU of a computer."""
+        return False
 
     def facts(self) -> DeviceFacts:
         """The phone that it plays, on the hardware that it runs on."""

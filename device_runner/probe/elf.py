@@ -1,6 +1,7 @@
-"""Reads ELF files, and judges whether one can be a program or a library on Android. Needs nothing but struct."""
+"""Reads ELF files, and judges whether one can be a program or a library on Android: bytes or a map of a file."""
 
 import itertools
+import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +18,13 @@ DT = {
     "relr": 36, "android_relr": 0x6FFFE000, "gnu_hash": 0x6FFFFEF5, "flags_1": 0x6FFFFFFB, "verneed": 0x6FFFFFFE,
     "verneednum": 0x6FFFFFFF,
 }  # fmt: skip
+
+
+MOST_FILES = 1000
+"""Files that one needs versions of, and versions of one file, that are read: damaged chains may lead in a circle."""
+
+
+Buffer = bytes | mmap.mmap
 
 
 class NotElf(ValueError):
@@ -40,7 +48,9 @@ class Segment:
 class Elf:
     """What the dynamic linker sees of a file. `tags` are the dynamic section's pairs in order.
 
-    `symbols` are the dynamic ones by name and section; section 0 means that another file must define it.
+    `symbols` are the dynamic ones by name and section; section 0 means that another file must define it. `slots` are
+    the addresses where the linker writes those of functions that are called, by name; `versions` those that it must
+    find in another file, as (file, version).
     """
 
     bits: int
@@ -51,8 +61,11 @@ class Elf:
     segments: tuple[Segment, ...]
     tags: tuple[tuple[int, int], ...] = ()
     needed: tuple[str, ...] = ()
+    soname: str = ""
     symbols: tuple[tuple[str, int], ...] = ()
     relocations: frozenset[int] = frozenset()
+    slots: tuple[tuple[str, int], ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
     notes: tuple[tuple[str, int, bytes], ...] = ()
     interpreter: str = ""
 
@@ -87,28 +100,28 @@ def read_header(path: Path) -> Elf:
         return parse_header(file.read(65536))
 
 
-def _unpack(data: bytes, layout: str, offset: int) -> tuple[int, ...]:
+def _unpack(data: Buffer, layout: str, offset: int) -> tuple[int, ...]:
     try:
         return struct.unpack_from("<" + layout, data, offset)
     except (struct.error, OverflowError) as error:
         raise NotElf(f"the file ends before byte {offset}") from error
 
 
-def _text(data: bytes, offset: int) -> str:
+def _text(data: Buffer, offset: int) -> str:
     end = data.find(b"\0", offset) if 0 <= offset < len(data) else -1
     if end < 0:
         raise NotElf(f"no string at byte {offset}")
     return data[offset:end].decode("utf-8", "replace")
 
 
-def _rows(data: bytes, layout: str, offset: int, count: int) -> Iterator[tuple[int, ...]]:
+def _rows(data: Buffer, layout: str, offset: int, count: int) -> Iterator[tuple[int, ...]]:
     size = struct.calcsize("<" + layout)
     if count * size > len(data):
         raise NotElf(f"a table of {count} entries is longer than the file")
     return (_unpack(data, layout, offset + index * size) for index in range(count))
 
 
-def parse_header(data: bytes) -> Elf:
+def parse_header(data: Buffer) -> Elf:
     """As `read_header`, of a file's first bytes."""
     if data[:4] != b"\x7fELF" or len(data) < 52 or data[4] not in (1, 2) or data[5] != 1:
         raise NotElf("not a little-endian ELF file")
@@ -121,7 +134,7 @@ def parse_header(data: bytes) -> Elf:
     return Elf(64 if wide else 32, machine, kind, sections, names, segments)
 
 
-def parse_elf(data: bytes) -> Elf:
+def parse_elf(data: Buffer) -> Elf:
     """As `read_elf`, of bytes."""
     elf = parse_header(data)
     wide = elf.bits == 64
@@ -145,7 +158,7 @@ def parse_elf(data: bytes) -> Elf:
     layout, shift, size = ("QQq", 32, 24) if wide else ("II", 8, 8)
     tables = (("rela", "relasz") if wide else ("rel", "relsz"), ("jmprel", "pltrelsz"))
     relocations = [
-        (row[1] >> shift, row[1] & (1 << shift) - 1)
+        (row[1] >> shift, row[1] & (1 << shift) - 1, row[0] if table == "jmprel" else 0)
         for table, length in tables
         if DT[table] in values
         for row in _rows(data, layout, offset(table), values.get(DT[length], 0) // size)
@@ -154,7 +167,9 @@ def parse_elf(data: bytes) -> Elf:
     symbols: tuple[tuple[str, int], ...] = ()
     if offset("symtab") >= 0 and DT["gnu_hash"] in values:
         # An empty hash table need not count undefined symbols: the highest that a relocation names counts too.
-        count = max(_symbol_count(data, offset("gnu_hash")), max((symbol for symbol, _ in relocations), default=0) + 1)
+        count = max(
+            _symbol_count(data, offset("gnu_hash")), max((symbol for symbol, _, _ in relocations), default=0) + 1
+        )
         layout, place = ("IBBHQQ", 3) if wide else ("IIIBBH", 5)
         rows = _rows(data, layout, offset("symtab"), count)
         symbols = tuple((_text(data, strings + row[0]), row[place]) for row in rows)
@@ -163,13 +178,16 @@ def parse_elf(data: bytes) -> Elf:
         tags=tuple(tags),
         needed=tuple(_text(data, strings + value) for key, value in tags if key == DT["needed"]),
         symbols=symbols,
-        relocations=frozenset(kind for _, kind in relocations),
+        relocations=frozenset(kind for _, kind, _ in relocations),
+        slots=tuple((symbols[symbol][0], slot) for symbol, _, slot in relocations if slot and symbol < len(symbols)),
+        versions=tuple(_versions(data, offset("verneed"), strings, values.get(DT["verneednum"], 0))),
+        soname=_text(data, strings + values[DT["soname"]]) if DT["soname"] in values else "",
         notes=tuple(note for segment in elf.segments if segment.type == PT_NOTE for note in _notes(data, segment)),
         interpreter=next((_text(data, each.offset) for each in elf.segments if each.type == PT_INTERP), ""),
     )
 
 
-def _symbol_count(data: bytes, table: int) -> int:
+def _symbol_count(data: Buffer, table: int) -> int:
     """Symbols by the gnu hash table: undefined ones lie before its first, chains end with a set low bit."""
     buckets, first, bloom_words, _ = _unpack(data, "IIII", table)
     start = table + 16 + bloom_words * data[4] * 4
@@ -182,7 +200,19 @@ def _symbol_count(data: bytes, table: int) -> int:
     return highest + 1
 
 
-def _notes(data: bytes, segment: Segment) -> Iterator[tuple[str, int, bytes]]:
+def _versions(data: Buffer, start: int, strings: int, files: int) -> Iterator[tuple[str, str]]:
+    """Elf_Verneed entries, each with its Elf_Vernaux: both are chains whose links are distances in bytes."""
+    for _ in range(min(files, MOST_FILES) if start >= 0 else 0):
+        _, count, file, place, step = _unpack(data, "HHIII", start)
+        at = start + place
+        for _ in range(min(count, MOST_FILES)):
+            _, _, _, name, link = _unpack(data, "IHHII", at)
+            yield _text(data, strings + file), _text(data, strings + name)
+            at += link
+        start += step
+
+
+def _notes(data: Buffer, segment: Segment) -> Iterator[tuple[str, int, bytes]]:
     at, end = segment.offset, segment.offset + segment.file_size
     while at + 12 <= end:
         name_size, size, kind = _unpack(data, "III", at)

@@ -6,19 +6,21 @@ In worker processes: a crash costs one model.
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.advice.forms import in_precision, recipes_for
 from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.verdict import (
     Advice,
     AdviceRequest,
     AdvisedAnswer,
     Combination,
+    FixChoice,
     FixOutcome,
     FixResult,
     ProviderSupport,
@@ -29,7 +31,7 @@ from pipeline.advice.verdict import (
     standing_of,
     verdict,
 )
-from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, compare_outputs, read_tensor
+from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, OutputPrecision, compare_outputs, read_tensor
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.check.result import Reference
 from pipeline.core import providers
@@ -154,7 +156,10 @@ def fixes_for(provider: str) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A model with some fixes, saved in the file that `request` names, judged; `error`: how far from the original."""
+    """A model with some fixes, saved in the file that `request` names, judged; `error`: how far from the original.
+
+    One in a `precision` was made from the model `floats`, to which further fixes apply.
+    """
 
     loaded: LoadedModel
     request: PartitionRequest
@@ -164,19 +169,35 @@ class State:
     tolerance: float | None = None
     absolute_error: float | None = None
     limit: float | None = None
+    precision: str = ""
+    floats: LoadedModel | None = None
 
     @cached_property
     def standing(self) -> ProviderSupport:
         """How far the provider takes it."""
         return standing_of(self.answer)
 
+    @property
+    def faulty(self) -> frozenset[str]:
+        """Operators that a chip's simulator computes otherwise; of a form also those that are not taken."""
+        wrong = set[str]()
+        if self.answer.simulated and self.standing.wrong:  # a crash names none: it may be any
+            wrong = {self.answer.simulated.op_type or row.op_type for row in self.answer.decisions}
+        left = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
+        return frozenset(wrong | left if self.precision else wrong)
+
     @cached_property
     def known(self) -> GraphFacts:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
+        loaded = self.floats or self.loaded
+        taken = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
+        if self.floats:
+            nodes = self.floats.proto.graph.node
+            taken = {name for node in nodes if node.op_type not in self.faulty for name in node.output}
         return GraphFacts(
-            graph=view(self.loaded.proto, read=tensor_reader(self.loaded), outside=self.loaded.outside),
+            graph=view(loaded.proto, read=tensor_reader(loaded), outside=loaded.outside),
             settings=self.request.settings,
-            claimed=frozenset(name for group in self.answer.partitions for name in group),
+            claimed=frozenset(taken),
             sizes=self.sizes,
         )
 
@@ -192,15 +213,26 @@ class TrialContext:
     folder: Path
     provider: str
     reference: Reference | str
+    data: Dataset = field(default_factory=Dataset)
     deadline: float = math.inf
     saved: int = 0
 
     def save(self, proto: "ModelProto") -> SourceModel:
         """Write a candidate beside the weights."""
-        self.saved += 1
-        path = self.folder / f"candidate-{self.saved}.onnx"
+        path = self.new_path()
         path.write_bytes(proto.SerializeToString())
         return SourceModel(path=str(path))
+
+    def new_path(self) -> Path:
+        """Where the next candidate goes."""
+        self.saved += 1
+        return self.folder / f"candidate-{self.saved}.onnx"
+
+    def formed(self, loaded: LoadedModel, precision: str) -> LoadedModel:
+        """A float model in a precision; ModelError where nothing can be compared, else as its passes raise."""
+        if isinstance(self.reference, str):
+            raise ModelError("it cannot be calibrated", why=self.reference)
+        return in_precision(loaded, precision, self.reference, self.data, self.new_path())
 
 
 def attempt(fix: Pass, state: State, bench: TrialContext, *, must_gain: bool = True) -> tuple[FixResult, State | None]:
@@ -228,29 +260,37 @@ def attempt(fix: Pass, state: State, bench: TrialContext, *, must_gain: bool = T
 
 def _applied(fix: Pass, state: State, bench: TrialContext) -> State | None:
     """The judged state behind a fix; None when it does not apply, ModelError when the result cannot be judged."""
-    request, loaded = state.request, state.loaded
+    request, loaded, floats = state.request, state.loaded, state.floats
     if fix.edit:
-        edited = fix.edit(loaded.proto, state.known)
+        edited = fix.edit((floats or loaded).proto, state.known)
         if edited is None:
             return None
-        source = bench.save(edited)
-        request = msgspec.structs.replace(request, source=source)
-        loaded = load_model(source, bench.folder)
+        loaded = load_model(bench.save(edited), bench.folder)
+        if floats:
+            floats, loaded = loaded, bench.formed(loaded, state.precision)
+        request = msgspec.structs.replace(request, source=loaded.source)
     else:
         changed = CHANGES[fix](request)
         if changed is None:
             return None
         request = changed
-    return judged(loaded, request, state)
+    return replace(judged(loaded, request, state), precision=state.precision, floats=floats)
 
 
 def judged(
     loaded: LoadedModel, request: PartitionRequest, before: "State | None", sizes: dict[str, int] | None = None
 ) -> State:
-    """A state of a saved model; ModelError when it cannot be judged."""
-    answer = judge(request)
+    """A state of a saved model; ModelError when it cannot be judged.
+
+    The simulator is asked only where its answer counts: of what was wrong before, and of what is taken better.
+    """
+    answer = judge(msgspec.structs.replace(request, simulate=None))
     if answer.error:
         raise ModelError("the changed model cannot be judged", why=answer.error)
+    provider = request.settings.provider
+    better = before is None or before.standing.wrong or improves(standing_of(answer), before.standing, provider)
+    if request.simulate and better:
+        answer = judge(request)
     if before is None:
         return State(loaded=loaded, request=request, answer=answer, sizes=sizes or {})
     return State(
@@ -283,17 +323,23 @@ def _compared(
     # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds.
     tolerance = max(before.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
     checks = difference(Path(after.request.source.path), bench.reference, tolerance)
+    result, checked = _with_error(result, after, checks, tolerance)
+    if why := _objection(checks, exact=fix.exact):
+        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
+    return result, checked
+
+
+def _with_error(
+    result: FixResult, state: State, checks: Sequence[OutputCheck], tolerance: float
+) -> tuple[FixResult, State]:
+    """Both with how far outputs are from the original's."""
     worst = max(checks, key=_nearness, default=None)
     error = max((check.max_rel_error for check in checks if check.max_rel_error is not None), default=None)
     absolute, limit = (worst.max_abs_error, worst.limit) if worst else (None, None)
-    result = msgspec.structs.replace(result, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit)
-    if why := _objection(checks, exact=fix.exact):
-        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
-    checked = State(
-        loaded=after.loaded, request=after.request, answer=after.answer, sizes=after.sizes,
-        error=error, tolerance=tolerance, absolute_error=absolute, limit=limit,
-    )  # fmt: skip
-    return result, checked
+    state = replace(state, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit)
+    return msgspec.structs.replace(
+        result, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit
+    ), state
 
 
 def difference(path: Path, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
@@ -346,12 +392,18 @@ def advise(request: AdviceRequest) -> Advice:
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
             sizes = reference.data.sizes | sizes
         deadline = time.monotonic() + PATIENCE_SECONDS
-        bench = TrialContext(folder=folder, provider=request.settings.provider, reference=reference, deadline=deadline)
-        asked = PartitionRequest(source=loaded.source, settings=request.settings, optimize=request.optimize)
+        bench = TrialContext(
+            folder=folder, provider=request.settings.provider, reference=reference, data=request.data, deadline=deadline
+        )
+        simulate = request.data if request.simulate else None
+        asked = PartitionRequest(
+            source=loaded.source, settings=request.settings, optimize=request.optimize, simulate=simulate
+        )
         base = judged(loaded, asked, None, sizes)
-        fixes = () if perfect(base.standing) else fixes_for(request.settings.provider)
+        fixes = () if perfect(base.standing) or _only_floats(base) else fixes_for(bench.provider)
         alone = [(fix, *attempt(fix, base, bench)) for fix in fixes]
         best, used = combined(base, alone, bench)
+        formed, best, used = with_forms(best, used, bench)
         combination = _combination(base, best, used, bench)
         changed = bool(combination) and not best.request.source.path.endswith("original.onnx")
         if request.write_to and changed:
@@ -361,12 +413,71 @@ def advise(request: AdviceRequest) -> Advice:
         return Advice(
             verdict=verdict(base.standing, bench.provider),
             before=base.standing,
-            fixes=tuple(result for _, result, _ in alone),
+            fixes=(*(result for _, result, _ in alone), *formed),
             best=combination,
             checked_on=_checked_on(reference),
             copied=request.write_to if request.write_to and not changed else None,
             precision=quantized_advice(precision_of(loaded.proto), base.answer),
         )
+
+
+def with_forms(
+    best: State, used: tuple[Pass, ...], bench: TrialContext
+) -> tuple[list[FixResult], State, tuple[Pass, ...]]:
+    """Each precision for a chip's NPU, with the fixes that then still gain; where the model as it is, is not for it.
+
+    The first form that is within the tolerance of quantized models is taken, else the nearest: what it costs is shown.
+    """
+    usable = verdict(best.standing, bench.provider).choice is FixChoice.USE
+    fixes = [fix for fix in fixes_for(bench.provider) if fix.edit]
+    if usable or not recipes_for(bench.provider):
+        return [], best, used
+    start, enabling = _enabled(best, [fix for fix in fixes if fix not in used], bench)
+    if precision_of(start.loaded.proto):
+        return [], best, used
+    used = (*used, *enabling)
+    results, states = list[FixResult](), list[tuple[State, tuple[Pass, ...]]]()
+    for recipe in recipes_for(bench.provider):
+        form = Pass(name=recipe.name, title=f"Quantize every operator: {recipe.title}.", apply=_unchanged,
+                    effect=Effect.LOSSY)  # fmt: skip
+        result, state = _attempt_form(form, recipe.precision, start, bench)
+        results.append(result)
+        if state is not None:
+            end, more = _climb(state, [fix for fix in fixes if fix not in used], {}, bench)
+            states.append((end, (*used, form, *more)))
+        if state is not None and (states[-1][0].error or 0.0) <= MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]:
+            break
+    if not states:
+        return results, best, used[: len(used) - len(enabling)]
+    return results, *max(states, key=lambda pair: (preference(pair[0].standing, bench.provider), -(pair[0].error or 0)))
+
+
+def _only_floats(state: State) -> bool:
+    """Whether a chip has no floats at all: then fixes of a float model change nothing, before it is quantized."""
+    return bool(state.answer.load and state.answer.load.code == "float" and not precision_of(state.loaded.proto))
+
+
+def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext) -> tuple[FixResult, State | None]:
+    """What a precision gives, and the state in it when it gains; an error of its outputs is shown, not judged."""
+    result = FixResult(name=form.name, title=form.task, outcome=FixOutcome.REJECTED)
+    try:
+        loaded = bench.formed(state.loaded, precision)
+        original = bench.reference if isinstance(bench.reference, Reference) else None
+        request = msgspec.structs.replace(state.request, source=loaded.source, original=original)
+        formed = replace(judged(loaded, request, state), precision=precision, floats=state.loaded)
+        result = _gain(result, state, formed, bench)
+        if result.outcome is FixOutcome.NO_GAIN or isinstance(bench.reference, str):
+            return result, None
+        share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+        checks = difference(Path(loaded.source.path), bench.reference, share)
+    except PipelineError as error:
+        return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=error.reason), None
+    result, formed = _with_error(result, formed, checks, share)
+    return result, replace(formed, tolerance=max(share, (formed.error or 0.0) * MORE))
+
+
+MORE = 1.2
+"""A fix of a quantized model changes what is rounded, so that its error may grow by so much."""
 
 
 def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
@@ -473,9 +584,9 @@ def _climb(
     return current, tuple(used)
 
 
-def _rank(state: State | None, provider: str) -> tuple[bool, tuple[bool, int, int, float]]:
+def _rank(state: State | None, provider: str) -> tuple[bool, tuple[int, int, int, float]]:
     """Gains first; among equal ones sorting keeps the table's order."""
-    return state is not None, preference(state.standing, provider) if state else (False, 0, 0, 0.0)
+    return state is not None, preference(state.standing, provider) if state else (0, 0, 0, 0.0)
 
 
 def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialContext) -> Combination | None:
@@ -532,6 +643,7 @@ def advise_answers(
     sizes: Mapping[str, int],
     *,
     data: Dataset | None = None,
+    simulate: bool = False,
     write_to: str = "",
     processes: int = 1,
 ) -> tuple[ModelAnswer, ...]:
@@ -546,6 +658,7 @@ def advise_answers(
             optimize=optimize,
             sizes=dict(sizes),
             data=data or Dataset(),
+            simulate=simulate,
             write_to=write_to,
         )
         for source in find_models(paths, SUFFIXES)

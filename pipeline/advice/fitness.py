@@ -36,14 +36,17 @@ ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"
 class ProviderFit(msgspec.Struct, frozen=True, kw_only=True):
     """How far one provider supports a model: `verdict` is yes, maybe or no, `reason` says why.
 
-    `partitions` is None for what computes on the CPU, where a border costs nothing.
+    `partitions` is None for what computes on the CPU, where a border costs nothing, and for what is judged by `copies`;
+    `refused` counts the nodes that are not supported by operator, with its domain where that is not ONNX's own.
     """
 
     nodes: int
     supported: int
     partitions: int | None = None
+    copies: int | None = None
     verdict: str
     reason: str
+    refused: dict[str, int] = {}
 
 
 class FitRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,13 +239,16 @@ def _oldest(rows: Sequence[FitRow], request: FitRequest, views: Views, sized: Vi
 
 def _of(answer: ModelAnswer) -> ProviderFit:
     standing, provider = standing_of(answer), answer.ep
+    rules = PROVIDER_RULES[provider]
     advised: AdviceVerdict = verdict(standing, provider)
     return ProviderFit(
         nodes=standing.nodes,
         supported=standing.claimed,
-        partitions=None if PROVIDER_RULES[provider].on_cpu else standing.partitions,
+        partitions=None if rules.on_cpu or rules.copies else standing.partitions,
+        copies=standing.copies,
         verdict=ANSWERS[advised.choice],
         reason=_load_failure(standing) or advised.reason,
+        refused=answer.refused_operators,
     )
 
 

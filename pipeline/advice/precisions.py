@@ -10,7 +10,7 @@ import msgspec
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.partition.answer import ModelAnswer, lost_to_dimensions
-from pipeline.passes.precisions import PRECISIONS
+from pipeline.passes.precisions import unsuited
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -101,9 +101,12 @@ def compute_claims(answer: ModelAnswer | None) -> list[bool]:
 
 def quantized_advice(form: str, answer: ModelAnswer) -> str:
     """Which precision a model should have for a provider, where its own (`precision_of`) costs claims; "" else."""
-    why = PRECISIONS[form].unsuited.get(answer.ep) if form in PRECISIONS else None
+    why = unsuited(form, answer.ep)
     failed = bool(answer.load and answer.load.error)
-    return f"the model is {form}: {why}" if why and (failed or not all(compute_claims(answer))) else ""
+    if not why or not (failed or answer.copies or not all(compute_claims(answer))):
+        return ""
+    cost = f" ({PROVIDER_RULES[answer.ep].borders(answer.borders)} per inference)" if answer.copies else ""
+    return f"the model is {form}: {why}{cost}"
 
 
 def precision_of(model: "ModelProto") -> str:
@@ -157,7 +160,7 @@ def _claimed(answer: ModelAnswer | None) -> int:
 
 def _rank(provider: str, answer: ModelAnswer | None) -> tuple[int, int]:
     """Orders forms, the best first."""
-    borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else len(answer.partitions)
+    borders = 0 if answer is None or PROVIDER_RULES[provider].on_cpu else answer.borders
     return borders, -_claimed(answer)
 
 
@@ -188,8 +191,9 @@ def _standing(provider: str, answer: ModelAnswer | None) -> str:
     """As in `10 of 10 compute nodes in 2 partitions`."""
     claims = compute_claims(answer)
     share = f"{sum(claims)} of {len(claims)} compute nodes"
-    count = len(answer.partitions) if answer else 0
-    return share if PROVIDER_RULES[provider].on_cpu else f"{share} in {count} partition{'s' * (count != 1)}"
+    row = PROVIDER_RULES[provider]
+    borders = row.borders(answer.borders if answer else 0)
+    return f"{share} {'with' if row.copies else 'in'} {borders}" if borders else share
 
 
 def _verdict(provider: str, trial: PrecisionTrial, reason: str, *, kept: bool) -> PrecisionVerdict:

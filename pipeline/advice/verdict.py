@@ -22,12 +22,28 @@ class FixChoice(StrEnum):
 
 
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a provider takes a model. `load_error` says that a session fails on the phone all the same."""
+    """How far a provider takes a model; `copies` of one inference where it is judged by them.
+
+    `load_error` says that a session fails on the phone all the same. `wrong` is what a chip's simulator computes
+    otherwise, where it was asked.
+    """
 
     nodes: int
     claimed: int
     partitions: int
+    copies: int | None = None
     load_error: str | None = None
+    wrong: str | None = None
+
+    @property
+    def trouble(self) -> int:
+        """How bad what speaks against the provider at all is: 0 for nothing, a session that fails is worst."""
+        return 2 if self.load_error else 1 if self.wrong else 0
+
+    @property
+    def borders(self) -> int:
+        """What borders cost: copies for each inference where the provider is judged by them, else partitions."""
+        return self.partitions if self.copies is None else self.copies
 
     @property
     def coverage(self) -> float:
@@ -132,7 +148,8 @@ class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
 class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes.
 
-    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for.
+    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for. With
+    `simulate` the chip's simulator runs each candidate, too.
     """
 
     source: SourceModel
@@ -140,6 +157,7 @@ class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
     optimize: Optimize = Optimize.NONE
     sizes: dict[str, int] = {}
     data: Dataset = Dataset()
+    simulate: bool = False
     write_to: str = ""
 
 
@@ -149,19 +167,27 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         nodes=answer.nodes,
         claimed=answer.claimed,
         partitions=len(answer.partitions),
+        copies=answer.copies,
         load_error=answer.load.error if answer.load else None,
+        wrong=(answer.simulated.reason or "its outputs differ")
+        if answer.simulated and answer.simulated.passed is False
+        else None,
     )
 
 
 def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> str:
     """What changed, in words; partitions count where borders cost anything."""
     coverage = f"coverage {before.percent} → {after.percent} %"
-    parts = [] if PROVIDER_RULES[provider].on_cpu else [f"partitions {before.partitions} → {after.partitions}"]
+    row = PROVIDER_RULES[provider]
+    counts = f"{'copies' if row.copies else 'partitions'} {before.borders} → {after.borders}"
+    parts = [] if row.on_cpu else [counts]
     parts.append(coverage)
     if before.percent == after.percent and before.left != after.left:
         parts.append(f"nodes on the CPU {before.left} → {after.left}")
     if before.load_error and not after.load_error:
         parts.append("loads on the phone")
+    if before.wrong and not after.wrong:
+        parts.append("computes what the original does")
     return ", ".join(parts)
 
 
@@ -184,10 +210,14 @@ def verdict(standing: ProviderSupport, provider: str) -> AdviceVerdict:
     share = f"{standing.percent} %"
     if standing.load_error:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"a session with {name} cannot be made on the phone")
+    if standing.wrong:
+        return AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else")
     if not standing.claimed:
         return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} supports no node, so it only costs time at load")
     if PROVIDER_RULES[provider].on_cpu:
         return _without_copies(standing, name, share)
+    if PROVIDER_RULES[provider].copies:
+        return _with_copies(standing, name, share)
     if standing.partitions > FEW_PARTITIONS:
         why = f"{name} supports {share} in {standing.partitions} partitions; each border costs copies and waiting"
         return AdviceVerdict(choice=FixChoice.CPU, reason=why)
@@ -218,16 +248,36 @@ def _without_copies(standing: ProviderSupport, name: str, share: str) -> AdviceV
     return AdviceVerdict(choice=FixChoice.CPU, reason=f"{name} has kernels for only {share} of the nodes")
 
 
+FEW_COPIES, MOST_COPIES = 2, 4
+"""What one partition and two cost at most where one value crosses each border: to the provider, and back. ONNX
+Runtime's mobile usability checker has no word for WebGPU; by these its guidance for partitions holds for copies."""
+
+
+def _with_copies(standing: ProviderSupport, name: str, share: str) -> AdviceVerdict:
+    """WebGPU takes node by node: what counts is how often values go between the GPU's memory and the CPU's."""
+    copies = standing.copies or 0
+    pieces = f"{copies} cop{'y' if copies == 1 else 'ies'} between GPU and CPU per inference"
+    if standing.coverage <= HALF_COVERAGE:
+        why = f"{name} supports only {share} of the nodes, so most work stays on the CPU"
+    elif copies > MOST_COPIES:
+        why = f"{name} supports {share}, with {pieces}; each waits for the other side"
+    else:
+        use = standing.coverage > HIGH_COVERAGE and copies <= FEW_COPIES
+        whole = "every node has a kernel on the GPU" if not standing.left else f"{share} of the nodes, {pieces}"
+        return AdviceVerdict(choice=FixChoice.USE if use else FixChoice.MEASURE, reason=whole)
+    return AdviceVerdict(choice=FixChoice.CPU, reason=why)
+
+
 def improves(after: ProviderSupport, before: ProviderSupport, provider: str) -> bool:
     """Whether a standing is better: it loads, or has fewer borders or fewer nodes on the CPU and a verdict no worse.
 
     Coverage alone is no gain: it also rises when a node that is taken becomes two.
     """
-    if bool(after.load_error) != bool(before.load_error):
-        return not after.load_error
+    if after.trouble != before.trouble:
+        return after.trouble < before.trouble
     if not before.claimed or not after.claimed:
         return after.claimed > before.claimed
-    fewer = 0 if PROVIDER_RULES[provider].on_cpu else before.partitions - after.partitions
+    fewer = 0 if PROVIDER_RULES[provider].on_cpu else before.borders - after.borders
     less = before.left - after.left
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
@@ -239,25 +289,27 @@ def worsens(after: ProviderSupport, before: ProviderSupport, provider: str) -> b
     """Whether a standing is worse in something, and its verdict no better: it does not load, or has more borders or a
     smaller claimed share. Where nothing was claimed there is nothing to lose.
     """
-    if bool(after.load_error) != bool(before.load_error):
-        return bool(after.load_error)
+    if after.trouble != before.trouble:
+        return after.trouble > before.trouble
     ranks = [RANKS[verdict(standing, provider).choice] for standing in (after, before)]
     if ranks[0] != ranks[1]:
         return ranks[0] < ranks[1]
-    more = not PROVIDER_RULES[provider].on_cpu and after.partitions > before.partitions
+    more = not PROVIDER_RULES[provider].on_cpu and after.borders > before.borders
     return bool(before.claimed) and (more or after.coverage < before.coverage)
 
 
-def preference(standing: ProviderSupport, provider: str) -> tuple[bool, int, int, float]:
+def preference(standing: ProviderSupport, provider: str) -> tuple[int, int, int, float]:
     """Sorts standings, the best last."""
     rank = RANKS[verdict(standing, provider).choice]
-    pieces = 0 if PROVIDER_RULES[provider].on_cpu else -standing.partitions if standing.partitions else -(1 << 30)
-    return not standing.load_error, rank, pieces, standing.coverage
+    nothing = not standing.claimed
+    pieces = 0 if PROVIDER_RULES[provider].on_cpu else -(1 << 30) if nothing else -standing.borders
+    return -standing.trouble, rank, pieces, standing.coverage
 
 
 def perfect(standing: ProviderSupport) -> bool:
     """Whether nothing is left to gain."""
-    return standing.claimed == standing.nodes and standing.partitions <= 1 and not standing.load_error
+    whole = standing.partitions <= 1 if standing.copies is None else not standing.copies
+    return standing.claimed == standing.nodes and whole and not standing.trouble
 
 
 MOST = 3
@@ -305,8 +357,9 @@ class _Change(NamedTuple):
         text = f"{before.claimed}{of} → {after.claimed} of {after.nodes} nodes"
         if bool(after.load_error) != bool(before.load_error):
             text += f", and {'no' if after.load_error else 'a'} session can be made"
-        borders = f", {before.partitions} → {after.partitions} partitions"
-        return text if PROVIDER_RULES[self.answer.ep].on_cpu else text + borders
+        row = PROVIDER_RULES[self.answer.ep]
+        borders = f", {before.borders} → {after.borders} {'copies' if row.copies else 'partitions'}"
+        return text if row.on_cpu else text + borders
 
 
 FROM_FLOAT = (
@@ -366,7 +419,9 @@ def _rewrites(answers: Sequence[ModelAnswer]) -> list[list[_Change]]:
         if before.load_error or PROVIDER_RULES[answer.ep].on_cpu:
             continue
         for gain in answer.operators:
-            after = ProviderSupport(nodes=answer.nodes, claimed=gain.claimed, partitions=gain.partitions)
+            after = ProviderSupport(
+                nodes=answer.nodes, claimed=gain.claimed, partitions=gain.partitions, copies=gain.copies
+            )
             changes[gain.op_type].append(_Change(answer, before, after, gain.op_type, gain.nodes))
     return list(changes.values())
 

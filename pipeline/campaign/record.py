@@ -14,6 +14,7 @@ from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Round, RunGroup
 from pipeline.check.compare import OutputCheck
 from pipeline.check.result import Reference
+from pipeline.compat.contexts import NpuContext
 from pipeline.config import Config, MeasureMode, ModelConfig
 from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
 from pipeline.core.progress import StageTime
@@ -365,6 +366,8 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     references: dict[str, Reference] = {}
     unloadable: dict[str, tuple[str, ...]] = {}
     tables: dict[str, ModelConfig] = {}
+    contexts: tuple[NpuContext, ...] = ()
+    """What chips' NPUs run of the models; their checks are beside the artifacts'."""
     accuracy: tuple[ArtifactAccuracy, ...] = ()
     searches: tuple[PrecisionSearch, ...] = ()
     searching: bool = False

@@ -51,7 +51,7 @@ class ProofRow(Struct, frozen=True, kw_only=True):
     `targets` are those that it ships to so; `chosen`: it is the way that the bundle advises; `failed`: it must not ship
     like this. `partitions` are how many NNAPI operations each compiled partition has, None where NNAPI was not asked or
     did not get so far. `abi` is the library's that ran, `cpu` the profile that an emulator played, "" without one.
-    `api_level` is 0 on other systems than Android.
+    `api_level` is 0 on other systems than Android. A context ran in the simulator of `chip`, that of QAIRT `qairt`.
     """
 
     targets: tuple[str, ...]
@@ -63,6 +63,8 @@ class ProofRow(Struct, frozen=True, kw_only=True):
     api_level: int
     abi: str = "x86_64"
     cpu: str = ""
+    chip: str = ""
+    qairt: str = ""
     chosen: bool = False
     failed: bool = False
     checks: tuple[OutputCheck, ...] = ()

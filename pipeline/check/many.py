@@ -66,7 +66,7 @@ def check_artifact(request: CheckRequest) -> tuple[OutputCheck, ...]:
 
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of an ORT format file on the CPU; ModelError when it does not load or run."""
+    """The outputs of an artifact on the CPU; ModelError when it does not load or run."""
     session = open_artifact(file, session_options, brief=True)
     try:
         values = session.run(None, dict(feeds))
@@ -77,9 +77,10 @@ def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[s
 
 
 def open_artifact(file: str, session_options: Mapping[str, str], *, brief: bool = False) -> Any:
-    """A session of an ORT format file on the CPU, `brief` for a few runs; ModelError when it does not load."""
+    """A session of an artifact on the CPU, `brief` for a few runs; ModelError when it does not load."""
     small = brief and Path(file).stat().st_size < SMALL_BYTES
-    settings = HostSession(level=Level.ALL, config={**LEAN, **session_options}, brief=brief, small=small)
+    lean = {} if file.endswith(".onnx") else LEAN
+    settings = HostSession(level=Level.ALL, config={**lean, **session_options}, brief=brief, small=small)
     try:
         return make_session(Path(file), settings)
     except ort_errors() as error:

@@ -24,7 +24,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--help"}),
+    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--help"}),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 
@@ -53,6 +53,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile convert my.onnx --level basic,all --style fixed --output out",
         "ort-mobile convert my.onnx --ep nnapi,coreml-mlprogram --output out",
     ),
+    "ort-mobile import": ("ort-mobile import train:model my.onnx", "ort-mobile import my.pt2 my.onnx --opset 20"),
+    "ort-mobile diff": ("ort-mobile diff my.onnx out/my.all-fixed.ort --svg changes.svg",),
     "ort-mobile partition": (
         "ort-mobile partition my.onnx --ep nnapi",
         "ort-mobile partition my.onnx --ep coreml-mlprogram --advise --json claims.json",
@@ -109,9 +111,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ort-mobile lab serve --database sqlite:///output/my/results.sqlite",
         "ort-mobile lab serve --host 0.0.0.0 --token-file token",
     ),
+    "ort-mobile app": (
+        "ort-mobile app app.apk",
+        "ort-mobile app app.aar --fail-on error --fail-on finding:telemetry --sarif app.sarif",
+    ),
     "ort-mobile library list": ("ort-mobile library list --json -",),
     "ort-mobile library get": ("ort-mobile library get android:1.29.0",),
     "ort-mobile library show": ("ort-mobile library show app.aar",),
+    "ort-mobile library diff": ("ort-mobile library diff android:1.26.0 android:1.29.0",),
     "ort-mobile report": ("ort-mobile report output/my",),
     "ort-mobile release": (
         "ort-mobile release my.toml --key key.pem",

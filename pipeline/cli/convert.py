@@ -1,12 +1,16 @@
 """`ort-mobile convert`: models to ORT format in every variant asked for."""
 
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from pipeline.cli.command import Command
+from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
+    chips_named,
     data_options,
     dataset_from,
     either,
@@ -21,8 +25,17 @@ from pipeline.cli.options import (
     words,
 )
 from pipeline.cli.outputs import Outputs, json_option, quiet
+from pipeline.core.features import Place
 from pipeline.core.providers import aware_names
 
+if TYPE_CHECKING:
+    from pipeline.convert.many import ConversionReport
+    from pipeline.report.wording import Part
+
+OPTIONS = Place[Callable[[], list[click.Parameter]]]("convert.options")
+"""Options of features: `show_changes`."""
+CHANGES = Place[Callable[["ConversionReport"], "Iterable[Part]"]]("convert.changes")
+"""Says what became of the nodes in each artifact."""
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
@@ -37,9 +50,14 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Optimization levels: none, basic, extended, layout (from 1.23), all.",
 )  # fmt: skip
 @click.option(
-    "--style", "styles", callback=words(("fixed", "runtime")), metavar="STYLE,…", default="fixed,runtime",
+    "--style", "styles", callback=words(("fixed", "runtime", "onnx")), metavar="STYLE,…", default="fixed,runtime",
     show_default=True,
-    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies.",
+    help="fixed saves the optimized graph; runtime saves the basic graph and records fusions that the device applies; "
+    "onnx saves the optimized graph as an ONNX file, for full libraries and GPUs.",
+)  # fmt: skip
+@click.option(
+    "--format", "file_format", type=click.Choice(["ort", "onnx"]), default="ort", show_default=True,
+    help="onnx is the same as --style onnx: the optimized graph as ONNX, for full builds, GPUs and other tools.",
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
@@ -70,6 +88,10 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @precision_option
 @keep_float_option
+@click.option(
+    "--context", "chips", callback=words(), metavar="CHIP,…",
+    help="Compile contexts for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
+)  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
@@ -79,6 +101,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--jobs", type=click.IntRange(min=0), default=0, help="Models to convert in parallel; 0: as cores and memory allow."
 )
+@fail_on_option(("coverage",))
 @json_option
 @click.pass_context
 def convert(
@@ -88,6 +111,7 @@ def convert(
     output: Path,
     levels: tuple[str, ...],
     styles: tuple[str, ...],
+    file_format: str,
     providers: tuple[str, ...],
     safe: bool,
     reference: str,
@@ -95,6 +119,7 @@ def convert(
     build_kind: str,
     keep_float: tuple[str, ...],
     precisions: tuple[str, ...],
+    chips: tuple[str, ...],
     target_platform: str | None,
     dimensions: dict[str, int],
     check: bool,
@@ -103,13 +128,17 @@ def convert(
     config: bool,
     cache: Path | None,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
+    show_changes: bool = False,
     **answers: Any,
 ) -> None:
-    """Convert .onnx files, folders or zip archives of them to ORT format.
+    """Convert .onnx files, folders or zip archives of them to ORT format, or to optimized ONNX.
 
     Artifacts are OUTPUT/MODEL.VARIANT.ort; the operator configs for reduced builds are in the same folder. A model that
     cannot be converted is reported, the others are converted, and the exit code is 1.
+
+    With --context, OUTPUT/MODEL.qnn-CHIP.onnx and the binary beside it are what a chip's NPU runs of a model.
 
     With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
     created.
@@ -138,13 +167,17 @@ def convert(
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
+    if file_format == "onnx":
+        if ctx.get_parameter_source("styles") is not ParameterSource.DEFAULT and styles != ("onnx",):
+            raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
+        styles = ("onnx",)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
         aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
         reference=chosen, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
-        api_level=answers["api_level"], keep_float=keep_float,
+        api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs
@@ -154,5 +187,22 @@ def convert(
     outputs.write_json(report.document())
     if outputs.text:
         show(conversion_parts(report))
+        for changes in CHANGES if show_changes else ():
+            show(changes(report))
     show(problem_lines(report, warnings=not quiet()), err=True)
-    ctx.exit(report.exit_code)
+    ctx.exit(end(fail_on, _watched(report), report.exit_code))
+
+
+def _watched(report: "ConversionReport") -> Iterator[Watched]:
+    """Each artifact with what speaks against it, and for each provider that it is made for."""
+    from pipeline.core.errors import warning
+
+    for artifact in (artifact for row in report.converted for artifact in row.artifacts):
+        against = report.findings.get((artifact.model, artifact.variant.name), ())
+        yield Watched(artifact.file, findings=[*against, *(warning(note, artifact.file) for note in artifact.notes)])
+        nodes = sum(artifact.operators.values())
+        for provider, claimed in artifact.claimed.items() if nodes else ():
+            yield Watched(artifact.file, provider, {"coverage": claimed / nodes})
+
+
+convert.params += [option for options in OPTIONS for option in options()]

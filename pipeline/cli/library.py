@@ -1,5 +1,6 @@
 """`ort-mobile library`: libraries of ONNX Runtime by name: list, download and inspect them."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -8,7 +9,9 @@ from pipeline.cli.command import Group
 from pipeline.cli.outputs import Outputs, json_option, quiet
 
 if TYPE_CHECKING:
+    from pipeline.library.difference import LibraryDiff
     from pipeline.library.fetch import Contents
+    from pipeline.report.wording import Part
 
 
 @click.group(cls=Group)
@@ -89,3 +92,55 @@ def _show(contents: "Contents") -> None:
         click.echo(f"  {'':<12} sha256 {facts.sha256}")
     if contents.unknown_imports:
         click.echo(visible(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"))
+
+
+@library.command("diff")
+@click.argument("old")
+@click.argument("new")
+@click.option(
+    "--abi", default="arm64-v8a", show_default=True, metavar="ABI", help="The ABI whose libraries are compared."
+)
+@json_option
+def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
+    """Show what differs between libraries OLD and NEW: releases, AARs or .so files.
+
+    Providers, session config keys, functions, sizes and telemetry are read from the files. Operators and versions are
+    asked of both, a session for each: by the libraries for x86_64 of the same packages, which run on this computer.
+    """
+    from device_runner.errors import UnavailableError
+    from device_runner.library import resolve, resolve_all
+    from pipeline.core.abis import X86_64, read_abi
+    from pipeline.library.difference import compare_libraries
+
+    wanted = read_abi(abi, "--abi")
+    both = [next((row for row in resolve_all(text) if row.abi == wanted), None) for text in (old, new)]
+    pair = [row or resolve(text, wanted) for row, text in zip(both, (old, new), strict=True)]
+    runs = None
+    try:
+        runs = resolve(old, X86_64), resolve(new, X86_64)
+        _ = [row.facts for row in runs]
+    except UnavailableError:
+        runs = None
+    difference = compare_libraries(pair[0], pair[1], runs)
+    outputs.finish(difference, _diff_parts(difference))
+
+
+def _diff_parts(difference: "LibraryDiff") -> "Iterator[Part]":
+    from pipeline.core.groups import grouped
+    from pipeline.report.wording import Line, Listing
+
+    names = [
+        f"{row.system} {row.release or 'of unknown release'}, {row.abi}" for row in (difference.old, difference.new)
+    ]
+    yield Line((f"{names[0]} -> {names[1]}", "bold"))
+    if not difference.changes:
+        yield Line("no difference in what is compared")
+    parts = grouped((row.part, row) for row in difference.changes)
+    values = [rows[0] for rows in parts.values() if not rows[0].name]
+    tables = {"": values, **{part: rows for part, rows in parts.items() if rows[0].name}}
+    for part, rows in tables.items():
+        if rows:
+            cells = tuple((row.name or row.part, row.old or "-", row.new or "-") for row in rows)
+            yield Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells)
+    asked = f"{difference.operators_asked} operators and versions were asked of both"
+    yield Line(asked if difference.operators_asked else f"operators were not asked for: {difference.why_not_asked}")

@@ -66,8 +66,10 @@ FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
 }  # fmt: skip
 MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
+        "import": ("features.imports:import_model", "Export a trained PyTorch, scikit-learn or TensorFlow model."),
         "partition": ("cli.partition:partition", "As `check`, with every node and the reason why not; with fixes."),
         "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
+        "diff": ("features.diff:diff", "Show what changed between two model files, and by which optimizer."),
         "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
     },
     "Measurement": {
@@ -76,6 +78,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
         "lab": ("features.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
     },
     "Libraries of ONNX Runtime": {
+        "app": ("features.app:app", "Show what of an app's libraries and models breaks on phones."),
         "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
         "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
         "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime and of the probe."),

@@ -384,6 +384,7 @@ OPTIONS = (
         help="CoreML version: 5 for iOS 15, 6 for 16, 7 for 17, 8 for 18.  [default: 7]",
     ),
     click.option("--coreml-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the CoreML provider."),
+    click.option("--webgpu-options", callback=words(), metavar="KEY=VALUE,...", help="Options of the WebGPU provider."),
     click.option("--nnapi-flags", callback=words(), metavar="FLAG,...", help="NNAPI flags, such as USE_NCHW."),
     click.option(
         "--stop-ops",
@@ -450,7 +451,7 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
     from pipeline.core.abis import ARM64
     from pipeline.partition.answer import make_settings
 
-    chips = tuple(dict.fromkeys(_chip(text) for text in answers.get("chips", ())))
+    chips = chips_named(answers.get("chips", ()), "--chip")
     answers = {key: value for key, value in answers.items() if key != "chips"}
     answers |= {"abi": answers["abi"] or ARM64, "android": True}
     return tuple(
@@ -460,16 +461,16 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
     )
 
 
-def _chip(text: str) -> str:
-    """The name of a chip; ConfigError for none that is known."""
+def chips_named(texts: Iterable[str], where: str) -> tuple[str, ...]:
+    """The names of chips, each once; ConfigError for one that is not known."""
     from device_runner.chips import chip_named
     from device_runner.errors import SpecError
     from pipeline.core.errors import ConfigError
 
     try:
-        return chip_named(text).name
+        return tuple(dict.fromkeys(chip_named(text).name for text in texts))
     except SpecError as error:
-        raise ConfigError(error.what, where="--chip", why=error.why, remedy=error.remedy) from error
+        raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
 
 
 def same_command() -> str:

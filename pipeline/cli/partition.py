@@ -1,12 +1,13 @@
 """`ort-mobile partition` and `check`: which nodes an execution provider will take, and why not the others."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pipeline.cli.command import Command
+from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chip_option,
     data_options,
@@ -24,6 +25,7 @@ from pipeline.core.providers import PROVIDER_RULES, on_any_chip
 
 if TYPE_CHECKING:
     from device_runner.library import LibraryFacts
+    from pipeline.advice.fitness import ProviderFit
     from pipeline.partition.answer import ModelAnswer, Optimize, PartitionDocument, Settings
 
 
@@ -80,7 +82,17 @@ def _answers(
 
     write_to = str(fix) if fix else ""
     return [
-        advise_answers(paths, answers, settings, optimize, dimensions, data=data, write_to=write_to, processes=jobs)
+        advise_answers(
+            paths,
+            answers,
+            settings,
+            optimize,
+            dimensions,
+            data=data,
+            simulate=advice["simulate"],
+            write_to=write_to,
+            processes=jobs,
+        )
         for answers, settings in zip(by_provider, asked, strict=True)
     ]
 
@@ -169,6 +181,19 @@ def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
     return max(failed, document.exit_code) if isinstance(document, ReferencedDocument) else failed
 
 
+def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
+    """What conditions are asked about: each model with each provider that could be judged."""
+    from pipeline.core.errors import warning
+
+    for answer in answers:
+        if not answer.error:
+            shares = {"coverage": answer.claimed / answer.nodes} if answer.nodes else {}
+            yield Watched(
+                answer.path, answer.ep, {"partitions": len(answer.partitions), **shares}, answer.refused_operators,
+                tuple(warning(text, answer.path) for text in answer.warnings),
+            )  # fmt: skip
+
+
 ADVICE_OPTIONS = (
     data_options,
     click.option("--advise", is_flag=True, help="Try fixes of the model, and show what each gains."),
@@ -216,6 +241,7 @@ def _advice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Write a page with a box for each partition, leading to its nodes with reasons.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models to analyse in parallel.")
+@fail_on_option(("partitions", "coverage"), operators=True)
 @sarif_option
 @json_option
 @click.pass_context
@@ -230,6 +256,7 @@ def partition(
     svg: Path | None,
     page: Path | None,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -275,7 +302,8 @@ def partition(
         _show(documents)
     outputs.show_errors(_problems(documents, advice["fix"]))
     _write_claims(documents, outputs, svg=svg, page=page)
-    ctx.exit(max(_exit_code(document, advice["fix"]) for document in documents))
+    code = max(_exit_code(document, advice["fix"]) for document in documents)
+    ctx.exit(end(fail_on, _watched(answer for models in by_provider for answer in models), code))
 
 
 @click.command(cls=Command)
@@ -291,6 +319,7 @@ def partition(
 @provider_options
 @chip_option
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
+@fail_on_option(("partitions", "coverage"), operators=True)
 @json_option
 @click.pass_context
 def check(
@@ -300,6 +329,7 @@ def check(
     dimensions: dict[str, int],
     ort_release: str,
     jobs: int,
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -310,10 +340,11 @@ def check(
     PATHs are .onnx and .ort files, folders or zip archives. Each model is judged as it is and, where dimensions are
     dynamic, with sizes for them; for the API level and the Core ML version that the heading names and, where these are
     not given and the verdict is another one, for the oldest (27 and 5). A model that cannot be judged is reported and
-    does not cost the others; the exit code is then 1. Verdicts never change the exit code.
+    does not cost the others; the exit code is then 1. Verdicts never change the exit code: --fail-on says what does, of
+    the model with sizes where it has dynamic dimensions.
     """
     from pipeline.advice.fitness import check_models
-    from pipeline.core.errors import ExitCode
+    from pipeline.core.errors import ExitCode, warning
     from pipeline.partition.answer import OLDEST
     from pipeline.report.partition import failed_models, show_fits
     from pipeline.report.show import show
@@ -328,4 +359,19 @@ def check(
     show(failed_models(document.models), err=True)
     if outputs.text:
         show_fits(document)
-    ctx.exit(ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE)
+    watched = (
+        Watched(
+            model.path, row.ep, _measures(row.fit), row.fit.refused, [warning(note, model.path) for note in model.notes]
+        )
+        for model in document.models
+        for row in model.rows
+    )
+    code = ExitCode.SOME_FAILED if any(model.error for model in document.models) else ExitCode.DONE
+    ctx.exit(end(fail_on, watched, code))
+
+
+def _measures(fit: "ProviderFit") -> dict[str, float]:
+    """The CPU runs every node, and partitions of what computes there cost nothing: neither is counted."""
+    if fit.partitions is None:
+        return {}
+    return {"partitions": fit.partitions, **({"coverage": fit.supported / fit.nodes} if fit.nodes else {})}

@@ -15,7 +15,7 @@ import msgspec
 from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.library import LibraryFacts
-from device_runner.providers import CPU
+from device_runner.providers import CPU, provider_named
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import (
     DEFECTS,
@@ -31,6 +31,7 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
+from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.ort_format import (
     DEFAULT_DOMAIN,
     OrtGraph,
@@ -155,7 +156,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """What an app loads an artifact with. `providers` are the library's, None when unknown; `plugins` come beside.
 
     `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
-    that the app ships, by Android's names.
+    that the app ships, by Android's names. `shader_f16`: whether the device's GPU computes in half precision.
     """
 
     release: Release
@@ -164,6 +165,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     plugins: frozenset[str] = frozenset()
     system: str = ""
     abis: tuple[str, ...] = ()
+    shader_f16: bool | None = None
 
 
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +185,8 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     replays: bool
     small: tuple[str, ...] = ()
     defects: Mapping[str, str] = {}
+    file: str = ""
+    """Where it lies, for questions that depend on how it is run; "" where it is gone."""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,7 +262,17 @@ def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> Arti
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: Use = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    return tuple(finding for rule in _ARTIFACT_RULES for finding in rule(artifact, runtime, use))
+    rules = (_format, _gpu) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
+    return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
+
+
+def check_onnx(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
+    """As `check_artifact`, of a model in ONNX format, whose `opset` and `element_types` count."""
+    if runtime.kind is not BuildKind.FULL:
+        what = f"this library ({runtime.kind} build of {runtime.release}) does not load ONNX models"
+        why, remedy = "it knows the ORT format alone", "convert the model (`ort-mobile convert`), or ship a full build"
+        return (_error(what, model.name, why, remedy),)
+    return tuple(finding for rule in (_opset, _types) for finding in rule(model, runtime, DEFAULT_USE))
 
 
 def check_use(use: Use, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
@@ -296,6 +310,13 @@ _error, _warning = partial(_finding, Severity.ERROR), partial(_finding, Severity
 
 
 def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+    if artifact.format_version == ONNX_FORMAT:
+        if runtime.kind is not BuildKind.FULL:
+            yield _error(
+                f"ONNX Runtime {runtime.release} ({runtime.kind}) loads no ONNX files", artifact.name,
+                "a minimal build has no parser of them", "ship a full library, or style fixed (ORT format)",
+            )  # fmt: skip
+        return
     if not re.fullmatch(r"[1-9]\d{0,3}", artifact.format_version):
         yield _error(
             f"ORT format version {artifact.format_version!r} is none", artifact.name,
@@ -398,6 +419,16 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fi
             )
 
 
+def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
+    """What a GPU would load and then fail on: asked of the file itself, as it depends on the options."""
+    if artifact.file and provider_named(use.provider).gpu:
+        from pipeline.compat.gpu import gpu_findings  # the rules of a provider: who runs on the CPU needs none
+
+        yield from gpu_findings(
+            Path(artifact.file), runtime.release, use.provider_options, artifact.name, half=runtime.shader_f16
+        )
+
+
 def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
     if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {CPU}:
         row = BUILD_PROVIDERS.get(use.provider)
@@ -439,7 +470,7 @@ def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, Use], Iterator[Finding]]] = (
-    _format, _opset, _types, _small, _replay, _defects,
+    _format, _opset, _types, _small, _replay, _defects, _gpu,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[Use, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 
@@ -458,15 +489,17 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
     known: dict[tuple[int, int], ArtifactFacts] = {}
     read: dict[str, ArtifactFacts | Finding] = {}
     for name, file in files.items():
-        if file.suffix.lower() != ".ort":
+        if file.suffix.lower() not in (".ort", ".onnx"):
             continue
         try:
             identity = (file.stat().st_dev, file.stat().st_ino)
             if identity not in known:
-                known[identity] = facts_of(read_ort(file), name, weight_reader(file))
-            read[name] = msgspec.structs.replace(known[identity], name=name)
+                reader = weight_reader(file) if file.suffix.lower() == ".ort" else None
+                known[identity] = facts_of(read_ort(file), name, reader)
+            read[name] = msgspec.structs.replace(known[identity], name=name, file=str(file))
         except ModelError as error:
-            read[name] = finding_of(error, name)
+            if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong
+                read[name] = finding_of(error, name)
         except OSError as error:
             read[name] = finding_of(ModelError("the file cannot be read", why=str(error)), name)
     return read

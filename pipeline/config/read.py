@@ -16,6 +16,7 @@ from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from device_runner.chips import CHIPS
 from device_runner.library import name_of
 from device_runner.providers import CPU, NNAPI, OTHER_NAMES, PROVIDERS
 from device_runner.reading import read_regular
@@ -358,6 +359,7 @@ def problems(config: Config) -> Iterator[Problem]:
     for number, run in enumerate(config.runs):
         yield from provider_problems(("runs", number, "provider"), run.providers)
     yield from _of_aware(config.variants.aware)
+    yield from _of_chips(config.variants.contexts)
     yield from _of_metric(config.accuracy.metric)
     for number, model in enumerate(config.models):
         yield from _of_parts(("models", number), model)
@@ -369,6 +371,15 @@ def _of_aware(aware: Iterable[str]) -> Iterator[Problem]:
     for name in (name for joined in aware for name in joined.split("+") if name not in possible):
         what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
         yield Problem(("variants", "aware"), what, why, _suggest(name, possible))
+
+
+def _of_chips(chips: Iterable[str]) -> Iterator[Problem]:
+    """Chips that are not known: a compiler takes their names without a word, and then nothing of a model."""
+    for name in chips:
+        if name not in CHIPS:
+            what, why = f"no Snapdragon chip is called {name!r}", f"known: {', '.join(CHIPS)}"
+            close = difflib.get_close_matches(name.upper(), CHIPS, n=1)
+            yield Problem(("variants", "contexts"), what, why, _meant(close[0]) if close else "write one of these")
 
 
 def _of_metric(name: str | None) -> Iterator[Problem]:
@@ -431,6 +442,9 @@ def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
         if abi not in known:
             what = f"{abi!r} is not an ABI of {target.platform}"
             yield Problem((*place, "abis"), what, f"its ABIs are: {', '.join(known)}", _suggest(abi, known))
+    if target.qnn_runtime and target.platform is not Platform.ANDROID:
+        what = f"`qnn_runtime` has no meaning on {target.platform}"
+        yield Problem((*place, "qnn_runtime"), what, "only phones with Android have a Snapdragon", "remove it")
     for key, (platforms, other) in OWN_KEYS.items():
         if getattr(target, key) is not None and target.platform not in platforms:
             remedy = f"remove it; {target.platform} has {other}" if _has(target.platform, other) else "remove it"

@@ -135,6 +135,8 @@ class Target(Table, frozen=True, kw_only=True):
     the newest of which a Swift package is known."""
     library: str | None = None
     """The libonnxruntime in the app: .so, .dylib, AAR or `android:RELEASE`. On x86-64 Linux the bundle is run in it."""
+    qnn_runtime: Annotated[str, Meta(pattern=r"^\d{1,3}\.\d{1,3}\.\d{1,3}$")] | None = None
+    """Version of com.qualcomm.qti:qnn-runtime in the app, as in "2.51.0"; default: that of the contexts."""
     library_license: License | None = None
     """Licence of the library; default: MIT, ONNX Runtime's own, where the app uses a package of its release."""
 
@@ -151,6 +153,9 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     precisions: tuple[str, ...] = (OWN_PRECISION,)
     """float (the model as it is), fp16, int8, int8-nnapi, other names of docs/reference/precisions.md, or auto: what
     suits the providers of the targets."""
+    contexts: tuple[str, ...] = ()
+    """Snapdragon chips, such as SM8650, whose NPU gets contexts: each model compiled for it, in the first of
+    `precisions` that the chip can have. Needs the extra qnn. [docs/npu.md](../npu.md) lists the chips."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
     installed (the onnxruntime of this Python), or none (claims of our rules)."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.errors import RunnerError, SpecError, UnavailableError
-from device_runner.files import sync
+from device_runner.files import sha256, sync
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, unreplayable, weight_reader
 from pipeline.convert.cache import Cache, cache_key, semantic_digest
 from pipeline.convert.request import (
@@ -31,19 +31,24 @@ from pipeline.convert.request import (
 from pipeline.convert.steps import (
     PLAIN,
     OrtParts,
+    as_onnx,
     changes_large_weights,
     optimize,
     return_freed_memory,
     save_ort,
     to_parts,
     to_parts_whole,
+    with_types,
+    write_whole,
 )
 from pipeline.core.errors import ConfigError, DiskError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, share_file, storage_errors
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
+from pipeline.model.edit import drop_unused_domains
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
+from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.onnx_model import (
     ByteRange,
     LeanModel,
@@ -56,6 +61,7 @@ from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
+from pipeline.passes.optimize import loads_where
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -348,9 +354,17 @@ class _Maker:
                 with suppress(ModelError):
                     self.needs[file.sha256] = needs_of_file(read_ort(path), weight_reader(path))
             return kept
+        if settings.onnx and settings.level is not Level.NONE and _has_half(self.optimizer.model):
+            raise ModelError(
+                "an optimized ONNX file of half precision would compute in float",
+                why="onnxruntime optimizes for this computer's CPU, which gets Casts around what it has no kernel for",
+                remedy="use none-onnx: the device's own session optimizes the file for its provider",
+            )
         with self.clock("optimize"):
-            parts = self.optimizer.parts(settings)
+            parts = self.optimizer.parts(msgspec.structs.replace(settings, onnx=False))
         file, path = self._write(parts)
+        if settings.onnx:
+            file, path = self._as_onnx(file, parts, settings.level)
         # Why a library gave up, or there is no compiler, is not for ever: such files are made again.
         by = file.aware_by
         as_wished = wish is None or (by is not None and (wish.way is not Way.LIBRARY or by.way is Way.LIBRARY))
@@ -388,6 +402,29 @@ class _Maker:
             file, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
         ), path
 
+    def _as_onnx(self, file: ConvertedFile, parts: OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
+        """The same graph as an ONNX file with its weights in it; its notes say who else can load it.
+
+        What was found out of the other form holds for it. At level none it is the model itself: a session would put
+        Casts for this computer's CPU into it.
+        """
+        path = self.optimizer.shop.new_file(".onnx")
+        before = self.optimizer.model
+        model = with_types(before) if level is Level.NONE else as_onnx(parts, before, self.optimizer.shop)
+        drop_unused_domains(model.proto)
+        model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
+        model.proto.model_version = before.proto.model_version
+        with self.clock("write"):
+            write_whole(model, path)
+        with self.clock("digest"):
+            digest = sha256(path)
+        if file.sha256 in self.needs:
+            facts, minimal, extended = self.needs[file.sha256]
+            facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=())
+            self.needs[digest] = (facts, minimal, extended)
+        notes = (*file.notes, *loads_where(model.proto))
+        return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path
+
     def wait_for_disk(self) -> None:
         """Return when all files are in their places and on the disk; DiskError when it is full or read-only.
 
@@ -420,7 +457,7 @@ class _Maker:
 
     def file_name(self, variant: Variant) -> str:
         """The name of a variant's file in the output folder."""
-        return f"{self.request.stem}.{variant.name}.ort"
+        return f"{self.request.stem}.{variant.name}{variant.style.suffix}"
 
 
 def _identity(plan: FilePlan, known: dict[str, str]) -> str:

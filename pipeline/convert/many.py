@@ -13,6 +13,7 @@ import msgspec
 from pipeline.advice.precisions import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, CheckRequest, check_all, make_references, tolerance_for
+from pipeline.compat.contexts import NpuContext
 from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
@@ -78,13 +79,12 @@ def config_texts(
     distinct = {
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
     }  # equal ones are one file
-    needs_by_file, failed = needs_of_artifacts(
-        distinct.values(),
-        providers=providers,
-        extended=extended or any(facts.replays for facts, _, _ in known.values()),
-        known={
-            path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()
-        },
+    limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]  # what loads ONNX files has all
+    replays = any(facts.replays for facts, _, _ in known.values())
+    seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()}
+    wide_build = extended or replays
+    needs_by_file, failed = (
+        needs_of_artifacts(limited, providers=providers, extended=wide_build, known=seen) if limited else ({}, [])
     )
     ours = {str(file) for file in files}
     for error in failed:
@@ -131,6 +131,9 @@ class Converted:
     variants: tuple[Variant, ...] = ()
     result: ConvertResult | None = None
     error: PipelineError | None = None
+    contexts: tuple[NpuContext, ...] = ()
+    without_context: tuple[VariantFailure, ...] = ()
+    """Why there is no context for a chip in a precision."""
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -140,7 +143,7 @@ class Converted:
     @property
     def failures(self) -> tuple[VariantFailure, ...]:
         """The variants that could not be made, rules of the releases included."""
-        return self.result.failures if self.result else ()
+        return (*(self.result.failures if self.result else ()), *self.without_context)
 
 
 def convert_models(
@@ -189,6 +192,21 @@ def convert_models(
             outcomes[Path(outcome.task.request.work_folder).name] = outcome
             done()
     return tuple(_joined(group, outcomes, variants) for group in sets)
+
+
+def with_contexts(
+    converted: Sequence[Converted], sets: Sequence[PrecisionSet], chips: Sequence[str], output: Path, progress: Progress
+) -> tuple[Converted, ...]:
+    """The same with contexts for chips, of every precision that they can have; MissingError without the compiler."""
+    if not chips:
+        return tuple(converted)
+    from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
+
+    by_model = [make_contexts(group.models, chips, output, progress) for group in sets]
+    return tuple(
+        replace(row, contexts=some.contexts, without_context=some.failures)
+        for row, some in zip(converted, by_model, strict=True)
+    )
 
 
 def _joined(
@@ -268,6 +286,8 @@ class ConversionOrder:
     keep_float: tuple[str, ...] = ()
     data: Dataset = field(default_factory=Dataset)
     """What ranges are taken from, and what models are checked on."""
+    chips: tuple[str, ...] = ()
+    """Chips whose NPU gets contexts, in addition."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -331,13 +351,16 @@ class ConversionReport:
 
 
 def _rows(conversion: Converted) -> list[dict[str, Any]]:
-    artifacts = {artifact.variant: artifact for artifact in conversion.artifacts}
+    files: dict[Variant, Artifact | NpuContext] = {artifact.variant: artifact for artifact in conversion.artifacts}
+    files |= {context.variant: context for context in conversion.contexts}
     failed = {failure.variant: failure for failure in conversion.failures}
-    return [_row(conversion, variant, artifacts.get(variant), failed.get(variant)) for variant in conversion.variants]
+    by_chip = [variant for variant in (*files, *failed) if variant.chip]
+    wanted = dict.fromkeys((*conversion.variants, *by_chip))
+    return [_row(conversion, variant, files.get(variant), failed.get(variant)) for variant in wanted]
 
 
 def _row(
-    conversion: Converted, variant: Variant, artifact: Artifact | None, failure: VariantFailure | None
+    conversion: Converted, variant: Variant, artifact: Artifact | NpuContext | None, failure: VariantFailure | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "model": conversion.model.source.name,
@@ -346,7 +369,7 @@ def _row(
         "level": variant.level.value,
         "providers": list(variant.providers),
     }
-    row |= {"precision": variant.precision} if variant.precision else {}
+    row |= {key: value for key, value in (("precision", variant.precision), ("chip", variant.chip)) if value}
     if artifact:
         return row | {k: v for k, v in msgspec.to_builtins(artifact).items() if k not in row} | {"error": None}
     cause = failure or conversion.error
@@ -385,6 +408,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             preflight=True,
             processes=order.processes,
         )
+        converted = with_contexts(converted, sets, order.chips, order.output, progress)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()
@@ -432,7 +456,8 @@ def _checked(
         for row in group.models
         for variant in report.order.variants(row.precision)
     }
-    used = {origins[key] for key in artifacts}
+    contexts = [context for row in report.converted for context in row.contexts]
+    used = {*(origins[key] for key in artifacts), *(context.source for context in contexts)}
     subjects = [
         CheckedModel(model=replace(row.model, name=row.name), original=group.original_of(row), data=report.order.data)
         for group in sets
@@ -453,6 +478,13 @@ def _checked(
             checks[key] = _not_run(outcome.error)
     for key, result in check_all(requests, progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
+    if contexts:
+        from pipeline.convert.contexts import check_contexts
+
+        names = {row.model.name: row.model.source.name for row in report.converted}
+        known = {name: outcome.value for name, outcome in references.items() if outcome.value}
+        for context, simulated in check_contexts(contexts, report.order.output, known, CheckConfig(), progress):
+            checks[names[context.model], context.variant.name] = simulated
     return replace(report, checks=checks)
 
 

@@ -100,6 +100,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_constants: bool = False
     aware: AwareSpec | None = None
     keep_shared_dq: bool = False
+    onnx: bool = False
+    """To be written as an ONNX file."""
 
 
 LAYOUT_SINCE = Release(1, 23)
@@ -122,6 +124,7 @@ def session_settings(variant: Variant, platform: OptimizerPlatform, aware: Aware
         int8_allowed=beyond_basic and platform is OptimizerPlatform.ARM,
         nchwc=variant.level in {Level.LAYOUT, Level.ALL} and platform is OptimizerPlatform.AMD64 and not recorded,
         aware=aware if variant.level is not Level.NONE else None,
+        onnx=variant.style is Style.ONNX,
     )
 
 
@@ -139,7 +142,8 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
     at_target, here = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
-        (target < FORMAT_6_SINCE, f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
+        (variant.style is not Style.ONNX and target < FORMAT_6_SINCE,
+         f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
          f"convert with onnxruntime {at_target}"),
         (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
          "use level extended or all"),
@@ -148,6 +152,8 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
         (not set(variant.providers) <= set(aware_names()),
          f"models can be made aware of {', '.join(aware_names())} only",
          "use variants of these"),
+        (bool(variant.providers) and variant.style is Style.ONNX,
+         "a session asks its providers itself about an ONNX file", "use style fixed, or onnx without providers"),
         (bool(variant.providers) and variant.style is Style.RUNTIME,
          "runtime style leaves every node to the providers as it is", "use style fixed, or runtime without providers"),
     )  # fmt: skip

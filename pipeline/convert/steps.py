@@ -18,6 +18,7 @@ import msgspec
 from device_runner.failures import CHECKER, Topic, text_of_message
 from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import DiskError, ModelError
+from pipeline.core.files import storage_errors
 from pipeline.core.ort_session import CPU, HostSession, load_session, ort_errors
 from pipeline.core.variant import AwareBy, Level
 from pipeline.model.edit import copied, keep_only, subgraphs
@@ -199,6 +200,48 @@ def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
     keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
     optimized.proto.graph.initializer.extend(t for t in before.proto.graph.initializer if t.name in moved)
     return LeanModel(proto=optimized.proto, folder=optimized.folder, weights={**optimized.weights, **moved})
+
+
+def with_types(model: LeanModel) -> LeanModel:
+    """The model with types and shapes of all its values in it, as a session that was loaded knows them."""
+    import onnx
+
+    from pipeline.model.types import CODES
+    from pipeline.partition.view import infer
+
+    proto = copied(model.proto)
+    declared = {value.name for value in (*proto.graph.input, *proto.graph.output)}
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, CODES[value.dtype], value.shape)
+        for name, value in infer(proto).items()
+        if name not in declared and value.dtype in CODES
+    )
+    return LeanModel(proto=proto, folder=model.folder, weights=model.weights)
+
+
+def write_whole(model: LeanModel, target: Path) -> None:
+    """Write a model as one ONNX file, weights and all, each as raw bytes; ModelError for more than a message holds."""
+    import onnx
+    from google.protobuf.message import EncodeError
+
+    proto = copied(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in model.weights:
+            read_in(tensor, model.weights[tensor.name])
+        elif not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    # Which of equal constants comes first is chance in ONNX Runtime: the same inputs give the same bytes.
+    ordered = sorted(proto.graph.initializer, key=lambda tensor: tensor.name)
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(ordered)
+    try:
+        content: bytes = proto.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as error:
+        why, remedy = str(error), "ship the ORT format (style fixed), or quantize the weights"
+        raise ModelError("the model is too large for one ONNX file", why=why, remedy=remedy) from error
+    with storage_errors(target):
+        target.write_bytes(content)
 
 
 def _own_weights(target: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ COREML_NN: Final = "coreml-nn"
 COREML_MLPROGRAM: Final = "coreml-mlprogram"
 XNNPACK: Final = "xnnpack"
 QNN: Final = "qnn"
+WEBGPU: Final = "webgpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class ProviderRules:
     `build_refusal(graph, groups, settings)`, which may be the same. Both are imported when they are needed.
     `qdq_units`: it takes quantized operators with their DequantizeLinear and QuantizeLinear nodes as one.
     `on_cpu`: its kernels compute on the CPU, so that borders cost nothing and partitions are not counted.
+    `copies`: it takes nodes one by one, and what its borders cost is counted in copies for each inference, by the
+    function `copies(graph, settings, claimed)` of `rules`.
     `aware`: variants can be aware of it. `by_chip`: its claims depend on the chip, and the compiler of the chips gives
     them: `rules` is the module that asks it, with `of_chip`.
     """
@@ -39,6 +42,7 @@ class ProviderRules:
     options: Mapping[str, str] = field(default_factory=dict)
     qdq_units: bool = False
     on_cpu: bool = False
+    copies: bool = False
     aware: bool = True
     by_chip: bool = False
 
@@ -46,6 +50,11 @@ class ProviderRules:
     def run(self) -> ExecutionProvider:
         """The provider of a run."""
         return PROVIDERS[self.provider]
+
+    def borders(self, count: int) -> str:
+        """A number of its borders in words: `3 partitions`, `1 copy`; "" where borders cost nothing."""
+        single, several = ("copy", "copies") if self.copies else ("partition", "partitions")
+        return "" if self.on_cpu else f"{count} {single if count == 1 else several}"
 
 
 _RULES = (
@@ -64,6 +73,10 @@ _RULES = (
     ProviderRules(
         name=XNNPACK, provider="xnnpack", title="XNNPACK", on_cpu=True, aware=False,
         rules="pipeline.partition.xnnpack", load="pipeline.partition.xnnpack",
+    ),
+    ProviderRules(
+        name=WEBGPU, provider="webgpu", title="WebGPU", copies=True, aware=False,
+        rules="pipeline.partition.webgpu.claims", load="pipeline.partition.webgpu.claims",
     ),
     ProviderRules(
         name=QNN, provider="qnn", title="QNN", qdq_units=True, aware=False, by_chip=True,

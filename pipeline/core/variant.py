@@ -19,10 +19,19 @@ class Level(StrEnum):
 
 
 class Style(StrEnum):
-    """`fixed` saves the fused graph; `runtime` keeps it and records level 2 fusions for the device to replay."""
+    """`fixed` saves the fused graph; `runtime` keeps it and records level 2 fusions for the device to replay.
+
+    `onnx` saves it as an ONNX file, which a full build optimizes further when it loads it; the others are ORT format.
+    """
 
     FIXED = "fixed"
     RUNTIME = "runtime"
+    ONNX = "onnx"
+
+    @property
+    def suffix(self) -> str:
+        """What names of its files end in."""
+        return ".onnx" if self is Style.ONNX else ".ort"
 
 
 OWN_PRECISION = "float"
@@ -32,17 +41,22 @@ OWN_PRECISION = "float"
 class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One way to convert a model. `providers` are the execution providers whose claims the optimizer must respect.
 
-    `precision` is a name of pipeline.passes.precisions; "" for the model's own.
+    `precision` is a name of pipeline.passes.precisions; "" for the model's own. `chip` is the one whose NPU a context
+    is for; "" for ORT format files.
     """
 
     level: Level
     style: Style = Style.FIXED
     providers: tuple[str, ...] = ()
     precision: str = ""
+    chip: str = ""
 
     @property
     def name(self) -> str:
-        """The canonical name, as in `all-fixed-u8u8-nnapi`: used in configs, file names, logs, tables and tests."""
+        """The canonical name: used in configs, file names, logs, tables and tests.
+
+        As in `all-fixed-u8u8-nnapi`, and of a context as in `qnn-SM8650-u8s8pc`.
+        """
         return self._named(self.precision)
 
     def matches(self, pattern: str) -> bool:
@@ -54,7 +68,10 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
         return fnmatchcase(self.name, pattern) or fnmatchcase(other, pattern)
 
     def _named(self, precision: str) -> str:
-        parts = [self.level.value, self.style.value, precision, "+".join(self.providers)]
+        providers = "+".join(self.providers)
+        parts = [self.level.value, self.style.value, precision, providers]
+        if self.chip:
+            parts = [providers, self.chip, precision]
         return "-".join(part for part in parts if part)
 
 
@@ -109,7 +126,7 @@ class ConvertedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Artifact(ConvertedFile, frozen=True, kw_only=True):
-    """The ORT format file that one variant of one model gave.
+    """The file that one variant of one model gave, in ORT format unless its style is `onnx`.
 
     `operators` counts "domain:op" in the main graph (the default domain is ai.onnx); `source_operators` counts those
     of the prepared model. `semantic_digest` is equal for the same graph and weights whatever the container says.

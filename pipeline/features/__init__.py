@@ -17,6 +17,8 @@ OFFERS: dict[str, tuple[str, ...]] = {
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),
     "ship.proofs": ("prove.run:attested",),
+    "convert.options": ("diff.command:convert_options",),
+    "convert.changes": ("diff.command:convert_changes",),
     "run.plan_options": ("pilot.command:options",),
     "run.plan": ("pilot.command:plan",),
     "bundle.commands": (

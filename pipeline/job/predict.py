@@ -16,7 +16,7 @@ from pipeline.campaign.record import Prediction, RecordedRun, RefusedNodes, RunR
 from pipeline.core.errors import ConfigError, Finding, warning
 from pipeline.core.files import make_folder, safe_name
 from pipeline.core.progress import Progress
-from pipeline.core.providers import rules_of_run
+from pipeline.core.providers import WEBGPU, rules_of_run
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
@@ -72,6 +72,7 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
     if rules is None:
         return None
     level = min(facts.api_level, 31) if facts.api_level >= 27 else None
+    given = [f"{key}={value}" for key, value in options.provider_options.items()]
     try:
         return make_settings(
             rules.name,
@@ -79,7 +80,8 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
             abi=facts.abis[0] if facts.abis else "",
             android=facts.platform == "android",
             api_level=level,
-            coreml_options=[f"{key}={value}" for key, value in options.provider_options.items()],
+            coreml_options=given if rules.run.name == "coreml" else (),
+            webgpu_options=given if rules.name == WEBGPU else (),
             nnapi_flags=[flag.value for flag in options.flags],
             stop_ops=options.session_config.get("ep.nnapi.partitioning_stop_ops"),
         )

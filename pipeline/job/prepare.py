@@ -24,7 +24,7 @@ from pipeline.check.many import (
 from pipeline.check.result import Reference
 from pipeline.check.saturation import saturates_here
 from pipeline.config import Config, MeasureConfig, ModelConfig, wanted_variants
-from pipeline.convert.many import Converted, convert_models
+from pipeline.convert.many import Converted, convert_models, with_contexts
 from pipeline.convert.precisions import PrecisionSet, make_precisions
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.output import ARTIFACTS, REFERENCES
@@ -166,12 +166,14 @@ def prepare(
             reference=aware_source(config) if config.variants.aware else None,
             done=stage.done,
         )
+    converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)
     _stop_if_hopeless(converted)
     # what could not be converted is not tried a second time: it may have taken its whole time
     prepared = [
         _named(*pair, conversion, group) for pair, conversion, group in zip(models, converted, sets, strict=True)
     ]
     sources = {artifact.source for model in prepared for artifact in model.artifacts}
+    sources |= {context.source for model in prepared for context in model.converted.contexts}
     usable = [
         replace(
             _subject(replace(form.model, name=form.name), given[form.model.name][1]), original=group.original_of(form)
@@ -195,7 +197,22 @@ def prepare(
         if (reference := model.references.get(artifact.source))
     ]
     checks = check_all(requests, progress)
+    checks |= _simulated(prepared, folder, config, progress)
     return [_with_checks(model, checks) for model in prepared], sets
+
+
+def _simulated(
+    prepared: Sequence[Prepared], folder: Path, config: Config, progress: Progress
+) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
+    """What the simulator computes of contexts, by model and variant name."""
+    contexts = [context for model in prepared for context in model.converted.contexts]
+    if not contexts:
+        return {}
+    from pipeline.convert.contexts import check_contexts
+
+    references = {name: reference for model in prepared for name, reference in model.references.items()}
+    checked = check_contexts(contexts, folder / ARTIFACTS, references, config.check, progress)
+    return {(context.model, context.variant.name): checks for context, checks in checked}
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:

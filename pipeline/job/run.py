@@ -331,6 +331,7 @@ class CampaignJob:
             checks={model.name: model.checks for model in prepared},
             references=self.references,
             tables={model.name: model.table for model in prepared},
+            contexts=tuple(context for model in prepared for context in model.converted.contexts),
             accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
             searches=tuple(search for model in prepared for search in model.searches),
         )

@@ -35,12 +35,14 @@ from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.contents import keep_reference, libraries_of, library_name, runs_of, signature_of
+from pipeline.release.contexts import chosen_contexts, context_findings, shipped_context, takes_contexts
 from pipeline.release.manifest import (
     MEASURED_FILE,
     Content,
     KeptReference,
     ModelSignature,
     Shipped,
+    ShippedContext,
     read_manifest,
 )
 from pipeline.release.shipped import (
@@ -139,6 +141,10 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
             extended = library.runtime.kind is not BuildKind.MINIMAL
             missing = _missing_kernels(choice, library.operators, folder, extended=extended)
             findings += _placed(choice.target, choice.artifact, missing)
+    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    for target in config.targets:
+        kind, release = libraries[target.name].runtime.kind, _release_of(target, installed)
+        findings += context_findings(contexts, target, kind, release)
     findings += _without_choice(config.targets, assembled)
     return tuple(dict.fromkeys(findings))
 
@@ -212,11 +218,12 @@ def ship(
     if not choices:
         return None
     for choice in choices:
-        _check_unchanged(folder, choice)
+        _check_unchanged(folder / ARTIFACTS / choice.artifact.file, choice.artifact.sha256)
+    contexts, context_files = _contexts(assembled, folder)
     ships = tuple(_shipped(assembled, choice) for choice in choices)
     files = {shipped.file: folder / ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
     operators = operator_configs(assembled.record.config, list(files.values()))
-    sources: dict[str, Path | bytes] = {**files}
+    sources: dict[str, Path | bytes] = {**files, **context_files}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     report = assembled.report
     references, tensors = kept_references(assembled, folder)
@@ -235,6 +242,7 @@ def ship(
         made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
         evidence=_evidence(assembled, choices),
         models=models,
+        contexts=contexts,
         requires=tuple(
             requirements(ships, models, files, operators, library_licenses(assembled.record.config.targets))
         ),
@@ -290,7 +298,9 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     """
     kept: list[KeptReference] = []
     files: dict[str, Path] = {}
-    for model in dict.fromkeys(choice.artifact.source for choice in assembled.choices):
+    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]
+    for model in dict.fromkeys(sources):
         reference = assembled.record.references.get(model)
         if reference:
             here = folder / REFERENCES / model
@@ -303,9 +313,30 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     return tuple(kept), files
 
 
-def _check_unchanged(folder: Path, choice: Choice) -> None:
-    path = folder / ARTIFACTS / choice.artifact.file
-    if not path.is_file() or sha256_of(path) != choice.artifact.sha256:
+def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext, ...], dict[str, Path]]:
+    """The contexts that ship beside the choices, and their files by their paths in the bundle."""
+    ships, files = [], dict[str, Path]()
+    digests = {model.name: model.sha256 for model in assembled.report.models}
+    installed = assembled.report.versions["onnxruntime"]
+    targets = {(choice.target.name, choice.artifact.model): choice.target for choice in assembled.choices}
+    for context in chosen_contexts(assembled.record.contexts, assembled.record.checks):
+        for target in (target for (_, model), target in targets.items() if model == context.model):
+            if takes_contexts(target):
+                release = _release_of(target, installed)
+                ships.append(shipped_context(context, target, digests[context.model], MODELS, release))
+                for name, sha256 in ((context.file, context.sha256), (context.binary, context.binary_sha256)):
+                    files[MODELS + name] = folder / ARTIFACTS / name
+                    _check_unchanged(files[MODELS + name], sha256)
+    return tuple(ships), files
+
+
+def _release_of(target: Target, installed: str) -> str:
+    """The release of ONNX Runtime that a target ships."""
+    return target.ort_release or library_release(target) or ".".join(installed.split(".")[:2])
+
+
+def _check_unchanged(path: Path, sha256: str) -> None:
+    if not path.is_file() or sha256_of(path) != sha256:
         raise PipelineError(
             "an artifact is not what was measured",
             where=str(path),
@@ -322,7 +353,7 @@ def bundled_name(choice: Choice, choices: Iterable[Choice]) -> str:
 
 def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
     digests = {model.name: model.sha256 for model in assembled.report.models}
-    installed = ".".join(assembled.report.versions["onnxruntime"].split(".")[:2])
+    installed = assembled.report.versions["onnxruntime"]
     artifact, target = choice.artifact, choice.target
     return Shipped(
         target=target.name,
@@ -335,7 +366,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         aware_by=artifact.aware_by,
         steps=artifact.steps,
         runs=runs_of(assembled.record.config, choice),
-        ort_release=target.ort_release or library_release(target) or installed,
+        ort_release=_release_of(target, installed),
         min_api_level=target.min_api_level,
         min_os_version=target.min_os_version,
         abis=target.abis,
@@ -379,6 +410,7 @@ def _evidence(assembled: Assembled, choices: Sequence[Choice]) -> dict[str, obje
             for model, table in sorted(assembled.record.tables.items())
             for use, data in _data_of(table)
         ],
+        "contexts": msgspec.to_builtins(chosen_contexts(assembled.record.contexts, assembled.record.checks)),
     } | ({"accuracy": accuracy} if accuracy else {})
 
 

@@ -98,6 +98,15 @@ PACKAGES = (
         aar="package/Plugins/Android/onnxruntime.aar",
     ),
     RegistryPackage(
+        release="1.26.0",
+        name="com.github.asus4.onnxruntime",
+        version="0.4.8",
+        sha256="007a59a954d2161ffb1b3977a649c7945ee37bf30ad493891d4252c02e9536a4",
+        licence=MIT,
+        publisher="a plug-in for Unity by a third party",
+        aar="package/Plugins/Android/onnxruntime.aar",
+    ),
+    RegistryPackage(
         release="1.28.0",
         name="@runanywhere/onnx",
         version="0.20.27",

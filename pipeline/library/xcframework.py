@@ -11,7 +11,8 @@ import stat
 import struct
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.parsers.expat import ExpatError
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import field
 
 from device_runner.files import ZIP_ERRORS, scratch_folder
+from device_runner.probe.elf import Buffer
 from device_runner.reading import check_unpacked, read_regular
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import write_bytes
@@ -56,12 +58,17 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachOImage:
-    """Code of one architecture: `system` is platform and variant, `lowest` the oldest version of it that can run it."""
+    """Code of one architecture: `system` is platform and variant, `lowest` the oldest version of it that can run it.
+
+    `start` and `size_bytes` are where it lies in its file.
+    """
 
     architecture: str
     static: bool
     system: tuple[str, str]
     lowest: tuple[int, int, int]
+    start: int = dataclass_field(default=0, compare=False)
+    size_bytes: int = dataclass_field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +241,7 @@ def _slice(path: Path, folder: Path, listed: Listed) -> XcSlice:
         binary /= PurePosixPath(listed.path).stem
     try:
         with binary.open("rb") as code, mmap.mmap(code.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            images = tuple(_images(content, 0, len(content)))
+            images = tuple(read_images(content))
             if content.find(SYMBOL) < 0:
                 raise _refused(path, [f"{binary.relative_to(folder)} is not ONNX Runtime: it has no OrtGetApiBase"])
     except (OSError, ValueError, struct.error) as error:
@@ -242,8 +249,12 @@ def _slice(path: Path, folder: Path, listed: Listed) -> XcSlice:
     return XcSlice(listed=listed, folder=place, images=images)
 
 
-def _images(content: mmap.mmap, start: int, size: int) -> Iterator[MachOImage]:
-    """The code in a file or a part of one, one value for each architecture; ValueError for anything else."""
+def read_images(content: Buffer) -> Iterator[MachOImage]:
+    """The code in a file, one value for each architecture; raises ValueError or struct.error for anything else."""
+    return _images(content, 0, len(content))
+
+
+def _images(content: Buffer, start: int, size: int) -> Iterator[MachOImage]:
     if start < 0 or size < 8 or start + size > len(content):
         raise ValueError("a part of it lies outside the file")
     magic = content[start : start + 8]
@@ -255,12 +266,12 @@ def _images(content: mmap.mmap, start: int, size: int) -> Iterator[MachOImage]:
             _, _, offset, length, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
             yield from _images(content, offset, length)
     elif magic == ARCHIVE:
-        yield _archive(content, start + 8, start + size)
+        yield replace(_archive(content, start + 8, start + size), start=start, size_bytes=size)
     else:
-        yield _image(content, start, size)
+        yield replace(_image(content, start, size), start=start, size_bytes=size)
 
 
-def _archive(content: mmap.mmap, place: int, end: int) -> MachOImage:
+def _archive(content: Buffer, place: int, end: int) -> MachOImage:
     """What the members of a static archive have in common, and the highest of their lowest systems."""
     images: set[MachOImage] = set()
     while place + 60 <= end:
@@ -281,7 +292,7 @@ def _archive(content: mmap.mmap, place: int, end: int) -> MachOImage:
     return MachOImage(architecture=architecture, static=True, system=system, lowest=lowest)
 
 
-def _image(content: mmap.mmap, start: int, size: int) -> MachOImage:
+def _image(content: Buffer, start: int, size: int) -> MachOImage:
     if size < 32 or content[start : start + 4] != THIN:
         raise ValueError("it is no Mach-O file of 64 bits")
     _, machine, _, kind, count, length = struct.unpack_from("<6I", content, start)

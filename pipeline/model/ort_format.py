@@ -369,7 +369,10 @@ def parse_each_once() -> Iterator[None]:
 
 
 def read_ort(path: Path) -> OrtModel:
-    """Read a file without touching its weights. Raises ModelError for what is no whole ORT format model."""
+    """Read a file without touching its weights. Raises ModelError for what is no whole ORT format model.
+
+    An artifact in the format .onnx is read as the same values (`onnx_file`).
+    """
     known = _parsed.get()
     if known is None:
         return _read(path)
@@ -384,6 +387,10 @@ def read_ort(path: Path) -> OrtModel:
 
 
 def _read(path: Path) -> OrtModel:
+    if path.suffix.lower() == ".onnx":
+        from pipeline.model.onnx_file import read_onnx
+
+        return read_onnx(path)
     with _mapped(path) as buffer:
         return parse_ort(buffer, str(path))
 

@@ -1,6 +1,7 @@
 """Settings and answers: what was asked (ep_rules A.3, D.2.7), decisions, partitions, JSON of `ort-mobile partition`."""
 
 import difflib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
@@ -11,7 +12,7 @@ from device_runner.providers import NNAPI_API_LEVEL
 from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, ProviderRules
+from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
 
 SUFFIXES = (".onnx", ".ort")
@@ -31,6 +32,19 @@ NNAPI_FLAGS = tuple(flag.value for flag in NnapiFlag)
 
 OLDEST = {"api_level": NNAPI_API_LEVEL, "coreml_version": 5}
 """The oldest systems that the providers of current releases run on, by the settings that name them (ep_rules E.1)."""
+
+
+class WebGpuOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of the WebGPU provider that its claims depend on (webgpu.md W.1.5), with its own defaults.
+
+    `int64` is enableInt64, which brings kernels for i64; graph capture turns it on, too. `cpu_nodes` are the names of
+    forceCpuNodeNames.
+    """
+
+    layout: str = "NHWC"
+    int64: bool = False
+    graph_capture: bool = False
+    cpu_nodes: tuple[str, ...] = ()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     enable_on_subgraphs: bool = False
     coreml6_types: bool = True
     nnapi_flags: tuple[str, ...] = ()
+    webgpu: WebGpuOptions = WebGpuOptions()
     chip: str = ""
     stop_ops: tuple[str, ...] = ("NonMaxSuppression",)
 
@@ -119,6 +134,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def nhwc(self) -> bool:
         """Whether the provider has layouts transformed to channels last when a session is made (ep_rules A.3)."""
         run = self.rules.run
+        if self.provider == WEBGPU:
+            return self.webgpu.layout == "NHWC"
         return bool(run.nhwc) and not (run.has_flags and self.nchw)
 
 
@@ -191,7 +208,7 @@ def percent_of(claimed: int, nodes: int) -> int:
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused node that separates partitions, and what claiming it would give."""
+    """A refused node that separates partitions or causes copies, and what claiming it would give."""
 
     output: str
     op_type: str
@@ -199,6 +216,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
     partitions: int
     claimed: int
+    copies: int | None = None
 
 
 class OperatorGain(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +226,7 @@ class OperatorGain(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     partitions: int
     claimed: int
+    copies: int | None = None
 
 
 class SizedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,6 +236,7 @@ class SizedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     claimed: int
     partitions: int
+    copies: int | None = None
     load: LoadForecast | None = None
 
 
@@ -224,7 +244,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     """What a chip's simulator computes of a model, compared with the original on the CPU; nothing about time.
 
     `passed` is None where these inputs cannot show it. `error` is the largest difference of the `output` that is worst,
-    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found.
+    up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found. Of a
+    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's.
     """
 
     passed: bool | None
@@ -236,12 +257,15 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     op_type: str = ""
     remedy: str = ""
     data: str = ""
+    sqnr_db: float | None = None
+    cpu_sqnr_db: float | None = None
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer, as it stands in the JSON. With `error` set, nothing else is known.
 
-    `chip` is the phone's and `compiler` what was asked about it, where claims depend on a chip.
+    `chip` is the phone's and `compiler` what was asked about it, where claims depend on a chip. `copies` are those that
+    one inference makes between the GPU's memory and the CPU's, for a provider whose borders are counted in them.
 
     `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
     `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
@@ -258,6 +282,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 0
     claimed: int = 0
     partitions: tuple[tuple[str, ...], ...] = ()
+    copies: int | None = None
     subgraphs: tuple[BodyClaim, ...] = ()
     decisions: tuple[Decision, ...] = ()
     load: LoadForecast | None = None
@@ -272,12 +297,25 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
 
     @property
+    def borders(self) -> int:
+        """What the provider's borders cost: copies where it has these, else partitions."""
+        return len(self.partitions) if self.copies is None else self.copies
+
+    @property
     def asked_text(self) -> str:
         """Who was asked: the provider, and the chip with its compiler where there is one."""
         if not self.chip:
             return self.ep
         compiler = f", {self.compiler}" if self.compiler else ""
         return f"{self.ep} on {self.chip} ({CHIPS[self.chip].title}){compiler}"
+
+    @property
+    def refused_operators(self) -> dict[str, int]:
+        """How many nodes of each operator are not claimed, by its name, with its domain where that is not ONNX's."""
+        names = (
+            f"{row.domain}:{row.op_type}" if row.domain else row.op_type for row in self.decisions if not row.claimed
+        )
+        return dict(Counter(names))
 
     @property
     def release_text(self) -> str:
@@ -371,22 +409,63 @@ COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
 """Keys of the CoreML provider with the values it accepts (any, where none are listed); others throw (ep_rules E.1)."""
 
 
-def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE pairs of the CoreML provider; ConfigError for what it would refuse itself."""
+WEBGPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "preferredLayout": ("NHWC", "NCHW"),
+    "enableInt64": FLAGS,
+    "enableGraphCapture": FLAGS,
+    "forceCpuNodeNames": (),
+    "validationMode": ("disabled", "wgpuOnly", "basic", "full"),
+    "enableRobustness": FLAGS,
+    "powerPreference": ("high-performance", "low-power"),
+    "dawnBackendType": ("Vulkan", "D3D12"),
+    "deviceId": ("0",),
+    "storageBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
+    "uniformBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
+    "queryResolveBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
+    "defaultBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
+    "maxStorageBufferBindingSize": (),
+    "maxNumPendingDispatches": (),
+    "sessionBufferPoolGenerations": (),
+    "multiRotaryCacheConcatOffset": (),
+    "kvCacheQuantizationBits": ("0", "4", "8"),
+    "preserveDevice": FLAGS,
+    "enablePIXCapture": FLAGS,
+}
+"""Keys of the WebGPU provider with the values it accepts; it ignores others without a word (webgpu.md W.1.5)."""
+
+
+def parse_options(pairs: Iterable[str], known: Mapping[str, tuple[str, ...]], title: str) -> dict[str, str]:
+    """KEY=VALUE pairs of a provider; ConfigError for what it would refuse itself, or ignore."""
     options = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        if key not in COREML_OPTIONS:
-            close = difflib.get_close_matches(key, COREML_OPTIONS, n=1)
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
             raise ConfigError(
-                f"the CoreML provider has no option '{key}'",
-                remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(COREML_OPTIONS)}",
+                f"the {title} provider has no option '{key}'",
+                remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}",
             )
-        allowed = COREML_OPTIONS[key]
+        allowed = known[key]
         if allowed and value not in allowed:
             raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {' or '.join(allowed)}")
         options[key] = value
     return options
+
+
+def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE pairs of the CoreML provider; ConfigError for what it would refuse itself."""
+    return parse_options(pairs, COREML_OPTIONS, "CoreML")
+
+
+def webgpu_settings(options: Mapping[str, str]) -> WebGpuOptions:
+    """What claims depend on of the options of a run with WebGPU."""
+    capture = options.get("enableGraphCapture") == "1"
+    return WebGpuOptions(
+        layout=options.get("preferredLayout", "NHWC"),
+        int64=capture or options.get("enableInt64") == "1",
+        graph_capture=capture,
+        cpu_nodes=tuple(options.get("forceCpuNodeNames", "").split()),
+    )
 
 
 def make_settings(
@@ -400,6 +479,7 @@ def make_settings(
     coreml_options: Iterable[str] = (),
     nnapi_flags: Iterable[str] = (),
     stop_ops: str | None = None,
+    webgpu_options: Iterable[str] = (),
     chip: str = "",
 ) -> Settings:
     """Settings from words; what is left out has ONNX Runtime's own default, the release is the installed one.
@@ -421,6 +501,7 @@ def make_settings(
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",
         enable_on_subgraphs=coreml.get("EnableOnSubgraphs") == "1",
         nnapi_flags=tuple(nnapi_flags),
+        webgpu=webgpu_settings(parse_options(webgpu_options, WEBGPU_OPTIONS, "WebGPU")),
         chip=chip,
         stop_ops=defaults.stop_ops if stop_ops is None else tuple(name for name in stop_ops.split(",") if name),
     )

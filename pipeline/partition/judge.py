@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.chips import CHIPS
+from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, needed_bytes, run_tasks
@@ -44,7 +45,7 @@ from pipeline.partition.input import (
     resized,
     tensor_reader,
 )
-from pipeline.partition.provider import Claim, claim, unit_edges
+from pipeline.partition.provider import Claim, claim, copies_of, unit_edges
 from pipeline.partition.qnn.claims import compiler_name, of_chip
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
@@ -64,7 +65,8 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One question: this model, this provider with its settings, the file as it stands or after level basic.
 
     `sizes` are for dynamic dimensions, by name or `input[axis]`. With `likely` the answer also says what likely sizes
-    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes.
+    would give for those that are left. On the data of `simulate` it says what the chip's simulator computes, compared
+    with `original`, the model that this is another form of, where there is one.
     """
 
     source: SourceModel
@@ -73,6 +75,7 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int] = {}
     likely: bool = False
     simulate: Dataset | None = None
+    original: Reference | None = None
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -217,6 +220,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
         nodes=len(shown.nodes),
         claimed=len(provider_claim.claimed),
         partitions=provider_claim.names(),
+        copies=copies_of(shown, settings, provider_claim.claimed),
         subgraphs=tuple(
             BodyClaim(owner=owner.first_output, partitions=inside.names())
             for owner, inside in in_bodies
@@ -253,7 +257,8 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
     if not (model and weights and request.simulate):
         return None
     try:
-        return simulate(weights, model, graph, CHIPS[request.settings.chip], request.simulate, views.folder)
+        chip, original = CHIPS[request.settings.chip], request.original
+        return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:
         return unrunnable(error)
 
@@ -306,8 +311,9 @@ def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedA
     except PipelineError:
         return None
     return SizedAnswer(
-        sizes=sizes, nodes=fixed.nodes, claimed=fixed.claimed, partitions=len(fixed.partitions), load=fixed.load
-    )
+        sizes=sizes, nodes=fixed.nodes, claimed=fixed.claimed, partitions=len(fixed.partitions), copies=fixed.copies,
+        load=fixed.load,
+    )  # fmt: skip
 
 
 def failed_answer(request: PartitionRequest, error: PipelineError | None) -> ModelAnswer:
@@ -388,9 +394,12 @@ def cuts(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[Cut, 
         return ()
     waves = _Waves(graph, settings, provider_claim)
     rows = []
+    before = copies_of(graph, settings, provider_claim.claimed)
     for position in waves.candidates():
-        partitions, claimed = waves.grouped(frozenset({position}))
-        if partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
+        partitions, claimed, copies = waves.claiming(frozenset({position}))
+        if copies is None and partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
+            continue
+        if copies is not None and before is not None and copies >= before:
             continue
         node = waves.units[position].target
         refusal = provider_claim.refusals.get(node.index, Refusal("", ""))
@@ -402,9 +411,10 @@ def cuts(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[Cut, 
                 remedy=refusal.remedy,
                 partitions=partitions,
                 claimed=claimed,
+                copies=copies,
             )
         )
-    return tuple(sorted(rows, key=lambda cut: (cut.partitions, -cut.claimed, cut.output)))
+    return tuple(sorted(rows, key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output)))
 
 
 def operator_gains(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[OperatorGain, ...]:
@@ -419,10 +429,10 @@ def operator_gains(graph: Graph, settings: Settings, provider_claim: Claim) -> t
             refused.setdefault(unit.target.op_type, []).append(position)
     rows = []
     for op_type, units in refused.items():
-        partitions, claimed = 0, len(provider_claim.claimed) + sum(len(waves.units[i].nodes) for i in units)
-        if not settings.rules.on_cpu:
-            partitions, claimed = waves.grouped(frozenset(units))
-        rows.append(OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed))
+        partitions, claimed, copies = waves.claiming(frozenset(units))
+        rows.append(
+            OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
+        )
     return tuple(rows)
 
 
@@ -430,6 +440,7 @@ class _Waves:
     """The grouping in its closed form (ep_rules B.3), for asking again and again with another node supported."""
 
     def __init__(self, graph: Graph, settings: Settings, provider_claim: Claim) -> None:
+        self.graph, self.settings, self.claimed = graph, settings, provider_claim.claimed
         self.units = node_units(graph, settings) if settings.rules.qdq_units else plain_units(graph)
         self.trivial = {index for index, refusal in provider_claim.refusals.items() if refusal.code in TRIVIAL}
         place = {unit.target.index: position for position, unit in enumerate(self.units)}
@@ -452,6 +463,13 @@ class _Waves:
                 fed[position] = fed[position] or self.supported[producer]
         refused = [i for i in range(len(self.units)) if fed[i] and not self.supported[i]]
         return sorted(refused, key=lambda i: -near[i])[:MOST]
+
+    def claiming(self, forced: frozenset[int]) -> tuple[int, int, int | None]:
+        """Partitions, claimed nodes and copies if more units were supported; only what the provider counts."""
+        if not (self.settings.rules.on_cpu or self.settings.rules.copies):
+            return *self.grouped(forced), None
+        claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
+        return 0, len(claimed), copies_of(self.graph, self.settings, claimed)
 
     def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
         """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""

@@ -15,6 +15,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from device_runner.result import Struct
+from pipeline.core.groups import counted
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import Decision, ModelAnswer, percent_of
 
@@ -85,11 +86,10 @@ class Placement(Struct, frozen=True, kw_only=True):
 
     @property
     def kinds(self) -> list[int]:
-        """Of each node the number of its partition, or what it is without one; XNNPACK's are kernels one by one."""
-        on_cpu = self.provider in PROVIDER_RULES and PROVIDER_RULES[self.provider].on_cpu
-        return [
-            CPU_KIND if node.partition is None else KERNEL_KIND if on_cpu else node.partition for node in self.nodes
-        ]
+        """Of each node the number of its partition, or what it is without one: XNNPACK and WebGPU take nodes alone."""
+        row = PROVIDER_RULES.get(self.provider)
+        alone = row is not None and (row.on_cpu or row.copies)
+        return [CPU_KIND if node.partition is None else KERNEL_KIND if alone else node.partition for node in self.nodes]
 
 
 def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: str = "") -> Placement:
@@ -471,12 +471,13 @@ def _header(answer: ModelAnswer) -> Iterator[str]:
     share = percent_of(answer.claimed, answer.nodes)
     name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
     yield f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>'
+    borders = PROVIDER_RULES[answer.ep].borders(answer.borders)
     facts = (
         f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
-        f"in {len(answer.partitions)} partition{'' if len(answer.partitions) == 1 else 's'}"
+        + (f"in {counted(len(answer.partitions), 'partition')}" if answer.copies is None else f"with {borders}")
     )
     yield f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>'
-    for place, group in enumerate(answer.partitions[: len(COLOURS)]):
+    for place, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
         x = MARGIN + place * 52
         yield f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>'
         yield f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>'

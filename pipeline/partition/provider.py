@@ -49,6 +49,15 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     return provider_claim
 
 
+def copies_of(graph: Graph, settings: Settings, claimed: Container[int]) -> int | None:
+    """How often one inference copies values between provider and CPU; None for one whose borders are partitions."""
+    if not settings.rules.copies:
+        return None
+    module = importlib.import_module(settings.rules.rules)
+    count: int = module.copies(graph, settings, claimed)
+    return count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSet:
     """The rules of one provider, in the order in which a graph meets them.

@@ -74,14 +74,16 @@ def calibrate(
     method: Method = Method.MINMAX,
     *,
     percentile: float = 99.999,
+    known: frozenset[str] | None = None,
     where: str = "",
 ) -> TensorRanges:
     """Run a preprocessed model on every sample; one sample's activations are in memory at a time.
 
-    `percentile` (0 to 100) is used by that method only. ConfigError for no samples and for NaN in an input, ModelError
+    Values of operators of the `known` types have ranges, by default of those with a quantized form. `percentile` (0 to
+    100) is used by that method only. ConfigError for no samples and for NaN in an input, ModelError
     when the model fails on a sample; both name the sample by its number from 0.
     """
-    values, same = calibrated(model.proto)
+    values, same = calibrated(model.proto, known or quantizable())
     extremes = _extremes(model, samples, values, where)
     ranges = {name: (extremes.low[name], extremes.high[name]) for name in extremes.low if name not in extremes.left}
     if method is not Method.MINMAX:
@@ -109,12 +111,11 @@ def quantizable() -> frozenset[str]:
     return frozenset(QDQRegistry) | frozenset(QLinearOpsRegistry)
 
 
-def calibrated(proto: "onnx.ModelProto") -> tuple[list[str], dict[str, str]]:
-    """Float values that nodes with a quantized form read or make, and those of them that only move another's values.
+def calibrated(proto: "onnx.ModelProto", known: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+    """Float values that nodes of `known` types read or make, and those of them that only move another's values.
 
     The second is by name with the value that has the same range.
     """
-    known = quantizable()
     graph = proto.graph
     typed = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output, *graph.input)}
     constants = {tensor.name for tensor in graph.initializer}

@@ -24,10 +24,10 @@ from pipeline.partition.answer import Optimize, Settings, make_settings
 from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
-from pipeline.passes.calibration import TensorRanges, quantizable
+from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
 from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
-from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, prepare, quantize, ranges_of
+from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, known_types, prepare, quantize, ranges_of
 
 if TYPE_CHECKING:
     import onnx
@@ -88,7 +88,7 @@ class Evaluator:
     @classmethod
     def of(cls, model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext) -> "Evaluator":
         """An evaluator with up to SAMPLES of the calibration samples, spread over all of them."""
-        chosen = chosen_nodes(model.proto, ranges, options, context.where, quantizable())
+        chosen = chosen_nodes(model.proto, ranges, options, context.where, known_types(model.proto, options))
         nodes = {node.name: node.op_type for node in model.proto.graph.node if node.name in chosen}
         step = max(1, ranges.samples // SAMPLES)
         assert context.samples is not None  # noqa: S101 - Pass.needs_data
@@ -188,7 +188,7 @@ def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
         )
     failed = answer.error or (answer.load.error if answer.load else None) or ""
     counts = not settings.rules.on_cpu and not answer.error
-    return PartitionCount(partitions=len(answer.partitions) if counts else None, load_error=failed)
+    return PartitionCount(partitions=answer.borders if counts else None, load_error=failed)
 
 
 def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:

@@ -6,6 +6,7 @@ claim of each.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from device_runner.providers import CPU
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, QNN, XNNPACK
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, QNN, WEBGPU, XNNPACK
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.passes.base import Step
 from pipeline.passes.registry import find_pass
@@ -73,12 +74,24 @@ _NNAPI_OPS = ["Conv", "Relu", "Clip", "Add", "Gemm"]
 _XNNPACK_OPS = ["Conv", "ConvTranspose", "Relu", "Clip", "MaxPool", "Resize"]
 
 _NO_QDQ_COREML = dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram")
+_GPU = {WEBGPU: "WebGPU has no kernel for quantized values, which go to the CPU and back: use gpu (fp16), gpu8 or gpu4"}
 _NNAPI_U8 = "NNAPI supports u8 values only: use u8s8nnapi"
 _NNAPI_CHANNEL_U8 = "NNAPI supports a scale for each channel of i8 weights only: use u8s8nnapi or u8u8"
 _NNAPI_S8_GEMM = "a session on the phone fails where Gemm or MatMul has i8 weights: use u8s8nnapi"
 _XNNPACK_PAIRS = "XNNPACK supports s8 with s8 and u8 with u8 per tensor only: use s8s8xnnpack"
+_QNN_S16 = "the NPU has no depthwise Conv, pool and others of s16 values, and no session is made: use qnn16"
+_QNN_WIDE_WEIGHTS = "the NPU multiplies matrices by 8-bit weights only: use qnn16"
+_NPU = {
+    **dict.fromkeys(COREML, "CoreML claims no quantized operator: use fp16 in an MLProgram"),
+    NNAPI: "NNAPI wants float operators between quantized ones: use u8s8nnapi",
+    XNNPACK: "XNNPACK has no such pairs of types: use s8s8xnnpack",
+}
 _CPU_ONLY = "only the CPU has kernels of this form"
-_CPU_FORM = {**dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY, QNN: _CPU_ONLY}
+_CPU_FORM = {
+    **dict.fromkeys(COREML, _CPU_ONLY), NNAPI: _CPU_ONLY, XNNPACK: _CPU_ONLY,
+    QNN: "the NPU takes some operators of this form only: use qnn",
+}  # fmt: skip
+"""GPUs have kernels for weights of few bits (MatMulNBits), not for quantized values."""
 
 _ROWS = (
     Precision(
@@ -94,49 +107,62 @@ _ROWS = (
         name="dyn8",
         title="int8 weights, values quantized as the model runs; needs no calibration data",
         steps=(Step(do="dynamic-int8"),),
-        unsuited=_CPU_FORM,
+        unsuited={**_CPU_FORM, **_GPU},
     ),
     Precision(
         name="u8u8",
         title="QDQ, u8 values and weights per tensor",
         steps=_static("u8", "u8"),
-        unsuited=_NO_QDQ_COREML,
+        unsuited={**_NO_QDQ_COREML, **_GPU},
     ),
     Precision(
         name="u8s8",
         title="QDQ, u8 values and s8 weights per tensor",
         steps=_static("u8", "s8"),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
     ),
     Precision(
         name="s8s8",
         title="QDQ, s8 values and weights per tensor",
         steps=_static("s8", "s8"),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8},
     ),
     Precision(
         name="u8u8pc",
         title="QDQ, u8 values and weights, a scale for each output channel",
         steps=_static("u8", "u8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_CHANNEL_U8, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_CHANNEL_U8, XNNPACK: _XNNPACK_PAIRS},
     ),
     Precision(
         name="u8s8pc",
         title="QDQ, u8 values and s8 weights, a scale for each output channel",
         steps=_static("u8", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_S8_GEMM, XNNPACK: _XNNPACK_PAIRS},
     ),
     Precision(
         name="s8s8pc",
         title="QDQ, s8 values and weights, a scale for each output channel",
         steps=_static("s8", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8},
     ),
     Precision(
         name="u16s8pc",
         title="QDQ, u16 values and s8 weights, a scale for each output channel: more exact, slower",
         steps=_static("u16", "s8", per_channel=True),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8, XNNPACK: _XNNPACK_PAIRS},
+    ),
+    # One partition on every chip, those without floats too: no operator is left float (docs/npu.md).
+    Precision(
+        name="u8s8qnn",
+        title="QDQ for Snapdragon NPUs: every operator in u8, s8 weights per channel, those of Gemm per tensor",
+        steps=_static("u8", "s8", per_channel=True, dense_weights="s8", every_type=True),
+        unsuited=_NPU,
+    ),
+    Precision(
+        name="u16s8qnn",
+        title="the same with u16 values: more exact",
+        steps=_static("u16", "s8", per_channel=True, dense_weights="s8", every_type=True),
+        unsuited=_NPU,
     ),
     Precision(
         name="u8u8op",
@@ -144,6 +170,7 @@ _ROWS = (
         steps=(Step(do="qoperator", options={"activations": "u8", "weights": "u8"}),),
         unsuited={
             **_NO_QDQ_COREML,
+            **_GPU,
             XNNPACK: "XNNPACK claims QDQ only: use s8s8xnnpack",
             QNN: "the NPU takes few operators of this form: use qnn",
         },
@@ -167,21 +194,21 @@ _ROWS = (
         name="u8s8nnapi",
         title="QDQ for NNAPI from API level 29 on: u8 values, s8 weights per channel, u8 weights of Gemm",
         steps=_static("u8", "s8", per_channel=True, op_types=_NNAPI_OPS, dense_weights="u8"),
-        unsuited={**_NO_QDQ_COREML, XNNPACK: _XNNPACK_PAIRS},
+        unsuited={**_NO_QDQ_COREML, **_GPU, XNNPACK: _XNNPACK_PAIRS},
     ),
     # quantization Q.1: API levels 27 and 28 have no scale for each channel.
     Precision(
         name="u8u8nnapi",
         title="QDQ for NNAPI at API levels 27 and 28: u8 values and weights per tensor",
         steps=_static("u8", "u8", op_types=_NNAPI_OPS),
-        unsuited=_NO_QDQ_COREML,
+        unsuited={**_NO_QDQ_COREML, **_GPU},
     ),
     # quantization Q.1: XNNPACK has Gemm and MatMul in float only; s8 with s8 is the only pair that it has per channel.
     Precision(
         name="s8s8xnnpack",
         title="QDQ for XNNPACK: s8 values, s8 weights per channel; Gemm and MatMul stay float",
         steps=_static("s8", "s8", per_channel=True, op_types=_XNNPACK_OPS),
-        unsuited={**_NO_QDQ_COREML, NNAPI: _NNAPI_U8},
+        unsuited={**_NO_QDQ_COREML, **_GPU, NNAPI: _NNAPI_U8},
     ),
 )
 
@@ -228,14 +255,20 @@ _RECIPE_ROWS = (
     ),
     Recipe(name="int8-xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
     # What Qualcomm's own recipes use, as they are in one partition on every chip that was tried (docs/npu.md).
-    Recipe(name="qnn", provider=QNN, title="one partition on a Snapdragon's NPU", precision="u8s8pc"),
-    Recipe(name="qnn16", provider=QNN, title="the same, more exact", precision="u16s8pc"),
+    Recipe(name="qnn", provider=QNN, title="one partition on a Snapdragon's NPU", precision="u8s8qnn"),
+    Recipe(name="qnn16", provider=QNN, title="the same, more exact", precision="u16s8qnn"),
     Recipe(
         name="coreml-fp16",
         provider=COREML_MLPROGRAM,
         title="half the size; CoreML claims no quantized operator",
         precision="fp16",
     ),
+    # webgpu W.0.5: float, fp16 and weights of few bits; never quantized values.
+    Recipe(
+        name="gpu", provider=WEBGPU, title="half the size, where the phone's GPU computes in fp16", precision="fp16"
+    ),
+    Recipe(name="gpu8", provider=WEBGPU, title="8-bit weights of MatMul: transformers", precision="w8"),
+    Recipe(name="gpu4", provider=WEBGPU, title="4-bit weights of MatMul: large transformers", precision="w4"),
     # quantization Q.1: the quantizer's own documentation advises s8s8 on ARM.
     Recipe(name="int8", provider=CPU, title="int8 kernels of ARM processors", precision="s8s8pc"),
     # quantization Q.1: u8s8 is exact with VNNI, and with session.x64quantprecision without it.
@@ -245,6 +278,17 @@ _RECIPE_ROWS = (
 RECIPES: Mapping[str, Recipe] = {row.name: row for row in _RECIPE_ROWS}
 """Recipes by their names; a config may use them as precisions."""
 
+_UNNAMED = ((re.compile("s16.*"), QNN, _QNN_S16), (re.compile("u16[us]16(pc)?"), QNN, _QNN_WIDE_WEIGHTS))
+"""Forms that no precision makes, as models come in, with the provider that they are not for and the reason."""
+
+
+def unsuited(form: str, provider: str) -> str:
+    """Why a form, by its types as in a precision's name, is not for a provider; "" where nothing speaks against it."""
+    if form in PRECISIONS:
+        return PRECISIONS[form].unsuited.get(provider, "")
+    return next((why for pattern, name, why in _UNNAMED if name == provider and pattern.fullmatch(form)), "")
+
+
 PLAIN_NAMES = (OWN_PRECISION, "fp16", "int8", "int8-nnapi", AUTO)
 """What texts name first: enough for most."""
 
@@ -253,6 +297,7 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {
     COREML_NN: ("fp16",),
     COREML_MLPROGRAM: ("fp16",),
     XNNPACK: ("s8s8xnnpack", "u8u8"),
+    WEBGPU: ("fp16",),
     "cpu-arm64": ("s8s8pc", "dyn8"),
     "cpu-x86_64": ("u8s8pc", "dyn8"),
 }

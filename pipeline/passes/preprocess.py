@@ -4,16 +4,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.core.errors import ModelError
-from pipeline.core.ort_session import HostSession, first_line, load_session, make_session, ort_errors
+from pipeline.core.ort_session import HostSession, load_session, ort_errors
 from pipeline.core.variant import Level
 from pipeline.model.edit import copied, drop_unused_domains
-from pipeline.model.guards import computed_constants
 from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.model.types import FLOAT16, TYPES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import model_bytes, quantized_operators, read_back, whole
-from pipeline.passes.surgery import check_folding, constants_fixed, raise_opset
+from pipeline.passes.edit import quantized_operators
+from pipeline.passes.optimize import refused, saved_at
+from pipeline.passes.surgery import constants_fixed, raise_opset
 
 if TYPE_CHECKING:
     import onnx
@@ -69,26 +68,9 @@ def is_preprocessed(model: Model) -> bool:
 
 def _basic(model: Model, context: PassContext) -> Model:
     """The model as ONNX Runtime saves it at level basic, its large weights in a file of their own."""
-    if computed_constants(model.proto.graph):
-        check_folding(whole(model), model_bytes(model), context.where)
-    target = context.new_file(".onnx")
-    file = {"session.optimized_model_external_initializers_file_name": f"{target.stem}.weights"}
-    settings = HostSession(
-        level=Level.BASIC, save_to=target, weights=model.folder, config=file if model.weights else {}
-    )
-    try:
-        make_session(loadable(model).SerializeToString(), settings)
-    except ort_errors() as error:
-        raise refused(error, context.where) from error
-    saved = read_back(target)
+    saved = saved_at(model, Level.BASIC, context)
     saved.proto.ir_version = max(saved.proto.ir_version, CONSTANTS_IR)
     return saved
-
-
-def refused(error: Exception, where: str) -> ModelError:
-    """ONNX Runtime's complaint about a model."""
-    return ModelError("ONNX Runtime cannot run the model on this computer's CPU", where=where, why=first_line(error),
-                      remedy="fix what it names; onnx.checker.check_model often says more")  # fmt: skip
 
 
 def _finished(model: Model, where: str) -> Model:

@@ -10,14 +10,14 @@ import msgspec
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.workers import still_at_work
-from pipeline.passes import batch_size, mixed, preprocess, quantize, static, surgery
+from pipeline.passes import batch_size, mixed, optimize, preprocess, quantize, static, surgery
 from pipeline.passes.base import Apply, Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
 from pipeline.passes.edit import model_bytes
 from pipeline.passes.rewrites.table import REWRITES
 
 SURGERY = (
     surgery.PRUNE_OUTPUTS, surgery.FIXED_DIMENSIONS, batch_size.PASS, surgery.CONSTANT_INITIALIZERS, surgery.EXTERNAL,
-    surgery.INLINE, surgery.OPSET, surgery.FOLD, surgery.FUSIONS,
+    surgery.INLINE, surgery.OPSET, surgery.FOLD, surgery.FUSIONS, optimize.PASS,
 )  # fmt: skip
 
 QUANTIZATION = (

@@ -1,6 +1,7 @@
 """Static quantization: weights and activations in integers, with ranges from calibration data."""
 
 import difflib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -23,8 +24,17 @@ WIDE = frozenset({"u16", "s16"})
 WIDE_OPSET = 21
 """The first opset whose QuantizeLinear and DequantizeLinear have 16 bits."""
 DENSE = frozenset({"Gemm", "MatMul"})
-SOFTMAX_SCALE = 1 / 256
-"""NNAPI claims a quantized Softmax with exactly this scale, XNNPACK loads no other (quantization Q.1)."""
+NUMPY: Mapping[Activation, str] = {"u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16"}
+NEVER_QUANTIZED = frozenset({"Cast", "CastLike"})
+"""What every_type leaves as it is: a Cast between QuantizeLinear and DequantizeLinear is another one."""
+OUTPUTS: Mapping[tuple[str, str], tuple[float, int]] = {
+    ("Softmax", "u8"): (2**-8, 0), ("Softmax", "s8"): (2**-8, -128), ("Softmax", "u16"): (2**-16, 0),
+    ("Sigmoid", "u16"): (2**-16, 0), ("Sigmoid", "s16"): (2**-15, 0),
+    ("Tanh", "u16"): (2**-15, 1 << 15), ("Tanh", "s16"): (2**-15, 0),
+}  # fmt: skip
+"""Scale and zero point of outputs by operator and type, whatever the data. NNAPI claims a Softmax of 8 bits with this
+one only, XNNPACK loads no other (quantization Q.1); the NPU has its tables of 16 bits for these only
+(onnxruntime.quantization.execution_providers.qnn)."""
 
 
 class StaticOptions(Options, frozen=True, kw_only=True):
@@ -46,6 +56,8 @@ class StaticOptions(Options, frozen=True, kw_only=True):
     """How ranges follow from calibration data: minmax, entropy or percentile."""
     percentile: Annotated[float, msgspec.Meta(gt=50, le=100)] = 99.999
     """The share of magnitudes inside the range, in percent, for the method percentile."""
+    every_type: bool = False
+    """Quantize operators of every type, those without a quantized form of their own too: for NPUs without floats."""
     reduce_range: bool = False
     """Weights in 7 bits, for x86-64 processors without VNNI."""
 
@@ -65,18 +77,30 @@ def prepare(model: Model, options: StaticOptions, context: PassContext, known: f
     wide = options.activations in WIDE or options.weights in WIDE
     least = WIDE_OPSET if wide else PER_CHANNEL_OPSET
     ready = preprocess(model, PreprocessOptions(opset=least), context)
-    wanted_nodes(ready.proto, options, context.where, known or quantizable())
+    wanted_nodes(ready.proto, options, context.where, known or known_types(ready.proto, options))
     return ready
+
+
+def known_types(proto: "onnx.ModelProto", options: StaticOptions) -> frozenset[str]:
+    """The operator types that a form may quantize: those that have one of their own, or all without bodies."""
+    known = quantizable()
+    if not options.every_type:
+        return known
+    plain = {node.op_type for node in proto.graph.node if not any(a.HasField("g") for a in node.attribute)}
+    return known | (plain - NEVER_QUANTIZED)
 
 
 def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> TensorRanges:
     """`calibrate` a prepared model; warns of few samples, and of what stays float because a value has no range."""
     assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
-    ranges = calibrate(model, context.samples, options.method, percentile=options.percentile, where=context.where)
+    known = known_types(model.proto, options)
+    ranges = calibrate(
+        model, context.samples, options.method, percentile=options.percentile, known=known, where=context.where
+    )
     if ranges.samples < FEW_SAMPLES:
         plural = "s" * (ranges.samples != 1)
         context.warn(f"ranges come from {ranges.samples} calibration sample{plural}; 20 to 100 are usual")
-    nodes = wanted_nodes(model.proto, options, context.where, quantizable())
+    nodes = wanted_nodes(model.proto, options, context.where, known)
     wanted = [node for node in nodes if node.name not in options.exclude]
     left = {node.name: name for node in wanted for name in (*node.output, *node.input) if name in ranges.left}
     for name, value in list(left.items())[:1]:
@@ -95,7 +119,7 @@ def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, wher
     would be quantized, ConfigError for an excluded node that there is not.
     """
     check_ranges(model, ranges, where)
-    chosen = chosen_nodes(model.proto, ranges, options, where, quantizable())
+    chosen = chosen_nodes(model.proto, ranges, options, where, known_types(model.proto, options))
     proto = whole(model)
     split_shared(proto.graph, chosen)
     quantized = _qdq(proto, ranges, options, chosen, where)
@@ -201,19 +225,21 @@ def _qdq(
 
 
 def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]) -> dict[str, list[dict[str, Any]]]:
-    """What differs from the options for single values: outputs of Softmax, weights of Gemm and MatMul."""
+    """What differs from the options for single values: outputs of Softmax and the like, weights of Gemm and MatMul."""
     import numpy as np
 
     by_value: dict[str, list[dict[str, Any]]] = {}
     constants = {tensor.name for tensor in graph.initializer}
-    zero = {"u8": np.array(0, np.uint8), "s8": np.array(-128, np.int8)}.get(options.activations)
     for node in graph.node:
         if node.name not in chosen:
             continue
-        if node.op_type == "Softmax" and zero is not None:
-            by_value[node.output[0]] = [{"scale": np.array(SOFTMAX_SCALE, np.float32), "zero_point": zero}]
+        if output := OUTPUTS.get((node.op_type, options.activations)):
+            zero = np.array(output[1], NUMPY[options.activations])
+            by_value[node.output[0]] = [{"scale": np.array(output[0], np.float32), "zero_point": zero}]
         if node.op_type in DENSE and options.dense_weights and node.input[1] in constants:
             by_value[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
+        if node.op_type == "LayerNormalization" and options.every_type and node.input[1] in constants:
+            by_value[node.input[1]] = [{"quant_type": quant_type("u8")}]  # the only scale that the NPU takes
     return by_value
 
 
@@ -262,9 +288,9 @@ def prepare_operators(model: Model, options: StaticOptions, context: PassContext
     if options.activations in WIDE or options.weights in WIDE or options.activations == "s8":
         raise NotApplicable("the operator form has u8 activations and 8-bit weights only", where=context.where,
                             remedy="take activations=u8, or the pass static-qdq")  # fmt: skip
-    if options.dense_weights:
-        raise NotApplicable("the operator form has one type for all weights", where=context.where,
-                            remedy="leave out dense_weights, or take the pass static-qdq")  # fmt: skip
+    if options.dense_weights or options.every_type:
+        raise NotApplicable("the operator form has neither dense_weights nor every_type", where=context.where,
+                            remedy="leave them out, or take the pass static-qdq")  # fmt: skip
     return prepare(model, options, context, frozenset(QLinearOpsRegistry))
 
 

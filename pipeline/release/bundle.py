@@ -12,11 +12,13 @@ from device_runner.library import release_of
 from device_runner.reading import visible
 from device_runner.result import utc_now
 from pipeline.campaign.record import TunedClass
+from pipeline.compat.contexts import Loading
 from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
 from pipeline.release.app_code import code_for, selection, selection_text
+from pipeline.release.contexts import gradle_notations, other_phones
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     MEASURED_FILE,
@@ -29,6 +31,7 @@ from pipeline.release.manifest import (
     ModelSignature,
     SelectionRow,
     Shipped,
+    ShippedContext,
     TensorSignature,
     content_digest,
     encode_manifest,
@@ -82,7 +85,11 @@ or the Swift package, product `onnxruntime`:
 
 
 def readme(
-    name: str, ships: Sequence[Shipped], models: Sequence[ModelSignature], rows: Sequence[SelectionRow] = ()
+    name: str,
+    ships: Sequence[Shipped],
+    models: Sequence[ModelSignature],
+    rows: Sequence[SelectionRow] = (),
+    contexts: Sequence[ShippedContext] = (),
 ) -> str:
     """The text, for a bundle of this name with these parts."""
     signatures = {model.model: model for model in models}
@@ -92,6 +99,7 @@ def readme(
         parts += _target(of_target)
         parts += selection_text([row for row in rows if row.target == target], ships, of_target[0].platform, _code)
         parts += [line for shipped in of_target for line in _model(shipped, signatures.get(shipped.model))]
+        parts += _contexts([context for context in contexts if context.target == target])
     return "\n".join(parts)
 
 
@@ -139,6 +147,40 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
     for code in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]):
         yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
+
+
+NPU = """\
+### On a Snapdragon's NPU
+
+Phones with one of these chips open the model's context first: `FILE` by its path, with `BINARY` beside it. It was
+compiled by QAIRT {qairt} for that very chip, and compared with the original in a simulator, never measured.
+
+| model | chip | file | binary | other phones that would take it |
+|---|---|---|---|---|
+{rows}
+
+Gradle, the releases that belong together; their libraries are Qualcomm's, and not in this bundle:
+
+```kotlin
+implementation("{plugin}")
+implementation("{runtime}")
+```
+
+`ort-mobile release android` writes classes that find the chip, register the plugin, open the context and go on with the
+next row where the phone refuses it.
+"""
+
+
+def _contexts(contexts: Sequence[ShippedContext]) -> Iterator[str]:
+    if not contexts:
+        return
+    rows = []
+    for context in contexts:
+        others = [name for name in other_phones(context).get(Loading.SUPPORTED, ()) if name != context.chip]
+        cells = (context.model, context.chip, context.file, context.binary)
+        rows.append(f"| {' | '.join(map(_code, cells))} | {', '.join(others)} |")
+    plugin, runtime = gradle_notations(contexts)
+    yield NPU.format(qairt=contexts[0].qairt, rows="\n".join(rows), plugin=plugin, runtime=runtime)
 
 
 def basis_text(shipped: Shipped) -> str:
@@ -243,6 +285,7 @@ def make_bundle(
     made_with: Mapping[str, str],
     evidence: Mapping[str, Any],
     models: tuple[ModelSignature, ...] = (),
+    contexts: tuple[ShippedContext, ...] = (),
     requires: tuple[AppRule, ...] = (),
     classes: Sequence[Sequence[TunedClass]] = (),
     reports: Mapping[str, bytes] | None = None,
@@ -263,14 +306,14 @@ def make_bundle(
         with storage_errors(folder):
             building = stack.enter_context(staging_folder(folder))
         rows = tuple(selection(ships, classes)) if classes else ()
-        texts = {README_FILE: readme(name, ships, models, rows).encode()}
+        texts = {README_FILE: readme(name, ships, models, rows, contexts).encode()}
         made_at = utc_now()
         files = tuple(_put(building, path, source) for path, source in sorted({**sources, **texts}.items()))
         for path, source in (tensors or {}).items():
             _put(building, path, source)
         content = Content(
             name=name, made_with=dict(made_with), files=files, ships=ships, models=models,
-            selection=rows, requires=requires, rollback=ROLLBACK,
+            selection=rows, contexts=contexts, requires=requires, rollback=ROLLBACK,
         )  # fmt: skip
 
         def sealed_with(content: Content, shown: Mapping[str, Any]) -> Manifest:

@@ -101,6 +101,30 @@ class SelectionRow(Struct, frozen=True, kw_only=True):
     ships: Annotated[int, Meta(ge=0)]
 
 
+class ShippedContext(Struct, frozen=True, kw_only=True):
+    """A model compiled for one chip's NPU, which phones with that chip open before what else ships of it.
+
+    A phone that refuses it goes on with `selection`, or with the model's first in `ships`. `chip` is Android's
+    Build.SOC_MODEL without the letters of a variant. `binary` lies beside `file`, which names it. `compatibility` is
+    what the provider wrote of it; `qairt` is the version of the runtime that the app needs at least, and `plugin` that
+    of the provider that belongs to it.
+    """
+
+    target: str
+    model: str
+    model_sha256: str
+    variant: Variant
+    chip: Annotated[str, Meta(pattern=r"^[A-Z]{2,3}\d{3,5}[A-Z]?$")]
+    file: str
+    binary: str
+    compatibility: str
+    qairt: str
+    plugin: str
+    ort_release: str
+    min_api_level: int
+    steps: tuple[str, ...] = ()
+
+
 class TensorSignature(Struct, frozen=True, kw_only=True):
     """An input or output of a model file: `dtype` is None for what is no tensor (sequences, maps).
 
@@ -194,6 +218,8 @@ class Content(Struct, frozen=True, kw_only=True):
     """Each model that ships, once."""
     selection: tuple[SelectionRow, ...] = ()
     """What which devices run, where a search told them apart; () where each model ships in one way only."""
+    contexts: tuple[ShippedContext, ...] = ()
+    """What phones with a Snapdragon try first."""
     requires: tuple[AppRule, ...] = ()
     """What an app needs, for each target."""
     rollback: tuple[Fallback, ...] = ()
@@ -374,6 +400,12 @@ def _contradictions(manifest: Manifest) -> list[str]:
             f"ships, but is not listed: {shipped.file[:SHOWN]}"
             for shipped in manifest.content.ships
             if shipped.file not in content
+        ),
+        *(
+            f"ships, but is not listed: {path[:SHOWN]}"
+            for context in manifest.content.contexts
+            for path in (context.file, context.binary)
+            if path not in content
         ),
     ]
 

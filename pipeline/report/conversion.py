@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from pipeline.check.compare import OutputCheck, remedy_of
+from pipeline.compat.contexts import built_for
 from pipeline.convert.many import ConversionReport, Converted
 from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
@@ -32,6 +33,12 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         order = report.order
         nouns = f"{counted(len(rows), 'artifact')} of {counted(models, 'model')}"
         yield Line(f"{nouns}, {total}{known}, for {order.abi}: {order.output}")
+    contexts = [context for converted in report.converted for context in converted.contexts]
+    if contexts:
+        yield _contexts(report)
+        yield Line(
+            f"{counted(len(contexts), 'context')}, made by onnxruntime-qnn {contexts[0].plugin}: {report.order.output}"
+        )
     if report.checks:
         passed = sum(all(check.passed for check in checks) for checks in report.checks.values())
         unknown = sum(_undecided(checks) for checks in report.checks.values())
@@ -143,6 +150,27 @@ def _table(report: ConversionReport) -> Listing:
             )  # fmt: skip
     head = ("model", "variant", "size", "nodes", "sha256", *(("outputs",) if report.checks else ()))
     return Listing(title="", head=head, rows=tuple(rows), right=("size", "nodes"))
+
+
+def _contexts(report: ConversionReport) -> Listing:
+    rows = []
+    for converted in report.converted:
+        for context in converted.contexts:
+            checks = report.checks.get((converted.model.source.name, context.variant.name), ())
+            rows.append(
+                (
+                    converted.model.name, context.variant.name, size(context.total_bytes),
+                    f"{context.npu_nodes}", f"{context.cpu_nodes}", built_for(context.compatibility).qairt,
+                    f"{context.seconds:.1f} s", size(context.memory_bytes), context.binary_sha256[:12],
+                    *((outputs(checks),) if report.checks else ()),
+                )
+            )  # fmt: skip
+    head = (
+        "model", "context", "size", "nodes", "on the CPU", "QAIRT", "compiled in", "memory", "sha256",
+        *(("outputs, simulated",) if report.checks else ()),
+    )  # fmt: skip
+    right = ("size", "nodes", "on the CPU", "compiled in", "memory")
+    return Listing(title="", head=head, rows=tuple(rows), right=right)
 
 
 def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterator[Line]:

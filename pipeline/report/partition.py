@@ -179,7 +179,8 @@ def _sizes(sizes: Mapping[str, int]) -> list[str]:
 
 
 def _cells(fit: ProviderFit) -> tuple[str, str, str]:
-    return f"{fit.supported}/{fit.nodes}", "-" if fit.partitions is None else str(fit.partitions), fit.verdict
+    borders = fit.partitions if fit.copies is None else f"{fit.copies} cop{'y' if fit.copies == 1 else 'ies'}"
+    return f"{fit.supported}/{fit.nodes}", "-" if borders is None else str(borders), fit.verdict
 
 
 def _padded(cell: str, width: int, column: int) -> str:
@@ -267,17 +268,18 @@ def _overview(answers: Sequence[ModelAnswer]) -> Listing:
             answer.path,
             str(answer.nodes),
             f"{percent_of(answer.claimed, answer.nodes)} %",
-            str(len(answer.partitions)),
+            str(answer.borders),
             FAILS if answer.load and answer.load.error else "",
             verdict(standing_of(answer), answer.ep).choice.value,
             _best(_advice(answer)),
         )
         for answer in answers[:MOST_LINES]
     ]
-    head = ("model", "nodes", "supported", "partitions", "load", "verdict", "best fixes")
+    borders = "partitions" if answers[0].copies is None else "copies"
+    head = ("model", "nodes", "supported", borders, "load", "verdict", "best fixes")
     if len(answers) > MOST_LINES:
         rows.append((f"… {len(answers) - MOST_LINES} more: --json has all", "", "", "", "", "", ""))
-    right = ("nodes", "supported", "partitions")
+    right = ("nodes", "supported", borders)
     return Listing(title="", head=head, rows=tuple(rows), right=right, marks={FAILS: "red"})
 
 
@@ -288,23 +290,26 @@ FAILS = "fails"
 def _model(answer: ModelAnswer) -> Iterator[Line]:
     yield Line((answer.path, "bold"), f"  {answer.asked_text}, ONNX Runtime {answer.release_text}")
     sizes = [len(group) for group in answer.partitions]
+    by_copies = answer.copies is not None
     yield Line(f"  {answer.claimed} of {answer.nodes} nodes supported ({percent_of(answer.claimed, answer.nodes)} %)")
-    yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
+    if by_copies:
+        yield Line(f"  {PROVIDER_RULES[answer.ep].borders(answer.borders)} between GPU and CPU per inference")
+    else:
+        yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
     if answer.fixed:
         yield from _with_sizes(answer, answer.fixed)
     for body in answer.subgraphs:
-        yield Line(f"  inside {body.owner}: {counted(len(body.partitions), 'partition')}")
+        kind = "supported node" if by_copies else "partition"
+        yield Line(f"  inside {body.owner}: {counted(len(body.partitions), kind)}")
     if answer.load and answer.load.error:
         yield Line("  ", ("does not load on the phone:", "bold red"), f" {answer.load.error}")
         yield Line("    ", ("remedy:", "cyan"), f" {answer.load.remedy or ''}")
-    elif answer.load:
+    elif answer.load and not by_copies:
         about = "about " if answer.load.estimate else ""
         yield Line(f"  {about}{counted(answer.load.compiled, 'node')} compiled by the EP at load")
     if answer.simulated:
         yield from _simulated(answer.simulated)
-    if answer.simulated and answer.simulated.passed is False:
-        yield verdict_line(AdviceVerdict(choice=FixChoice.CPU, reason="the NPU computes something else"))
-    elif not answer.fixed:
+    if not answer.fixed or standing_of(answer).wrong:
         yield verdict_line(verdict(standing_of(answer), answer.ep))
     yield from _cuts(answer)
     yield from _reasons(answer)
@@ -340,12 +345,13 @@ def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
         nodes=fixed.nodes,
         claimed=fixed.claimed,
         partitions=fixed.partitions,
+        copies=fixed.copies,
         load_error=fixed.load.error if fixed.load else None,
     )
     yield Line(
         ("  with fixed sizes", "bold"),
         f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) in "
-        f"{counted(fixed.partitions, 'partition')}",
+        f"{PROVIDER_RULES[answer.ep].borders(standing.borders) or counted(fixed.partitions, 'partition')}",
     )
     yield verdict_line(verdict(standing, answer.ep))
     yield Line(
@@ -366,11 +372,13 @@ def _cuts(answer: ModelAnswer) -> Iterator[Line]:
     if not answer.cuts:
         return
     yield Line(
-        ("  unsupported nodes between partitions or beside them", "bold"),
+        ("  unsupported nodes between supported ones or beside them", "bold"),
         ", and what supporting each alone would give:",
     )
     for cut in answer.cuts[:MOST_CUTS]:
-        gain = f"partitions {len(answer.partitions)} → {cut.partitions}, nodes {answer.claimed} → {cut.claimed}"
+        counts = "partitions" if cut.copies is None else "copies"
+        after = cut.partitions if cut.copies is None else cut.copies
+        gain = f"{counts} {answer.borders} → {after}, nodes {answer.claimed} → {cut.claimed}"
         yield Line(f"    {cut.op_type} with the output ", (cut.output, "dim"), f": {gain}")
         yield Line(f"      {cut.reason}")
         if cut.remedy:

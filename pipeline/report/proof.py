@@ -41,6 +41,13 @@ def _places(rows: Sequence[ProofRow]) -> str:
     return ", ".join(f"{abi} on {' and '.join(names)}" if names else abi for abi, names in cpus.items())
 
 
+def _ran_on(rows: Sequence[ProofRow]) -> str:
+    chips = [
+        f", simulated {chip} (QAIRT {qairt})" for chip, qairt in dict.fromkeys((r.chip, r.qairt) for r in rows) if chip
+    ]
+    return _places(rows) + "".join(chips)
+
+
 def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
     """Cells under `HEAD`; rows that differ in API level and CPU alone are one."""
     groups: dict[tuple[str, ...], list[ProofRow]] = {}
@@ -48,7 +55,7 @@ def rows(proof: LibraryProof) -> Iterator[tuple[str, ...]]:
         groups.setdefault((*_cells(row), str(row.api_level)), []).append(row)
     joined: dict[tuple[str, ...], list[str]] = {}
     for (*cells, level), group in groups.items():
-        joined.setdefault((*cells, _places(group)), []).append(level if group[0].api_level else wording.DASH)
+        joined.setdefault((*cells, _ran_on(group)), []).append(level if group[0].api_level else wording.DASH)
     for (model, variant, run, *results, places), levels in joined.items():
         yield model, variant, run, ", ".join(levels), places, *results
 

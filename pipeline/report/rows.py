@@ -289,6 +289,17 @@ def _skipped(row: MeasuredRow) -> list[Skipped]:
     """Why it was skipped, where every round was or there was none."""
     if row.status is not Status.SKIPPED:
         return []
-    reasons = dict.fromkeys(record.result.failure.message for record in row.runs if record.result.failure is not None)
-    reason = "; ".join(reasons) or NEVER_RUN
-    return [Skipped(what=reason, device=row.device, model=row.model, variant=row.variant, run=row.run)]
+    failures = [record.result.failure for record in row.runs if record.result.failure is not None]
+    reason = "; ".join(dict.fromkeys(failure.message for failure in failures)) or NEVER_RUN
+    failure = failures[0] if failures else Failure(kind=FailureKind.WRONG_DEVICE, message="")
+    return [
+        Skipped(
+            what=reason,
+            why=failure.cause,
+            remedy=failure.remedy,
+            device=row.device,
+            model=row.model,
+            variant=row.variant,
+            run=row.run,
+        )
+    ]

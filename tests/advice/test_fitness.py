@@ -58,7 +58,8 @@ def test_numbers_are_those_of_partition(path: Path) -> None:
             )
             judged = judge(request)
             assert (fit.supported, fit.nodes) == (judged.claimed, judged.nodes)
-            assert fit.partitions == (None if ep == "xnnpack" else len(judged.partitions))
+            assert fit.partitions == (None if ep in ("xnnpack", "webgpu") else len(judged.partitions))
+            assert fit.copies == judged.copies
 
 
 def test_a_whole_model_fits_and_needs_no_help(tmp_path: Path) -> None:
@@ -151,7 +152,9 @@ def test_a_dynamically_quantized_model_is_for_the_cpu_and_the_advice_says_so(tmp
     onnx.save(model(nodes, [value("x", ("N", 4))], ["y"], {"w": np.ones((4, 4), np.int8)}), tmp_path / "m.onnx")
     (answer,) = asked(tmp_path / "m.onnx").models
     assert [one.what for one in answer.helps] == ["start from the float model: no change of this file helps"]
-    assert answer.helps[0].reason == "the model is dyn8: only the CPU has kernels of this form"
+    assert "the model is dyn8: only the CPU has kernels of this form" in answer.helps[0].reason
+    assert "WebGPU has no kernel for quantized values" in answer.helps[0].reason
+    assert "(3 copies per inference)" in answer.helps[0].reason
     assert answer.notes == ()
     shown = call(tmp_path / "m.onnx").text
     assert "ort-mobile convert FLOAT.onnx --precision auto" in shown

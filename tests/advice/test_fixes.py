@@ -57,7 +57,8 @@ def test_fix_gains_and_keeps_the_outputs(name: str, provider: str, make: Make, t
 
 
 def test_every_node_fix_has_a_case() -> None:
-    assert {fix.name for fix in MODEL_FIXES if not fix.name.startswith("opset")} == {name for name, *_ in CASES}
+    named = {fix.name for fix in MODEL_FIXES if fix.helps & set(on_any_chip()) and not fix.name.startswith("opset")}
+    assert named == {name for name, *_ in CASES}
 
 
 @pytest.mark.parametrize("provider", list(on_any_chip()))

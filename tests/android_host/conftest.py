@@ -1,5 +1,6 @@
 """Genuine Android libraries from registry packages; tests that need one skip by name where it cannot be had."""
 
+import contextlib
 import importlib.metadata
 import zipfile
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import pytest
 from device_runner.errors import UnavailableError
 from device_runner.host_device import check_host
 from device_runner.library import LibraryFacts, resolve
+from device_runner.vulkan import find_driver
 from pipeline.core.errors import PipelineError
 from pipeline.library.fetch import PACKAGES, get_library
+from tests.debian_packages import unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = PACKAGES[0].release
@@ -44,6 +47,14 @@ def library(release: str) -> LibraryFacts:
 @pytest.fixture(scope="session")
 def mnist() -> Path:
     return ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+
+
+@pytest.fixture(scope="session")
+def vulkan() -> str:
+    """A Vulkan driver that computes on the CPU: SwiftShader, which Debian's chromium brings."""
+    with contextlib.suppress(UnavailableError):
+        return find_driver("swiftshader").library
+    return find_driver(str(unpacked("chromium-common", with_dependencies=False, suite="bookworm"))).library
 
 
 def _unpacked(oracle: Path, name: str, folder: Path) -> Path:

@@ -11,11 +11,12 @@ from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.check.saturation import saturates_here
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.core.variant import Level, Style, Variant
+from pipeline.core.variant import Level, Variant
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import quiet_map, save
+from tests.ort_models import ORT_STYLES
 
-VARIANTS = tuple(Variant(level=level, style=style) for level in (Level.BASIC, Level.ALL) for style in Style)
+VARIANTS = tuple(Variant(level=level, style=style) for level in (Level.BASIC, Level.ALL) for style in ORT_STYLES)
 MODELS = (
     "mnist.base", "mnist.fp16", "mnist.qdq_u8u8", "mnist.qdq_s8s8", "mnist.op7", "lstm_classifier.base",
     "mlp_tabular.base", "mlp_tabular.fp16", "fsrcnn.base", "fsrcnn.qdq_s8s8",

@@ -22,11 +22,11 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.ort_format import operator_histogram, read_ort
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import conv_bn, linear, make, quantized, save, value
-from tests.ort_models import four_bits
+from tests.ort_models import ORT_STYLES, four_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
-EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style)
+EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in ORT_STYLES)
 
 
 def request(path: Path, folder: Path, variants: tuple[Variant, ...] = EIGHT, cache: str = "") -> ConvertRequest:

@@ -7,6 +7,7 @@ from pipeline.config import REPLAY_KEY
 from pipeline.convert.request import OptimizerPlatform, SessionSettings, refusal, run_time_options, session_settings
 from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Style, Variant
+from tests.ort_models import ORT_STYLES
 
 NEW = Release(1, 31)
 
@@ -25,7 +26,7 @@ def test_records_that_cannot_be_replayed_are_known_and_not_asked_for() -> None:
 
 def test_styles_are_one_optimization_where_nothing_is_recorded() -> None:
     for level in ("none", "basic"):
-        fixed, runtime = (session_settings(variant(level, style), OptimizerPlatform.ARM) for style in Style)
+        fixed, runtime = (session_settings(variant(level, style), OptimizerPlatform.ARM) for style in ORT_STYLES)
         assert fixed == runtime == SessionSettings(level=Level(level))
 
 
@@ -71,7 +72,7 @@ def test_what_a_release_lacks_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("level", Level)
-@pytest.mark.parametrize("style", Style)
+@pytest.mark.parametrize("style", ORT_STYLES)
 def test_what_both_releases_have_is_not_refused(level: Level, style: Style) -> None:
     assert refusal(Variant(level=level, style=style), Release(1, 23), NEW) is None
 

@@ -21,9 +21,10 @@ from pipeline.model.ort_writer import plan_file, write_file
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import PassContext
 from tests.onnx_samples import conv_bn, linear, quantized, save
+from tests.ort_models import ORT_STYLES
 
 SAMPLES: dict[str, Callable[[], onnx.ModelProto]] = {"linear": linear, "conv_bn": conv_bn, "quantized": quantized}
-VARIANTS = [Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style]
+VARIANTS = [Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in ORT_STYLES]
 # Each kind of the oracle's real models that is quick: folding, control flow, recurrence, half precision, QDQ, opsets.
 REAL = ["mnist.base", "mnist.qdq_s8s8", "mlp_tabular.ir3", "silero_like_vad_if.base", "fsrcnn.qdq_s8s8",
         "face_embedding.fp16", "blazeface.base", "lstm_classifier.dyn"]  # fmt: skip

@@ -22,6 +22,7 @@ from device_runner.library import (
 from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.library.fetch import get_library, known_libraries, show_library
+from tests.command import ort_mobile
 from tests.library.library_files import library, official_aar, official_jar, texts
 
 pytestmark = pytest.mark.usefixtures("own_caches")
@@ -205,3 +206,20 @@ def test_a_wheel_that_was_fetched_for_another_abi_is_not_taken(abi: str, remedy:
     with pytest.raises(UnavailableError, match=r"no library wheel:9\.8\.7") as caught:
         find_archive("wheel:9.8.7", abi)
     assert remedy in caught.value.remedy
+
+
+def test_a_difference_of_two_libraries_names_what_came_and_went(tmp_path: Path) -> None:
+    keys = b"\0session.one_key\0session.other_key\0"
+    old = tmp_path / "old.so"
+    old.write_bytes(library("arm64-v8a", extra=texts("1.26.0", "nnapi") + keys))
+    new = tmp_path / "new.so"
+    telemetry = b"\0events.data.microsoft.com\0"
+    new.write_bytes(library("arm64-v8a", extra=texts("1.29.0", "xnnpack") + telemetry + keys[:17]))
+    document = ort_mobile("library", "diff", old, new, "--json", "-").document()
+    rows = {(row["part"], row["name"]): (row["old"], row["new"]) for row in document["changes"]}
+    assert rows[("release", "")] == ("1.26.0", "1.29.0")
+    assert rows[("telemetry", "")] == ("no", "yes")
+    assert (rows[("providers", "nnapi")], rows[("providers", "xnnpack")]) == (("yes", ""), ("", "yes"))
+    assert [name for part, name in rows if part == "session config keys"] == ["session.other_key"]
+    assert document["operators_asked"] == 0
+    assert "x86_64" in document["why_not_asked"]

@@ -105,7 +105,7 @@ def dynamic(tmp_path: Path) -> Path:
         (("--ep", "NNAPI,xnnpack"), ["nnapi", "xnnpack"]),
         (("--ep", "xnnpack", "--ep", "nnapi"), ["xnnpack", "nnapi"]),
         (("--ep", "CoreML"), ["coreml-nn", "coreml-mlprogram"]),
-        ((), ["nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack"]),
+        ((), ["nnapi", "coreml-nn", "coreml-mlprogram", "xnnpack", "webgpu"]),
     ],
 )
 def test_several_providers_have_one_entry_each(given: tuple[str, ...], asked: list[str], dynamic: Path) -> None:

@@ -247,6 +247,18 @@ def test_fixes_are_tried_and_claimed_again(tmp_path: Path) -> None:
     assert "best together: fixed-dimensions: partitions 0 → 1, coverage 0 → 100 %" in done.text
 
 
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_chip_without_floats_gets_a_quantized_form(tmp_path: Path) -> None:
+    data = ("--test-data", "build_configs/examples/mnist/evaluation.npz")
+    (row,) = answers(tmp_path, MNIST, "--ep", "qnn", "--chip", "SM8635", "--advise", "--simulate", *data)
+    assert isinstance(row["advice"], dict)
+    best = row["advice"]["best"]
+    assert best["fixes"] == ["qnn"]
+    assert (best["after"]["partitions"], best["after"]["load_error"], best["after"]["wrong"]) == (1, None, None)
+    assert best["error"] < best["tolerance"] == 0.1
+
+
 BY_HAND = """
 import json, os, sys
 import onnxruntime as ort, onnxruntime_qnn as qnn

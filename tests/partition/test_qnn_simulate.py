@@ -10,6 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from pipeline.advice.advise import MODEL_FIXES
+from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import ModelAnswer, Simulation
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
@@ -62,7 +64,7 @@ def casts() -> onnx.ModelProto:
     return model(nodes, [value("x", DIMS)], ["y"])
 
 
-def from_the_end() -> onnx.ModelProto:
+def rows_from_the_end() -> onnx.ModelProto:
     node = helper.make_node("Gather", ["x", "i"], ["y"], axis=-1)
     return model([node], [value("x", DIMS)], ["y"], {"i": np.array([[-3]], np.int64)})
 
@@ -72,27 +74,40 @@ def large_norm() -> onnx.ModelProto:
     return model(nodes, [value("x", DIMS)], ["y"], {"k": np.float32(3000.0)})
 
 
+WRONG = {
+    "clip": (old_clip(), "Clip", "opset-13"),
+    "resize": (resize(), "Resize", "gathered-resize"),
+    "counted": (pool(pads=[1] * 4, count_include_pad=1), "AveragePool", "counted-pads"),
+    "padding": (wide_padding(), "Conv", "wide-padding"),
+    "casts": (casts(), "Cast", "floored-casts"),
+    "gather": (rows_from_the_end(), "Gather", "flat-indices"),
+    "norm": (large_norm(), "ReduceL2", "scaled-norm"),
+}
+"""Models that the NPU computes otherwise: the operator at fault, and the fix after which it is right."""
+
+
+def test_every_rewrite_for_the_npu_alone_has_a_case() -> None:
+    only = {fix.name for fix in MODEL_FIXES if not fix.helps & set(on_any_chip())}
+    assert only <= {fix for _, _, fix in WRONG.values()}
+
+
 @npu
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    ("made", "op_type"),
-    [
-        (old_clip(), "Clip"),
-        (resize(), "Resize"),
-        (pool(pads=[1] * 4, count_include_pad=1), "AveragePool"),
-        (wide_padding(), "Conv"),
-        (casts(), "Cast"),
-        (from_the_end(), "Gather"),
-        (large_norm(), "ReduceL2"),
-    ],
-    ids=["clip", "resize", "counted", "padding", "casts", "negative", "norm"],
-)
-def test_what_is_claimed_and_computed_otherwise_is_found(made: onnx.ModelProto, op_type: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_claimed_and_computed_otherwise_is_found_and_fixed(name: str, tmp_path: Path) -> None:
+    made, op_type, fix = WRONG[name]
     onnx.save(made, tmp_path / "m.onnx")
-    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-5:5")
+    # Steps of 1/8: what is rounded to half precision is not cut off to another integer.
+    np.savez(
+        tmp_path / "data.npz", x=np.arange(-40, 40).repeat(26)[: 1 * 8 * 16 * 16].astype(np.float32).reshape(DIMS) / 8
+    )
+    options = ("--test-data", str(tmp_path / "data.npz"), "--advise")
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, *options)
     assert answer["claimed"] == answer["nodes"]
     assert (answer["simulated"]["passed"], answer["simulated"]["op_type"]) == (False, op_type), answer["simulated"]
     assert answer["simulated"]["remedy"]
+    assert answer["advice"]["best"]["fixes"] == [fix]
+    assert "computes what the original does" in answer["advice"]["best"]["gain"]
 
 
 @npu

@@ -17,6 +17,7 @@ from pipeline.passes.precisions import (
     resolve_precision,
     resolve_precisions,
     steps_at,
+    unsuited,
 )
 from pipeline.passes.registry import options_of
 
@@ -137,6 +138,17 @@ def test_per_channel_weights_are_not_tried_where_nnapi_has_none() -> None:
     assert candidates("cpu-arm64")[0] == "s8s8pc"
     assert candidates("cpu-x86_64")[0] == "u8s8pc"
     assert candidates("qnn") == ()
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [("s16s8pc", "s16 values"), ("u16u16", "8-bit weights only"), ("u8u8op", "few operators"), ("w4", "some operators"),
+     ("u8s8pc", ""), ("u16s8pc", ""), ("", "")],
+)  # fmt: skip
+def test_forms_that_are_not_for_an_npu_have_reasons(form: str, reason: str) -> None:
+    said = unsuited(form, "qnn")
+    assert reason in said
+    assert bool(said) == bool(reason)
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.dataset.candidates import open_session, run_session
@@ -19,6 +20,7 @@ from pipeline.passes.registry import parse_step, run_passes
 from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq
 from tests import onnx_samples
 from tests.ground_truth import ORACLE
+from tests.partition_samples import value
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, run, saved, sqnr
 
 
@@ -202,3 +204,44 @@ def test_sessions_that_check_a_quantized_model_load(tmp_path: Path) -> None:
     made = saved(static_qdq(model, options, context(tmp_path, samples)).proto, tmp_path)
     given = run_session(open_session(prepare_model(made, {}), optimized=True), samples[0], "m")
     assert sqnr(run(model, samples[0]), list(given.values())) > 20
+
+
+def normalized() -> onnx.ModelProto:
+    """Parts of a layer normalization, Sigmoid, Tanh and Softmax in a row: most have no quantized form of their own."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[-1]),
+        helper.make_node("Sub", ["x", "mean"], ["centred"]),
+        helper.make_node("Sigmoid", ["centred"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["t"]),
+        helper.make_node("Softmax", ["t"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [value("x", (1, 8, 16))], [value("y", (1, 8, 16))])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_every_type_leaves_no_operator_float(tmp_path: Path) -> None:
+    model = saved(normalized(), tmp_path)
+    with pytest.raises(NotApplicable):
+        static_qdq(model, StaticOptions(op_types=("Conv",)), context(tmp_path, feeds(model, 8)))
+    made = static_qdq(model, StaticOptions(every_type=True), context(tmp_path, feeds(model, 8)))
+    dequantized = {name for node in made.proto.graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    plain = [node for node in made.proto.graph.node if "quantize" not in node.op_type.lower()]
+    plain = [node for node in plain if not node.op_type.endswith("Linear")]
+    assert len(plain) == 5
+    assert all(set(node.input) <= dequantized for node in plain)
+    assert sqnr(run(model, feeds(model, 1)[0]), run(made, feeds(model, 1)[0])) > 20
+
+
+def test_outputs_of_16_bits_have_the_scales_of_the_npus_tables(tmp_path: Path) -> None:
+    model = saved(normalized(), tmp_path)
+    made = static_qdq(model, StaticOptions(activations="u16", every_type=True), context(tmp_path, feeds(model, 8)))
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.proto.graph.initializer}
+    scales = {
+        node.input[0]: (float(constants[node.input[1]]), int(constants[node.input[2]]))
+        for node in made.proto.graph.node
+        if node.op_type == "QuantizeLinear"
+    }
+    by_type = {node.op_type: scales[node.output[0]] for node in made.proto.graph.node if node.output[0] in scales}
+    assert by_type["Sigmoid"] == (2**-16, 0)
+    assert by_type["Tanh"] == (2**-15, 1 << 15)
+    assert (2**-16, 0) in [scales[name] for name in scales if name.startswith("y")]

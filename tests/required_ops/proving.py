@@ -11,14 +11,15 @@ import msgspec
 
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.core.errors import ModelError
-from pipeline.core.variant import Level, Style, Variant
+from pipeline.core.variant import Level, Variant
 from pipeline.model.ort_format import OrtModel, read_ort
 from pipeline.model.sources import SourceModel
 from pipeline.required_ops import RequiredOps, covers, from_needs, needs_of, parse, render
+from tests.ort_models import ORT_STYLES
 from tests.random_graphs import random_graph
 from tests.required_ops.required_ops_strategies import is_kept_anyway
 
-EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in Style)
+EIGHT = tuple(Variant(level=level, style=style) for level in Level if level is not Level.LAYOUT for style in ORT_STYLES)
 DOMAIN_CONSTANTS = {"ai.onnx": "kOnnxDomain", "com.microsoft": "kMSDomain"}
 
 

@@ -379,9 +379,12 @@ def paired_log_ratios(group: RunGroup, baseline: RunGroup) -> Pairs:
     return Pairs(tuple(both), ratios)
 
 
+UNRANKED = frozenset({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU})
+
+
 def ranks(group: RunGroup) -> bool:
     """Whether its times may be compared: those of another machine than the library's, or an emulator's, may not."""
-    return all({Mark.NOT_A_PHONE, Mark.EMULATED, Mark.SIMULATED}.isdisjoint(timed.marks) for timed in group.rounds)
+    return all(UNRANKED.isdisjoint(timed.marks) for timed in group.rounds)
 
 
 FEWEST_ROUNDS = 5
@@ -468,6 +471,7 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.NOT_A_PHONE: (Doubt.NOT_A_PHONE, "these times are not a phone's"),
     Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed: these times are no processor's"),
     Mark.SIMULATED: (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed: these times are no phone's"),
+    Mark.SOFTWARE_GPU: (Doubt.NOT_A_PHONE, "a software GPU computed: these times are no GPU's"),
     Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
     Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),

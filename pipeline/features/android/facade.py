@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
@@ -26,7 +27,8 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
-from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
+from pipeline.release.contexts import gradle_notations
+from pipeline.release.manifest import Content, Manifest, SelectionRow, TensorSignature
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -54,7 +56,7 @@ ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make te
 """
 
 TAKEN = frozenset({
-    "ModelFile", "DeviceClass", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
+    "ModelFile", "DeviceClass", "NpuContext", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
     "Os", "NonNull", "Nullable", "NNAPIFlags", "File", "FileInputStream", "FileNotFoundException", "FileOutputStream",
     "BigInteger", "BufferedReader", "IOException", "MessageDigest", "NoSuchAlgorithmException", "InputStream",
     "InputStreamReader", "FileChannel", "FloatBuffer", "DoubleBuffer", "LongBuffer", "IntBuffer",
@@ -121,11 +123,26 @@ class JavaRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JavaContext:
+    """What one chip's NPU runs: assets as literals, what the provider wrote of it, the generation of the NPU."""
+
+    chip: str
+    generation: int
+    compatibility: str
+    min_api_level: int
+    asset: str
+    sha256: str
+    binary: str
+    binary_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JavaModel:
     """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
     `ways` are session options: their name in reports as a literal, and the statements that set them.
-    `rows` say which devices run which file, the last one all others; () where all run the only one.
+    `rows` say which devices run which file, the last one all others; () where all run the only one. `contexts` come
+    before them.
     """
 
     name: str
@@ -134,6 +151,7 @@ class JavaModel:
     ways: tuple[tuple[str, tuple[str, ...]], ...]
     files: tuple[JavaFile, ...]
     rows: tuple[JavaRow, ...]
+    contexts: tuple[JavaContext, ...]
     inputs: tuple[JavaTensor, ...]
     outputs: tuple[JavaTensor, ...]
     typed: bool
@@ -150,17 +168,22 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
     Raises ConfigError when two models would have classes of one name.
     """
     content = manifest.content
-    models = [_model(content, model, rows) for model, rows in rows_of(content, target).items()]
+    models = [_model(content, target, model, rows) for model, rows in rows_of(content, target).items()]
     refuse_equal_names((model.name, model.class_name) for model in models)
     release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
-    common = {
+    contexts = [context for context in content.contexts if context.target == target]
+    common: dict[str, object] = {
         "bundle": comment_text(content.name),
         "digest": manifest.content_sha256,
         "package": package,
         "from_bytes": release >= FROM_BYTES,
         "telemetry": telemetry,
+        "contexts": bool(contexts),
     }
-    templates = ("ModelFile.java", *(("DeviceClass.java",) if any(model.rows for model in models) else ()))
+    templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model.rows for model in models) else [])]
+    if contexts:
+        templates.append("NpuContext.java")
+        common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
     properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
     sources = {name: _render(name, **common, **properties) for name in templates}
     for model in models:
@@ -174,7 +197,7 @@ def java_class(model: str) -> str:
     return class_name(model, TAKEN, ("Ort", "Onnx"))
 
 
-def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
+def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
     signature = next((row for row in content.models if row.model == model), None)
     if signature is None:
         raise ConfigError(
@@ -188,6 +211,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaMo
     ships = [content.ships[number] for number in numbers]
     ways = list({options_name(options): options for shipped in ships for options in shipped.runs}.items())
     places = {name: place for place, (name, _) in enumerate(ways)}
+    contexts = tuple(_contexts(content, target, model, digests))
     return JavaModel(
         name=comment_text(model),
         class_name=java_class(model),
@@ -195,7 +219,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaMo
         ways=tuple(_way(options) for _, options in ways),
         files=tuple(
             JavaFile(
-                asset=java_text(asset_path(shipped)),
+                asset=java_text(asset_path(shipped.file)),
                 sha256=digests[shipped.file],
                 mapped=shipped.loading != "path",
                 ways=tuple(places[options_name(options)] for options in shipped.runs),
@@ -209,17 +233,33 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow]) -> JavaMo
                 min_api_level=row.min_api_level,
                 file=numbers.index(row.ships),
             )
-            for row in (rows if len(numbers) > 1 else ())
+            for row in (rows if len(numbers) > 1 or contexts else ())
         ),
+        contexts=contexts,
         inputs=tuple(_inputs(signature.inputs)),
         outputs=tuple(_outputs(signature.outputs)),
         typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
     )
 
 
-def asset_path(shipped: Shipped) -> str:
+def _contexts(content: Content, target: str, model: str, digests: Mapping[str, str]) -> Iterator[JavaContext]:
+    for context in content.contexts:
+        if (context.target, context.model) == (target, model):
+            yield JavaContext(
+                chip=context.chip,
+                generation=CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
+                compatibility=context.compatibility,
+                min_api_level=context.min_api_level,
+                asset=java_text(asset_path(context.file)),
+                sha256=digests[context.file],
+                binary=java_text(asset_path(context.binary)),
+                binary_sha256=digests[context.binary],
+            )
+
+
+def asset_path(file: str) -> str:
     """The path of a model's file among the assets."""
-    return f"{ASSETS}/{shipped.file.rpartition('/')[2]}"
+    return f"{ASSETS}/{file.rpartition('/')[2]}"
 
 
 def _way(options: RunOptions) -> tuple[str, tuple[str, ...]]:

@@ -46,7 +46,8 @@ from pipeline.features.android.package import (
 )
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.release.app_code import target_in
-from pipeline.release.manifest import Manifest
+from pipeline.release.contexts import gradle_notations
+from pipeline.release.manifest import Manifest, ShippedContext
 from pipeline.release.shipped import release_for
 
 JNI_LIBRARY = "libonnxruntime4j_jni.so"
@@ -287,7 +288,7 @@ def models_module(package: AndroidPackage, named: Publication, runtime: Publicat
         named=named,
         description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}",
         files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_sources, package)},
-        needs=tuple(_runtime_needed(package.release, runtime)),
+        needs=(*_runtime_needed(package.release, runtime), *_npu_needed(package.contexts)),
     )
 
 
@@ -303,6 +304,13 @@ def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[Maven
             pom=release if exact else release_range(release),
             rich={"strictly": release_range(release), **exact},
         )
+
+
+def _npu_needed(contexts: Sequence[ShippedContext]) -> Iterator[MavenDependency]:
+    """The plugin and its runtime, by the very versions that belong together: another pair finds no NPU."""
+    for notation in gradle_notations(contexts) if contexts else ():
+        group, artifact, version = notation.split(":")
+        yield MavenDependency(group=group, artifact=artifact, pom=version, rich={"strictly": version})
 
 
 def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
@@ -558,6 +566,21 @@ class AndroidLibrary:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know of the ONNX Runtime that apps get with the models."""
+        return (*self._runtime_warnings, *self._npu_warnings)
+
+    @property
+    def _npu_warnings(self) -> Iterator[str]:
+        if self.package.contexts:
+            plugin, runtime = gradle_notations(self.package.contexts)
+            yield (
+                f"apps get {plugin} and {runtime} with the models, from Maven Central; the second is under Qualcomm's "
+                "licence. In the app: android { packaging { jniLibs { useLegacyPackaging = true } } }, and leave "
+                'libQnnHtpPrepare.so out (packaging { jniLibs { excludes += "**/libQnnHtpPrepare.so" } }), 90 MB that '
+                "only compile on the phone"
+            )
+
+    @property
+    def _runtime_warnings(self) -> tuple[str, ...]:
         release = self.package.release
         if self.runtime or not release or release.count(".") == 2:
             return self.runtime.warnings if self.runtime else ()

@@ -20,7 +20,8 @@ from pipeline.core.errors import CheckFailed, ConfigError, MissingError, Pipelin
 from pipeline.core.files import copy_file, make_folder, storage_errors, write_text, write_zip
 from pipeline.features.android.facade import ASSETS, asset_path, java_sources
 from pipeline.release.app_code import rows_of, target_of
-from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped
+from pipeline.release.contexts import SOC_MANUFACTURER
+from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, ShippedContext
 
 SIGNATURES = Path(__file__).parent / "java"
 """The classes of Android and ONNX Runtime that our sources use, without their bodies."""
@@ -55,8 +56,15 @@ class AndroidPackage:
     ships: tuple[Shipped, ...]
     bundle: Path
     target: str
+    contexts: tuple[ShippedContext, ...] = ()
     telemetry: bool = True
     assets: bool = True
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the bundle that devices open, each once."""
+        by_chip = (file for context in self.contexts for file in (context.file, context.binary))
+        return tuple(dict.fromkeys((*(shipped.file for shipped in self.ships), *by_chip)))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -90,7 +98,9 @@ def android_package(
     name = target_of(bundle, manifest, ("android",), "Android", target)
     rows = [row for selected in rows_of(manifest.content, name).values() for row in selected]
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
-    size = sum((bundle / file).stat().st_size for file in {shipped.file for shipped in ships})
+    contexts = tuple(context for context in manifest.content.contexts if context.target == name)
+    by_chip = (file for context in contexts for file in (context.file, context.binary))
+    size = sum((bundle / file).stat().st_size for file in {*(shipped.file for shipped in ships), *by_chip})
     if assets and size > STORE_BYTES:
         raise CheckFailed(
             f"the models have {size:,} bytes",
@@ -100,8 +110,9 @@ def android_package(
         )
     sources = java_sources(manifest, name, package, telemetry=telemetry)
     return AndroidPackage(
-        package=package, sources=sources, ships=ships, bundle=bundle, target=name, telemetry=telemetry, assets=assets
-    )
+        package=package, sources=sources, ships=ships, bundle=bundle, target=name, contexts=contexts,
+        telemetry=telemetry, assets=assets,
+    )  # fmt: skip
 
 
 def write_aar(package: AndroidPackage, path: Path) -> None:
@@ -117,7 +128,7 @@ def write_aar(package: AndroidPackage, path: Path) -> None:
             METADATA: METADATA_LINES,
         }
         if package.assets:
-            members |= {f"assets/{asset_path(shipped)}": package.bundle / shipped.file for shipped in package.ships}
+            members |= {f"assets/{asset_path(file)}": package.bundle / file for file in package.files}
         write_zip(path, members)
 
 
@@ -127,12 +138,20 @@ def write_sources(package: AndroidPackage, path: Path) -> None:
     write_zip(path, {f"{folder}/{name}": text.encode() for name, text in package.sources.items()})
 
 
+NPU_LIBRARY = """\
+    <application>
+        <!-- The driver of a Snapdragon's NPU; without this line Android hides it from the app. -->
+        <uses-native-library android:name="libcdsprpc.so" android:required="false" />
+    </application>
+"""
+
+
 def _manifest(package: AndroidPackage) -> str:
     return f"""\
 <?xml version="1.0" encoding="utf-8"?>
 <manifest xmlns:android="http://schemas.android.com/apk/res/android" package="{package.package}">
     <uses-sdk android:minSdkVersion="{package.min_api_level}" />
-</manifest>
+{NPU_LIBRARY if package.contexts else ""}</manifest>
 """
 
 
@@ -305,11 +324,17 @@ def pack_name(folder: Path) -> str:
 def device_groups(content: Content, target: str) -> tuple[DeviceGroup, ...]:
     """Groups by chip, those that get the same together; the last one has what all other devices may open."""
     tables = rows_of(content, target).values()
-    chips = sorted({chip for rows in tables for row in rows if (chip := _chip(row))})
+    contexts = [context for context in content.contexts if context.target == target]
+    chips = sorted(
+        {chip for rows in tables for row in rows if (chip := _chip(row))}
+        | {(SOC_MANUFACTURER, context.chip) for context in contexts}
+    )
     others = _files(content, [row for rows in tables for row in rows if not _chip(row)])
     by_files: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for chip in chips:
-        files = _files(content, [row for rows in tables for row in rows if _chip(row) == chip or not row.soc])
+        rows_here = [row for rows in tables for row in rows if _chip(row) == chip or not row.soc]
+        own_npu = [context for context in contexts if (SOC_MANUFACTURER, context.chip) == chip]
+        files = (*_files(content, rows_here), *(name for row in own_npu for name in (row.file, row.binary)))
         if files != others:
             by_files.setdefault(files, []).append(chip)
     groups = [

@@ -458,6 +458,7 @@ FEW_NODES = 3.0
 def _partitions(model: ExaminedModel) -> CheckProposal:
     claims = {name: answer for name, answer in model.traits.answers.items() if answer.claimed and not answer.error}
     answers = {name: answer for name, answer in claims.items() if not PROVIDER_RULES[answer.ep].on_cpu}
+    answers = {name: answer for name, answer in answers.items() if answer.copies is None}
     if not answers:
         return CheckProposal(why_not="no accelerator of the library claims a node")
     small = {n: a for n, a in answers.items() if len(a.partitions) > 1 and a.claimed / len(a.partitions) < FEW_NODES}

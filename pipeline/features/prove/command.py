@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import progress
+from pipeline.cli.options import chips_named, progress
 from pipeline.cli.outputs import Outputs, json_option
 
 
@@ -51,8 +51,16 @@ def words(value: str) -> tuple[str, ...]:
     help="CPUs to emulate for another processor's ABI.  [default: cortex-a53,cortex-a76]",
 )  # fmt: skip
 @click.option(
+    "--chip", default="", metavar="CHIP,…",
+    help="Snapdragons whose contexts are run in a simulator (needs the extra qnn).  [default: all, where one is here]",
+)  # fmt: skip
+@click.option(
     "--driver", type=click.Path(path_type=Path), help="Driver profile of a phone, from `ort-mobile devices --profile`."
 )
+@click.option(
+    "--vulkan", default="", metavar="DRIVER",
+    help="Vulkan driver that plays a GPU for webgpu: swiftshader, lavapipe, or a file.  [default: what is installed]",
+)  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0, max=86_400, min_open=True), default=60.0, show_default=True,
     help="Seconds after which a run is considered hung; ten times as long in an emulator.",
@@ -65,7 +73,9 @@ def prove(
     api_levels: tuple[int, ...],
     abi: str,
     cpu: str,
+    chip: str,
     driver: Path | None,
+    vulkan: str,
     timeout: float,
     outputs: Outputs,
 ) -> None:
@@ -89,8 +99,10 @@ def prove(
         api_levels=api_levels,
         abis=tuple(read_abi(name, "--abi") for name in words(abi) if name != "auto"),
         cpus=words(cpu),
+        chips=chips_named(words(chip), "--chip"),
         driver=read_profile(driver) if driver else None,
         timeout_seconds=timeout,
+        vulkan=vulkan,
     )
     proof = prove_bundle(bundle, order, progress())
     code = ExitCode.CHECK_FAILED if proof.failed else ExitCode.DONE

@@ -21,13 +21,14 @@ from device_runner.library import (
     resolve_all,
 )
 from device_runner.options import MAPPED
-from device_runner.providers import NNAPI, NNAPI_API_LEVEL
+from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
-from device_runner.spec import RunOptions
+from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.options import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.compat.defects import DEFECTS, Circumstances
+from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import abis_of_target
@@ -36,7 +37,7 @@ from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_ort
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
-from pipeline.release.manifest import Content, Shipped
+from pipeline.release.manifest import Content, KeptTensor, Shipped
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
 
@@ -54,7 +55,8 @@ class ProofOrder:
     `library` is an AAR, a JAR, a libonnxruntime.so or a release; `targets` are names, () for all of its system;
     `api_levels` () are each target's lowest and the newest. `driver` is what NNAPI is on the phone that is played.
     `abis` () are this computer's own for a first look and those that the targets ship, `cpus` () the ABI's usual ones
-    where it is emulated. An emulator has ten times the time limit.
+    where it is emulated. An emulator has ten times the time limit. `vulkan` names the driver that plays a GPU, "" the
+    first there is.
     """
 
     library: str
@@ -63,11 +65,14 @@ class ProofOrder:
     driver: DriverProfile | None = None
     abis: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    """Chips whose contexts must run, in a simulator; () for all where one is here."""
     timeout_seconds: float = 60.0
+    vulkan: str = ""
 
     def phone(self, level: int, cpu: str = "", calls: Path | None = None) -> Phone:
         """The phone that is played at an API level; `calls` is a file for the record of NNAPI calls."""
-        return Phone(api_level=level, driver=self.driver, calls=calls, cpu=cpu)
+        return Phone(api_level=level, driver=self.driver, calls=calls, cpu=cpu, vulkan=self.vulkan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,11 @@ class ProofTrial:
     def asks_nnapi(self) -> bool:
         """Whether NNAPI is what runs it."""
         return self.options.provider == NNAPI
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU computes: no emulated processor has one, and API levels change nothing."""
+        return provider_named(self.options.provider).gpu
 
 
 def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -> tuple[list[Shipped], list[str]]:
@@ -119,6 +129,13 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
             remedy="give a library of that platform, or prove it on a device (`ort-mobile run --device ...`)",
         )
     return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != platform))
+
+
+def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFile, ...]:
+    """Tensors that a bundle keeps, as a run is given them."""
+    return tuple(
+        TensorFile(name=kept.name, dtype=kept.dtype, shape=kept.shape, file=str(bundle / kept.path)) for kept in tensors
+    )
 
 
 def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
@@ -226,7 +243,7 @@ def opened(library: LibraryFacts, phone: Phone) -> Device:
     """What runs a library: a phone for Android's, a computer with the same CPU for Linux's."""
     if library.system == ANDROID:
         return AndroidHost("android-host", library, phone)
-    return LinuxHost("linux-host", library, phone.cpu)
+    return LinuxHost("linux-host", library, phone.cpu, phone.vulkan)
 
 
 def loaded(shipped: Shipped, options: RunOptions) -> RunOptions:
@@ -259,13 +276,14 @@ def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions
     )
 
 
-def with_cause(finding: ProofFinding, file: Path, here: Circumstances, provider: str) -> ProofFinding:
+def with_cause(finding: ProofFinding, file: Path, here: Circumstances, options: RunOptions) -> ProofFinding:
     """The finding with what of the file is known to fail on such a processor as its cause, and the remedy of that.
 
     What nothing known explains stays as it is.
     """
     if finding.severity is not Severity.ERROR:
         return finding
+    provider = options.provider
     facts = read_artifacts({file.name: file}).get(file.name)
     known = facts if isinstance(facts, ArtifactFacts) else None
     for defect in DEFECTS:
@@ -273,6 +291,8 @@ def with_cause(finding: ProofFinding, file: Path, here: Circumstances, provider:
         if mark and finding.kind in EXPLAINS.get(defect.name, ()) and defect.shows(here):
             why = f"{defect.what.format(mark=mark)}, because {defect.why}: {finding.why}"
             return msgspec.structs.replace(finding, why=why, remedy=defect.remedy, config_line="")
+    if provider_named(provider).gpu and (cause := first_on_gpu(file, here.release, options.provider_options)):
+        return msgspec.structs.replace(finding, why=f"{cause.what}: {finding.why}", remedy=cause.remedy)
     refused = known is not None and finding.kind is FindingKind.PROVIDER_REFUSED
     if refused and provider in BY_UNITS and (clips := clips_by_processor(view_of_file(file))):
         remedy = AWARE_OF_ABI.format(abi=here.abis[0]) if provider == NNAPI else finding.remedy
@@ -336,7 +356,7 @@ def explain_run(
         else explain_checks(checks, options.provider, origin)
     )
     for finding in findings:
-        yield with_cause(finding, file, here, options.provider)
+        yield with_cause(finding, file, here, options)
 
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:

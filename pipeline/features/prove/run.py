@@ -33,11 +33,14 @@ from pipeline.check.compare import (
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.check.reference import QUANTIZED
 from pipeline.check.saturation import excused
+from pipeline.core.abis import X86_64
 from pipeline.core.errors import ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.variant import in_precision
+from pipeline.features.prove.contexts import context_rows, contexts_to_run
 from pipeline.features.prove.plan import (
     ANDROID,
+    NO_LEVEL,
     ProofOrder,
     ProofPlace,
     ProofTrial,
@@ -47,11 +50,12 @@ from pipeline.features.prove.plan import (
     not_compared,
     opened,
     places_of,
+    tensor_files,
     trials_of,
     wanted_targets,
 )
 from pipeline.model.ort_format import read_ort
-from pipeline.release.manifest import KeptTensor, Manifest, Shipped, verify_bundle
+from pipeline.release.manifest import Manifest, Shipped, verify_bundle
 
 SEED = 0
 """Of the inputs that the probe makes where a bundle keeps none: the same on every device."""
@@ -86,9 +90,9 @@ def expected_of(
     """What a bundle's artifact must give. `work` is a folder for raw tensors of this computer's own run."""
     name = in_precision(shipped.model, shipped.variant.precision)
     kept = next((row for row in manifest.references if row.model == name), None)
-    inputs = _files(bundle, kept.inputs) if kept else ()
+    inputs = tensor_files(bundle, kept.inputs) if kept else ()
     if kept and kept.outputs:
-        outputs = {tensor.name: read_tensor(tensor) for tensor in _files(bundle, kept.outputs)}
+        outputs = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, kept.outputs)}
         return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=kept.tolerance)
     tolerance = kept.tolerance if kept else usual_tolerance(_precision(bundle / shipped.file))
     if not inputs:
@@ -100,12 +104,6 @@ def expected_of(
     outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
     origin = f"the artifact itself on onnxruntime {result.ort_version} of this computer"
     return ExpectedOutputs(inputs=inputs, outputs=outputs, tolerance=tolerance, origin=origin)
-
-
-def _files(bundle: Path, tensors: tuple[KeptTensor, ...]) -> tuple[TensorFile, ...]:
-    return tuple(
-        TensorFile(name=kept.name, dtype=kept.dtype, shape=kept.shape, file=str(bundle / kept.path)) for kept in tensors
-    )
 
 
 def _run_here(
@@ -251,15 +249,23 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     linux = wanted[0].platform != ANDROID
     facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
     plan = [(place, trials_of(list(place.wanted), order)) for place in places]
+    contexts, not_simulated = contexts_to_run(manifest, order, [shipped.target for shipped in wanted])
     expected: dict[str, ExpectedOutputs] = {}
     with files.scratch_folder() as work:
         rows = []
-        with progress.stage("prove", sum(len(trials) for _, trials in plan)) as stage:
+        plan = [(place, [trial for trial in trials if not (trial.on_gpu and place.cpu)]) for place, trials in plan]
+        with progress.stage("prove", sum(len(trials) for _, trials in plan) + len(contexts)) as stage:
             for place, trials in plan:
                 prover = _Prover(bundle, manifest, facts[place.abi], place, order, work, expected)
                 for row in prover.rows(trials):
                     where = f"{row.abi} {row.cpu}".strip()
                     stage.at(f"{row.model} {row.variant} {row.run}, API level {row.api_level}, {where}")
+                    stage.done()
+                    rows.append(row)
+            if contexts:
+                android = resolve(order.library, X86_64).android()
+                for row in context_rows(bundle, manifest, contexts, android, order, work):
+                    stage.at(f"{row.model} {row.variant}, simulated")
                     stage.done()
                     rows.append(row)
     abi = next(place.abi for place in places if place.deciding)
@@ -268,7 +274,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
         library=_proven(libraries[abi].archive, facts[abi]),
         rows=tuple(rows),
         left_out=tuple(left_out),
-        notes=(*notes, *by_kernel(rows), *_release_notes(wanted, facts[abi]), *_origins(expected)),
+        notes=(*notes, *not_simulated, *by_kernel(rows), *_release_notes(wanted, facts[abi]), *_origins(expected)),
     )
 
 
@@ -357,7 +363,8 @@ class _Prover:
     def _row(self, device: Device, trial: ProofTrial, calls: Path) -> ProofRow:
         observed = self._observe(device, trial, trial.options, calls)
         findings = tuple(self._findings(device, trial, observed, calls))
-        if self.place.deciding.isdisjoint(trial.targets):
+        # What a GPU computes does not depend on the processor beside it: this computer's first look decides.
+        if self.place.deciding.isdisjoint(trial.targets) and not trial.on_gpu:
             findings = tuple(msgspec.structs.replace(finding, severity=Severity.WARNING) for finding in findings)
         elif not trial.chosen:
             findings = tuple(map(_not_chosen, findings))
@@ -400,7 +407,8 @@ class _Prover:
                 yield from effect(flag, phone, observed.calls, without.calls)
 
     def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
-        key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), trial.api_level)
+        level = NO_LEVEL if trial.on_gpu else trial.api_level
+        key = (trial.shipped.file, msgspec.json.encode(options, order="sorted"), level)
         if key not in self.seen:
             self.seen[key] = self._run(device, trial.shipped, options, calls)
         return self.seen[key]

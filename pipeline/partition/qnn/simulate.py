@@ -20,6 +20,8 @@ from pipeline.check.compare import (
     Tolerance,
     compare_outputs,
     read_tensor,
+    sqnr_db,
+    worst_sqnr,
 )
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.check.result import Reference
@@ -50,47 +52,76 @@ HALF_MAX = 65504.0
 MOST_VALUES = 2000
 """Values between nodes that are compared to find the node at fault: more are more than a session stands."""
 
+MOST_LOST_DB, ENOUGH_DB = 3.0, 30.0
+"""What a form may lose on the chip against the CPU's own computing of it; from so much on any loss is small."""
+
 REMEDIES: Mapping[str, str] = {
     "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
-    "Conv": "put the padding in a Pad of its own, where a side is as large as the kernel",
+    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`)",
     "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
-    "Resize": "resize evenly or with the mode asymmetric (`transform --do equal-resize`)",
-    "Cast": "cut off with Floor instead: casts to integers and back are dropped",
-    "Gather": "use positive indices",
-    "ReduceL2": "scale the values before they are squared",
+    "Resize": "name its mode by an equal one, or write it as Gather (`transform --do gathered-resize`)",
+    "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
+    "Gather": "give its indices in one row (`transform --do flat-indices`)",
+    "ReduceL2": "scale the values before they are squared (`transform --do scaled-norm`)",
     "ReduceSumSquare": "scale the values before they are squared",
 }
 """What helps where a node computes something else, by its operator (docs/npu.md)."""
 
 
 def simulate(
-    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, data: Dataset, folder: Path
-) -> Simulation:
-    """Run a model in the chip's simulator, compare it with the original, and find the first node that departs.
+    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, data: Dataset, folder: Path,
+    original: Reference | None = None,
+) -> Simulation:  # fmt: skip
+    """Run a model in the chip's simulator, compare it with the CPU, and find the first node that departs.
 
-    `graph` is the view of `model`, whose weights are those of `loaded`. ModelError where it cannot be run on the CPU.
+    `graph` is the view of `model`, whose weights are those of `loaded`. A form of an `original` is right where it is as
+    near to it as on the CPU: where weights amplify rounding, no form is near. ModelError where it cannot be run here.
     """
-    reference = _reference(loaded, data, folder)
+    reference = original or _reference(loaded, data, folder)
     inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
     answered = _simulated(loaded, model, chip, inputs, folder / "simulated.onnx")
     if isinstance(answered, str):
         return Simulation(passed=False, reason=answered, data=reference.data.source)
     tolerance = _tolerance(reference)
-    checks = list(compare_outputs(expected, answered, tolerance))
+    checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
+    cpu, chips = (_decibels(expected, given) for given in (on_cpu, answered))
+    passed = None if worst.unknown else not worst.failed
+    if original:
+        passed = chips is None or chips >= min(ENOUGH_DB if cpu is None else cpu - MOST_LOST_DB, ENOUGH_DB)
     simulation = Simulation(
-        passed=None if worst.unknown else not worst.failed,
+        passed=passed,
+        sqnr_db=chips if original else None,
+        cpu_sqnr_db=cpu if original else None,
         output=worst.output,
         error=worst.max_abs_error,
         limit=worst.limit,
         reason=worst.reason,
         data=reference.data.source,
     )
-    if not worst.failed:
+    if simulation.passed is not False:
         return simulation
     node = _first_departing(loaded, model, graph, chip, inputs, tolerance.max_relative_error, folder)
     return simulation if node is None else _at(simulation, *node)
+
+
+def _decibels(expected: Arrays, given: Arrays) -> float | None:
+    """The least signal to noise of the outputs; None where all are equal, or none has any."""
+    ratio = worst_sqnr(
+        OutputCheck(output=name, passed=True, sqnr_db=sqnr_db(expected[name], given[name])) for name in expected
+    )
+    return ratio if isinstance(ratio, float) else None
+
+
+def _on_cpu(loaded: LoadedModel, inputs: Arrays, folder: Path) -> Arrays:
+    """What a form computes on the CPU."""
+    target = folder / "on-cpu.onnx"
+    write_model(loaded, target)
+    session = make_session(target, HostSession())
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def _reference(loaded: LoadedModel, data: Dataset, folder: Path) -> Reference:

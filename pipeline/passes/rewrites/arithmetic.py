@@ -157,7 +157,7 @@ def prelu_by_relu(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def reduction(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """ReduceL2, ReduceSumSquare and, for NNAPI, ReduceSum by products, sums, means and a root."""
-    shape, axes = known.shape(node.input[0]), _axes(node, known)
+    shape, axes = known.shape(node.input[0]), axes_of(node, known)
     if not _ready(node, known) or shape is None or 0 in shape or not axes:
         return False
     if node.op_type == "ReduceSum" and not known.nnapi:
@@ -171,7 +171,7 @@ def reduction(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _axes(node: "NodeProto", known: GraphFacts) -> list[int]:
+def axes_of(node: "NodeProto", known: GraphFacts) -> list[int]:
     """The axes of a reduction, all of them when none are named; nothing when they are not constant."""
     rank = len(known.shape(node.input[0]) or ())
     named = attribute(node, "axes")
@@ -219,7 +219,7 @@ def mean_as_global_pool(node: "NodeProto", known: GraphFacts, write: Writer) -> 
     shape = known.graph.value(node.input[0]).shape or ()
     if not _ready(node, known) or len(shape) != 4 or int(attribute(node, "keepdims", 1)) != 1:
         return False
-    if _axes(node, known) != [2, 3]:
+    if axes_of(node, known) != [2, 3]:
         return False
     write.add("GlobalAveragePool", node.input[0], into=node.output[0])
     return True

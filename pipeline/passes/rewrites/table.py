@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.config.values import Accelerator
 from pipeline.core.errors import ModelError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, XNNPACK
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, XNNPACK
 from pipeline.model.edit import drop_unread
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Edit, Effect, Model, NotApplicable, Options, Pass, PassContext
@@ -48,6 +48,7 @@ from pipeline.passes.rewrites.moves import (
     gather_i32,
     pad_as_concat,
 )
+from pipeline.passes.rewrites.npu import flat_indices, floored, gathered_resize, scaled_norm, wide_padding
 from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _facts(model: Model, dialect: str, provider: str | None, context: PassContex
 
 
 NNAPI_ONLY, NN_ONLY, MLPROGRAM_ONLY = frozenset({NNAPI}), frozenset({COREML_NN}), frozenset({COREML_MLPROGRAM})
+QNN_ONLY = frozenset({QNN})
 
 REWRITES = (
     _rewrite("f32", "Compute in 32-bit floats.",
@@ -196,5 +198,20 @@ REWRITES = (
     _rewrite("mean-as-pool", "Write ReduceMean over height and width as GlobalAveragePool.",
              nodes(ReduceMean=mean_as_global_pool),
              absent="no such ReduceMean is refused"),
+    _rewrite("scaled-norm", "Divide values by the largest before ReduceL2, so that half precision holds the squares.",
+             nodes(ReduceL2=scaled_norm), helps=QNN_ONLY,
+             absent="no ReduceL2 of known sizes is computed otherwise"),
+    _rewrite("flat-indices", "Give Gather its constant indices in one row, counted from the beginning.",
+             nodes(Gather=flat_indices), exact=True, helps=QNN_ONLY,
+             absent="no Gather has constant indices of several rows, or that count from the end"),
+    _rewrite("gathered-resize", "Write Resize to the nearest pixel as Gather.",
+             nodes(Resize=gathered_resize), exact=True, helps=QNN_ONLY,
+             absent="no Resize of height and width takes the nearest pixel"),
+    _rewrite("wide-padding", "Write Conv's padding as Pad where it is as large as the kernel.",
+             nodes(Conv=wide_padding), helps=QNN_ONLY,
+             absent="no Conv has a padding as large as its kernel"),
+    _rewrite("floored-casts", "Write Casts to integers and back by Floor.",
+             nodes(Cast=floored), helps=QNN_ONLY,
+             absent="no Cast to integers is undone by the next one"),
 )  # fmt: skip
 """Every rewrite, in the order in which advice tries them."""

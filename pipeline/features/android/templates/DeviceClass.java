@@ -10,6 +10,7 @@ import java.util.Arrays;
 import java.util.Collection;
 import java.util.HashSet;
 import java.util.Set;
+import java.util.TreeSet;
 
 /** What decides which file of a model a device opens: its chip, its first ABI and its API level. */
 public final class DeviceClass {
@@ -35,7 +36,10 @@ public final class DeviceClass {
     public static DeviceClass ofThisDevice() {
         Set<String> chips = new HashSet<>();
         if (Build.VERSION.SDK_INT >= 31 && !"unknown".equals(Build.SOC_MODEL)) {
-            chips.addAll(Arrays.asList(Build.SOC_MODEL, Build.SOC_MANUFACTURER + " " + Build.SOC_MODEL));
+            // Letters of a variant may follow, as in SM8550-AC.
+            for (String model : new String[] {Build.SOC_MODEL, Build.SOC_MODEL.split("-")[0]}) {
+                chips.addAll(Arrays.asList(model, Build.SOC_MANUFACTURER + " " + model));
+            }
         } else {
             String chip = "";
             for (String name : new String[] { {{- properties -}} }) {
@@ -61,6 +65,12 @@ public final class DeviceClass {
         } catch (IOException e) {
             return "";
         }
+    }
+
+    @Override
+    @NonNull
+    public String toString() {
+        return new TreeSet<>(chips) + ", " + abi + ", API level " + apiLevel;
     }
 
     /** Whether a row of the table of devices is for this class; "" and 0 fit every device. */

@@ -32,6 +32,17 @@ public final class {{ model.class_name }} implements AutoCloseable {
     /** Where copies of compressed assets are, in the app's private storage. */
     private static final String COPIES = "{{ package }}.{{ model.class_name }}";
 
+{% if model.contexts %}
+    /** What phones with a Snapdragon open first: the model compiled for their NPU. */
+    private static final NpuContext[] CONTEXTS = {
+{% for row in model.contexts %}
+        new NpuContext("{{ row.chip }}", {{ row.generation }}, "{{ row.compatibility }}",
+                new ModelFile({{ row.asset }}, "{{ row.sha256 }}", false),
+                new ModelFile({{ row.binary }}, "{{ row.binary_sha256 }}", false)),
+{% endfor %}
+    };
+
+{% endif %}
     /** What ships: each file with the places of its session options in {@link #WAYS}, in the order of trying. */
     private static final ModelFile[] FILES = {
 {% for file in model.files %}
@@ -42,6 +53,9 @@ public final class {{ model.class_name }} implements AutoCloseable {
     private final OrtEnvironment environment;
     private final OrtSession session;
     private final String way;
+{% if model.contexts %}
+    private List<String> skipped = new ArrayList<>();
+{% endif %}
     private boolean closed;
 
     private {{ model.class_name }}(OrtEnvironment environment, OrtSession session, String way) {
@@ -61,6 +75,10 @@ public final class {{ model.class_name }} implements AutoCloseable {
      * Opens the model from the app's assets: the file and the session options that were released for a class of devices,
      * else those of the next row that fits it. Without a copy where the app stores the file uncompressed, else from a
      * file that is written once to the app's private storage.
+{% if model.contexts %}
+     *
+     * <p>First comes what was compiled for the device's NPU, where there is such: {@link #skipped} says why not.
+{% endif %}
      *
      * @throws OrtException if no recorded session options work on this device; earlier failures are suppressed in it
      * @throws IOException if the asset cannot be read, or copied where it has to be
@@ -68,11 +86,34 @@ public final class {{ model.class_name }} implements AutoCloseable {
     @NonNull
     public static {{ model.class_name }} open(@NonNull Context context, @NonNull DeviceClass device)
             throws OrtException, IOException {
+{% if model.contexts %}
+        List<String> skipped = new ArrayList<>();
+        for (NpuContext npu : CONTEXTS) {
+            if (device.fits(npu.chip, "arm64-v8a", {{ model.contexts[0].min_api_level }})) {
+                try {
+                    OrtEnvironment environment = ModelFile.environment();
+                    OrtSession session = npu.session(context, environment, COPIES + "." + npu.chip);
+                    return new {{ model.class_name }}(environment, session, "qnn+" + npu.chip);
+                } catch (OrtException | IOException | RuntimeException | LinkageError error) {
+                    skipped.add("qnn+" + npu.chip + ": " + error.getMessage());
+                }
+            }
+        }
+        if (skipped.isEmpty()) {
+            skipped.add("qnn: nothing was compiled for the NPU of " + device);
+        }
+{% endif %}
         OrtException failure = null;
         IOException missing = null;
         for (ModelFile file : filesFor(device)) {
             try {
+{% if model.contexts %}
+                {{ model.class_name }} opened = open(context, file);
+                opened.skipped = skipped;
+                return opened;
+{% else %}
                 return open(context, file);
+{% endif %}
             } catch (OrtException error) {
                 failure = ModelFile.after(failure, error);
             } catch (IOException error) {
@@ -225,6 +266,14 @@ public final class {{ model.class_name }} implements AutoCloseable {
         return way;
     }
 
+{% if model.contexts %}
+    /** Why what this device should open first was not opened, for the app's log; empty where it was. */
+    @NonNull
+    public List<String> skipped() {
+        return new ArrayList<>(skipped);
+    }
+
+{% endif %}
     /** The session itself, for what this class does not offer. It is closed with this object. */
     @NonNull
     public OrtSession session() {

@@ -66,8 +66,20 @@ final class ModelFile {
     /** A copy of the asset in a folder of the app's private storage. One that is there is used if it has the digest. */
     @NonNull
     File copy(@NonNull Context context, @NonNull String folder) throws IOException {
+        return copyAs(context, folder, sha256 + ".ort");
+    }
+
+{% if contexts %}
+    /** As {@link #copy}, by the name of the asset, by which another file finds it. */
+    @NonNull
+    File copyNamed(@NonNull Context context, @NonNull String folder) throws IOException {
+        return copyAs(context, folder, new File(asset).getName());
+    }
+
+{% endif %}
+    private File copyAs(Context context, String folder, String name) throws IOException {
         File place = new File(context.getNoBackupFilesDir(), folder);
-        File copy = new File(place, sha256 + ".ort");
+        File copy = new File(place, name);
         if (copy.isFile() && sha256.equals(sha256(copy))) {
             return copy;
         }

@@ -2,6 +2,7 @@ package ai.onnxruntime;
 
 import ai.onnxruntime.providers.NNAPIFlags;
 import java.util.EnumSet;
+import java.util.List;
 import java.util.Map;
 
 public class OrtSession implements AutoCloseable {
@@ -52,6 +53,9 @@ public class OrtSession implements AutoCloseable {
         public native void addXnnpack(Map<String, String> options) throws OrtException;
 
         public native void addQnn(Map<String, String> options) throws OrtException;
+
+        public native void addExecutionProvider(List<OrtEpDevice> devices, Map<String, String> options)
+                throws OrtException;
 
         public native void addCoreML(Map<String, String> options) throws OrtException;
 

@@ -1,0 +1,187 @@
+"""Contexts for Snapdragon's NPU: what one is, and what the loader on a phone says to it, by the loader's own rule.
+
+Sources: the provider's cache compatibility manager (onnxruntime-qnn 2.7), and contexts made with it (docs/npu.md).
+"""
+
+import importlib.util
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from device_runner.chips import CHIPS, Chip
+from device_runner.reading import read_regular
+from pipeline.core.errors import ModelError
+from pipeline.core.variant import Variant, in_precision
+
+COMPATIBILITY_KEY = "ep_compatibility_info.QNNExecutionProvider"
+"""The metadata of a context's ONNX file under which its provider says what it is for."""
+
+HTP = 6
+"""The backend of NPUs in QNN's numbers of backends."""
+
+NEW_LAYOUT = 73
+"""The generation from which on an NPU takes no context of an earlier one."""
+
+
+class PluginPair(NamedTuple):
+    """Releases that belong together: the plugin, QAIRT (its runtime), and the first ONNX Runtime that will do."""
+
+    plugin: str
+    qairt: str
+    ort: str
+
+
+PAIRS = (
+    PluginPair("2.4.0", "2.48.0", "1.26"),
+    PluginPair("2.5.0", "2.49.0", "1.26"),
+    PluginPair("2.6.0", "2.50.0", "1.27"),
+    PluginPair("2.7.0", "2.51.0", "1.27"),
+)
+"""As published by Qualcomm for Android; a plugin finds nothing in an older runtime than its own."""
+
+
+class BuiltFor(msgspec.Struct, frozen=True, kw_only=True):
+    """What a context was compiled for, as its provider writes it: v2:6:2.51.0:5.51.0:75:57:0:0.
+
+    `api` is the backend's, `vtcm` megabytes of the NPU's own memory (0: the chip's default).
+    """
+
+    backend: int
+    qairt: str
+    api: str
+    archs: tuple[int, ...]
+    soc_models: tuple[int, ...]
+    vtcm: int
+
+
+WRITTEN = re.compile(r"v2:(\d{1,3}):(\d+\.\d+\.\d+):(\d+\.\d+\.\d+):(\d+(?:,\d+)*):(\d+(?:,\d+)*):(\d{1,4}):\d+")
+
+
+def built_for(text: str, where: str = "") -> BuiltFor:
+    """Read the text; ModelError for another."""
+    match = WRITTEN.fullmatch(text[:500])
+    if match is None:
+        raise ModelError(
+            "this is no context whose chip is known",
+            where=where,
+            why=f"its metadata say {text[:100]!r}" if text else f"its metadata have no {COMPATIBILITY_KEY}",
+            remedy="make it again: `ort-mobile convert MODEL --context CHIP`",
+        )
+    backend, qairt, api, archs, soc_models, vtcm = match.groups()
+    return BuiltFor(
+        backend=int(backend), qairt=qairt, api=api, vtcm=int(vtcm),
+        archs=tuple(map(int, archs.split(","))), soc_models=tuple(map(int, soc_models.split(","))),
+    )  # fmt: skip
+
+
+class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A model compiled ahead for the NPU of one chip: a small ONNX file, and the binary beside it that it names.
+
+    `compatibility` is what the provider wrote of it (see `BuiltFor`); `plugin` and `onnxruntime` are the releases that
+    made it. `npu_nodes` are the model's nodes in the context, `partitions` its parts, and `cpu_nodes` what stayed in
+    the ONNX file for the CPU. `seconds` of processor time and `memory_bytes` are what compiling took.
+    """
+
+    model: str
+    variant: Variant
+    file: str
+    size_bytes: int
+    sha256: str
+    binary: str
+    binary_bytes: int
+    binary_sha256: str
+    compatibility: str
+    plugin: str
+    onnxruntime: str
+    npu_nodes: int
+    partitions: int
+    cpu_nodes: int
+    seconds: float
+    memory_bytes: int
+    steps: tuple[str, ...] = ()
+    """The passes that the model went through first, as the command line writes them."""
+
+    @property
+    def chip(self) -> Chip:
+        """The chip that it is for."""
+        return CHIPS[self.variant.chip]
+
+    @property
+    def source(self) -> str:
+        """The name of the model in the context's precision: what its reference is called."""
+        return in_precision(self.model, self.variant.precision)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of both files."""
+        return self.size_bytes + self.binary_bytes
+
+
+class Loading(StrEnum):
+    """What the loader says to a context."""
+
+    OPTIMAL = "optimal"
+    """It is for this very NPU."""
+    SUPPORTED = "supported"
+    """It is for an earlier NPU: it loads, and compiling again is preferred."""
+    REFUSED = "refused"
+
+
+class LoaderAnswer(NamedTuple):
+    """What the loader of a phone says, and why; the remedy where it refuses."""
+
+    loading: Loading
+    why: str
+    remedy: str = ""
+
+
+def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> LoaderAnswer:
+    """What the loader on phones with a chip says, in an app with a runtime of QAIRT ("" for the context's own).
+
+    The backend's API counts up with QAIRT, so that the order of QAIRT's releases is that of the loader's rule.
+    """
+    arch = max((arch for arch in context.archs if arch <= chip.htp_arch), default=min(context.archs))
+    for refused, why, remedy in (
+        (context.backend != HTP, f"it is for another backend ({context.backend})", "compile it for the NPU"),
+        (
+            bool(qairt) and _numbers(qairt) < _numbers(context.qairt),
+            f"it was made by QAIRT {context.qairt}, and the runtime of the app is {qairt}, which is older",
+            f"ship qnn-runtime {context.qairt}, or make it by the onnxruntime-qnn that belongs to {qairt}",
+        ),
+        (
+            arch < NEW_LAYOUT <= chip.htp_arch,
+            f"it is for V{arch}, and from V{NEW_LAYOUT} on no earlier context is taken",
+            f"make one for {chip.name}",
+        ),
+        (arch > chip.htp_arch, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}", f"make one for {chip.name}"),
+    ):
+        if refused:
+            return LoaderAnswer(Loading.REFUSED, why, remedy)
+    if chip.htp_arch in context.archs:
+        return LoaderAnswer(Loading.OPTIMAL, f"it is for V{chip.htp_arch}")
+    return LoaderAnswer(Loading.SUPPORTED, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}")
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
+def installed_qairt() -> str:
+    """The QAIRT of the compiler and simulator that is installed here; "" for none, or one that does not tell."""
+    package = importlib.util.find_spec("onnxruntime_qnn")
+    if package is None or package.origin is None:
+        return ""
+    try:
+        text = read_regular(Path(package.origin).with_name("build_and_package_info.py"), 1 << 16).decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    match = re.search(r"^qnn_version = '([\d.]+)'", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def pair_of(context: BuiltFor) -> PluginPair | None:
+    """The releases that belong to a context; None for a QAIRT that is not known."""
+    return next((row for row in PAIRS if row.qairt == context.qairt), None)

@@ -1,0 +1,264 @@
+"""What a WebGPU session loads and then fails on, crashes on or computes wrongly: found in the file, before any phone.
+
+WebGPU's kernels are chosen by operator, opset and types alone (docs/facts/webgpu.md, W.2.1); what a kernel cannot do
+shows at its first run, and in an ORT format file no copies are inserted between the memories of GPU and CPU. Each row
+of `RULES` was measured with ONNX Runtime 1.28.0 and 1.29.0 for Android and with plugin 0.4.0.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.core.errors import Finding, ModelError, Severity
+from pipeline.core.releases import Release
+from pipeline.partition.answer import Settings, layout_window, webgpu_settings
+from pipeline.partition.graph import Graph, Node, bodies
+from pipeline.partition.provider import claim, copies_of
+from pipeline.partition.view import view_of_file
+
+WEBGPU = "webgpu"
+COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})
+MOST_NAMED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFile:
+    """A file as WebGPU is given it, in ORT format or not; `half` says whether the GPU has shader-f16, None: unknown."""
+
+    graph: Graph
+    ort_format: bool
+    settings: Settings
+    half: bool | None
+
+    @cached_property
+    def claimed(self) -> frozenset[int]:
+        """The indices of the main graph's nodes that run on the GPU."""
+        return claim(self.graph, self.settings).claimed
+
+    @property
+    def on_gpu(self) -> Iterator[Node]:
+        """Nodes that run on the GPU; of the main graph, as bodies of If and Loop are asked about by themselves."""
+        return (self.graph.nodes[index] for index in sorted(self.claimed))
+
+    def shape(self, node: Node, slot: int) -> tuple[int | None, ...] | None:
+        """The shape of an input."""
+        return self.graph.value(node.inputs[slot]).shape if slot < len(node.inputs) else None
+
+    def rank(self, node: Node, slot: int = 0) -> int | None:
+        """The number of dimensions of an input; None where it is not known."""
+        shape = self.shape(node, slot)
+        return None if shape is None else len(shape)
+
+
+def _named(nodes: Iterator[Node]) -> str:
+    """Nodes in words, "" for none."""
+    known = list(nodes)
+    names = [f"{node.op_type} '{node.name or node.first_output}'" for node in known[:MOST_NAMED]]
+    return ", ".join(names) + (f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else "")
+
+
+def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:
+    return lambda file: _named(node for node in file.on_gpu if holds(file, node))
+
+
+def _alone(file: GpuFile) -> str:
+    """Values of an ORT format file that are made in one memory and read in the other without a copy between."""
+    if not file.ort_format:
+        return ""
+    graph, claimed = file.graph, file.claimed
+    strangers = [n for i, n in graph.nodes.items() if i not in claimed and n.op_type not in COPIES]
+    if not strangers:
+        return ""
+    from pipeline.partition.webgpu.kernels import cpu_slots
+
+    given: set[str] = set()
+    taken: set[str] = set()
+    for node in file.on_gpu:
+        here = frozenset() if node.op_type in COPIES else cpu_slots(node.op_type, node.domain, node.since_version)
+        if node.op_type not in COPIES:
+            given |= {name for slot, name in enumerate(node.outputs) if name and f"out{slot}" not in here}
+            taken |= {name for slot, name in enumerate(node.inputs) if name and f"in{slot}" not in here}
+    shared = taken & {*graph.inputs, *graph.initializers}
+    return _named(
+        node
+        for node in strangers
+        if given & {*node.inputs, *node.implicit_inputs} or taken & {*node.outputs} or shared & {*node.inputs}
+    )
+
+
+def _fused_in_nhwc(file: GpuFile) -> str:
+    if not (file.ort_format and file.settings.nhwc):
+        return ""
+    return _named(node for node in file.graph.nodes.values() if node.op_type == "FusedConv")
+
+
+def _opset(file: GpuFile) -> str:
+    """Why the whole graph is refused in the layout NHWC, for its opset."""
+    return layout_window(file.graph.opset, file.settings.ort_release) or "" if file.settings.nhwc else ""
+
+
+def _quantized(file: GpuFile) -> str:
+    from pipeline.partition.webgpu.kernels import QUANTIZED
+
+    graphs = [file.graph, *(body for _, body in bodies(file.graph))]
+    nodes = [node for graph in graphs for node in graph.nodes.values() if QUANTIZED.fullmatch(node.op_type)]
+    if not nodes:
+        return ""
+    copies = copies_of(file.graph, file.settings, file.claimed) or 0
+    return f"{len(nodes)} nodes quantize ({_named(iter(nodes))}), which costs {copies} copies per inference"
+
+
+def _other_axes(file: GpuFile, node: Node) -> bool:
+    """Whether a linear Resize scales other axes than the last two; False where sizes are not known."""
+    if node.op_type != "Resize" or node.attributes.get("mode") not in ("linear", b"linear"):
+        return False
+    shape, made = file.shape(node, 0), file.graph.value(node.first_output).shape
+    scales = file.graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if scales is not None and scales.count:
+        changed = [scale != 1 for scale in scales.numbers()]
+    elif shape and made and len(shape) == len(made):
+        changed = [None not in (a, b) and a != b for a, b in zip(shape, made, strict=True)]
+    else:
+        return False
+    return any(changed[:-2])
+
+
+def _empty(file: GpuFile, node: Node) -> bool:
+    """Whether it reads or makes a tensor without elements: of its data, not of its settings (a Resize's `roi`)."""
+    data = node.inputs if node.op_type in ("MatMul", "Gemm", "Concat") else node.inputs[:1]
+    shapes = [file.graph.value(name).shape for name in (*data, *node.outputs) if name]
+    shapes += [constant.dims for name in data if (constant := file.graph.constant(name))]
+    return any(shape is not None and 0 in shape for shape in shapes)
+
+
+def _half(file: GpuFile, node: Node) -> bool:
+    return file.half is False and any(file.graph.value(name).dtype == "f16" for name in (*node.inputs, *node.outputs))
+
+
+REDUCTIONS = frozenset(
+    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
+
+
+def _unable(file: GpuFile, node: Node) -> bool:
+    """What a kernel is registered for and refuses when it runs (W.5)."""
+    rank, attributes = file.rank(node), node.attributes
+    match node.op_type:
+        case "MaxPool":
+            return len([name for name in node.outputs if name]) > 1 or attributes.get("storage_order") == 1
+        case "Conv" | "FusedConv":
+            return rank is not None and (rank > 5 or (rank == 5 and attributes.get("group", 1) != 1))
+        case "ConvTranspose":
+            return rank is not None and rank > 4
+        case "BatchNormalization":
+            return attributes.get("training_mode") == 1 or len([name for name in node.outputs if name]) > 1
+        case "GridSample":
+            return rank is not None and rank > 4
+        case "Resize":
+            return rank is not None and rank > 4 and attributes.get("mode") in ("linear", b"linear")
+        case "Softmax":
+            return node.since_version < 13 and attributes.get("axis") == 0 and rank not in (None, 1)
+    return node.op_type in REDUCTIONS and rank is None and file.graph.value(node.inputs[0]).dtype is not None
+
+
+class GpuRule(NamedTuple):
+    """A way to fail: what of a file shows it in words ("" where nothing does), what happens, and the remedy."""
+
+    name: str
+    find: Callable[[GpuFile], str]
+    what: str
+    remedy: str
+
+
+NO_BIAS = frozenset({"Conv", "ConvTranspose"})
+
+RULES: tuple[GpuRule, ...] = (
+    GpuRule(
+        "empty bias", _nodes(lambda _, node: node.op_type in NO_BIAS and node.inputs[2:3] == ("",)),
+        "WebGPU ends the process: {mark} lists a bias without a name",
+        "drop the empty input: `ort-mobile transform --do drop-empty-inputs`, or optimize the model at level basic",
+    ),
+    GpuRule(
+        "empty tensor", _nodes(_empty), "WebGPU fails, or ends the process: {mark} has a tensor without elements",
+        "give its dimensions sizes above 0, or leave it to the CPU (forceCpuNodeNames, of an .onnx file)",
+    ),
+    GpuRule(
+        "fused sum", _nodes(lambda _, node: node.op_type == "FusedConv" and "".join(node.inputs[3:]) != ""),
+        "WebGPU computes wrong numbers: {mark} adds a fourth input, which it ignores",
+        "ship level basic, or the format .onnx: level all fuses this for the CPU",
+    ),
+    GpuRule(
+        "resize", _nodes(_other_axes),
+        "WebGPU computes wrong numbers: {mark} scales linearly along other axes than the last two",
+        "resize in NCHW (a Transpose before and behind), or leave it to the CPU (forceCpuNodeNames, of an .onnx file)",
+    ),
+    GpuRule(
+        "memories", _alone,
+        "WebGPU fails at the first run or gives garbage: in an ORT format file nothing is copied between GPU and CPU, "
+        "and the CPU has {mark}",
+        "ship the format .onnx (variants `*-onnx`), or have every node claimed (`ort-mobile partition --ep webgpu`)",
+    ),
+    GpuRule(
+        "fused layout", _fused_in_nhwc,
+        "WebGPU does not load it: an ORT format file cannot change the layout of {mark}",
+        "set preferredLayout=NCHW, or ship level basic, or the format .onnx",
+    ),
+    GpuRule(
+        "opset", _opset, "WebGPU takes no node: {mark}",
+        "convert the model to a later opset, or set preferredLayout=NCHW",
+    ),
+    GpuRule(
+        "quantized", _quantized, "WebGPU has no quantized operators: {mark}",
+        "ship the float or fp16 model to GPUs, or 4-bit or 8-bit weights (MatMulNBits)",
+    ),
+    GpuRule(
+        "half", _nodes(_half), "this GPU has no shader-f16, which {mark} needs",
+        "ship the float model to this class of devices",
+    ),
+    GpuRule(
+        "kernel", _nodes(_unable), "WebGPU takes {mark} and fails when it runs",
+        "leave it to the CPU (forceCpuNodeNames, of an .onnx file), or write it otherwise",
+    ),
+)  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _graph(path: Path, _size_bytes: int, _modified_ns: int) -> Graph:
+    """The graph of a file; a job asks about each with several settings."""
+    return view_of_file(path)
+
+
+def gpu_findings(
+    path: Path, release: Release, options: Mapping[str, str], where: str, half: bool | None = None
+) -> Iterator[Finding]:
+    """Why a file cannot be run with WebGPU and its options, each as an error. ModelError for a file that is no model.
+
+    `half`: whether the GPU has shader-f16.
+    """
+    facts = path.stat()
+    settings = Settings(provider=WEBGPU, ort_release=release, webgpu=webgpu_settings(options))
+    file = GpuFile(
+        graph=_graph(path, facts.st_size, facts.st_mtime_ns),
+        ort_format=path.suffix.lower() == ".ort",
+        settings=settings,
+        half=half,
+    )
+    for rule in RULES:
+        if mark := rule.find(file):
+            yield Finding(
+                severity=Severity.ERROR,
+                what=rule.what.format(mark=mark),
+                where=where,
+                remedy=rule.remedy,
+                rule=f"webgpu-{rule.name.replace(' ', '-')}",
+            )
+
+
+def first_on_gpu(path: Path, release: Release, options: Mapping[str, str]) -> Finding | None:
+    """The first reason why a file cannot run with WebGPU; None where none is known, or the file cannot be read."""
+    try:
+        return next(gpu_findings(path, release, options, path.name), None)
+    except (ModelError, OSError):
+        return None

@@ -1,0 +1,401 @@
+"""Contexts: models compiled ahead for the NPU of a chip, each in a process of its own, and run in the simulator."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from device_runner.chips import CHIPS, Chip
+from device_runner.device import open_device
+from device_runner.reading import decode_json, read_regular, visible
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.check.compare import (
+    MAX_RELATIVE_ERROR,
+    OutputCheck,
+    OutputPrecision,
+    Tolerance,
+    compare_outputs,
+    read_tensor,
+)
+from pipeline.check.many import tolerance_for
+from pipeline.check.result import Reference
+from pipeline.compat.contexts import COMPATIBILITY_KEY, NpuContext, built_for
+from pipeline.config import CheckConfig
+from pipeline.convert.precisions import ModelInPrecision
+from pipeline.convert.request import VariantFailure
+from pipeline.core.errors import MissingError, ModelError, PipelineError
+from pipeline.core.files import make_folder, scratch, sha256_of, storage_errors, write_bytes
+from pipeline.core.progress import Progress
+from pipeline.core.providers import QNN
+from pipeline.core.variant import Level, Variant
+from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
+from pipeline.model.edit import keep_only, subgraphs
+from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import Optimize, Settings
+from pipeline.partition.input import write_model
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, compiler_name
+from pipeline.passes.precisions import PRECISIONS
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+COMPILER_FACTOR = 4.0
+"""Peak memory of a context relative to the model's bytes (ResNet-50: 481 MB for 102 MB)."""
+
+QUANTIZE = "quantize every operator of the model (--precision qnn, or `precisions` in the config)"
+
+
+class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in a precision and the chip that it is to be compiled for.
+
+    The files go to `output_folder`; `work_folder` is a scratch folder on the same file system.
+    """
+
+    source: SourceModel
+    stem: str
+    variant: Variant
+    output_folder: str
+    work_folder: str
+    fixed_dimensions: dict[str, int] = {}
+
+    @property
+    def chip(self) -> Chip:
+        """The chip."""
+        return CHIPS[self.variant.chip]
+
+
+class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
+    """What the compiler's process wrote."""
+
+    subgraphs: tuple[tuple[str, int], ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+def context_variant(chip: str, precision: str) -> Variant:
+    """The variant of a context: qnn-SM8650, or qnn-SM8650-u8s8pc."""
+    return Variant(level=Level.BASIC, providers=(QNN,), precision=precision, chip=chip)
+
+
+def make_context(request: ContextRequest) -> NpuContext:
+    """Compile a model for a chip. ModelError with the reason where the chip's NPU cannot have it."""
+    compiler_name()
+    work, output = Path(request.work_folder), Path(request.output_folder)
+    loaded = load_model(request.source, work / "source")
+    model = prepare_model(loaded, request.fixed_dimensions)
+    refuse_impossible(model, request.chip)
+    if not request.chip.floats:
+        _refuse_floats(request)
+    name = f"{request.stem}.{request.variant.name}.onnx"
+    folder = work / "compiled"
+    for place in (folder, output):
+        make_folder(place)
+    session = _compiled(model, request, name, folder)
+    _make_portable(folder / name, model.proto.ir_version)
+    binary, parts = read_context(folder / name)
+    context = NpuContext(
+        model=request.source.name,
+        variant=request.variant,
+        file=name,
+        size_bytes=(folder / name).stat().st_size,
+        sha256=sha256_of(folder / name),
+        binary=binary.name,
+        binary_bytes=binary.stat().st_size,
+        binary_sha256=sha256_of(binary),
+        compatibility=compatibility_of(folder / name),
+        plugin=version("onnxruntime-qnn"),
+        onnxruntime=version("onnxruntime"),
+        npu_nodes=sum(count for provider, count in session.subgraphs if provider == PROVIDER),
+        partitions=parts,
+        cpu_nodes=sum(count for provider, count in session.subgraphs if provider != PROVIDER),
+        seconds=session.seconds,
+        memory_bytes=session.memory_bytes,
+    )
+    for file in (binary, folder / name):  # the file that names the other appears last
+        with storage_errors(output / file.name):
+            file.replace(output / file.name)
+    return context
+
+
+def refuse_impossible(model: PreparedModel, chip: Chip) -> None:
+    """ModelError for what no session can be made of, before the compiler is asked: it crashes on some."""
+    graph = model.proto.graph
+    where = model.source.name
+    if model.dynamic:
+        raise ModelError(
+            "an NPU takes fixed sizes only",
+            where=where,
+            why=f"open: {', '.join(model.dynamic)}",
+            remedy="give them sizes (--dimension NAME=N, or `dimensions` of the model in the config)",
+        )
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    shapes |= {value.name: tuple(size for size in value.shape or ()) for value in own_inputs(model.proto)}
+    if empty := next((name for name, shape in shapes.items() if 0 in shape), None):
+        raise ModelError(
+            "an NPU takes no tensor without elements",
+            where=where,
+            why=f"'{empty}' has a dimension of size 0, on which the compiler crashes",
+            remedy="leave the tensor out of the model, or give it another size",
+        )
+    if not chip.floats and not any(node.op_type == "DequantizeLinear" for node in graph.node):
+        raise ModelError(
+            f"the NPU of {chip.title} computes no floats", where=where,
+            why=f"{chip.name} takes quantized models only, and this one is not quantized", remedy=QUANTIZE,
+        )  # fmt: skip
+
+
+def _refuse_floats(request: ContextRequest) -> None:
+    """ModelError where the compiler takes floats for a chip whose phones have none, as it does for some."""
+    settings = Settings(provider=QNN, chip=request.chip.name)
+    answer = judge(
+        PartitionRequest(
+            source=request.source, settings=settings, optimize=Optimize.BASIC, sizes=request.fixed_dimensions
+        )
+    )
+    if answer.load and answer.load.code == "float":
+        raise ModelError(
+            f"phones with {request.chip.title} would refuse it", where=request.source.name,
+            why=answer.load.error or "", remedy=QUANTIZE,
+        )  # fmt: skip
+
+
+def _compiled(model: PreparedModel, request: ContextRequest, name: str, folder: Path) -> ContextSession:
+    """What the compiler's process did; its files are in the folder."""
+    content, answer = folder.parent / "model.onnx", folder.parent / "answer.json"
+    write_model(replace(model, outside=frozenset()), content, external=False)
+    options = [f"{key}={value}" for key, value in request.chip.options.items()]
+    command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]
+    files = [str(path.absolute()) for path in (content, folder)]
+    done = subprocess.run(
+        [*command, *files, name, str(answer.absolute()), *options],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    where, chip = request.source.name, request.chip
+    if done.returncode < 0:
+        raise ModelError(
+            "Qualcomm's compiler crashed", where=where, why=f"signal {-done.returncode}, compiling for {chip.name}",
+            remedy=f"`ort-mobile partition MODEL --ep qnn --chip {chip.name}` names what it takes; see docs/npu.md",
+        )  # fmt: skip
+    try:
+        session = decode_json(read_regular(answer), ContextSession)
+    except (OSError, msgspec.MsgspecError) as error:
+        last = (done.stderr.strip().splitlines() or [str(error)])[-1]
+        raise MissingError(
+            "Qualcomm's compiler does not work here", why=last, remedy="install the pair again"
+        ) from error
+    if session.error:
+        raise _refused(session.error, where, chip)
+    if not any(provider == PROVIDER for provider, _ in session.subgraphs):
+        raise ModelError(
+            f"the NPU of {chip.title} takes nothing of this model",
+            where=where,
+            why="every node would run on the CPU",
+            remedy=f"`ort-mobile partition MODEL --ep qnn --chip {chip.name} --advise` says why, and what helps",
+        )
+    return session
+
+
+def _make_portable(path: Path, ir_version: int) -> None:
+    """Give a context's ONNX file the IR version of the model, and no opset that none of its nodes needs.
+
+    ONNX Runtime writes its own newest ones, which the release in an app may not read: 1.32 writes IR 14, and 1.29 reads
+    13 at most.
+    """
+    wrapper = _wrapper(path)
+    wrapper.ir_version = ir_version
+    domains = {node.domain for body in subgraphs(wrapper.graph) for node in body.node} | {""}
+    keep_only(wrapper.opset_import, lambda opset: opset.domain in domains)
+    write_bytes(path, wrapper.SerializeToString(deterministic=True))
+
+
+def _refused(error: str, where: str, chip: Chip) -> ModelError:
+    text = PREFIX.sub("", error).strip()
+    causes = (refusal for cause in (*FAILURES, *CAUSES) if (refusal := cause.refusal(text)) is not None)
+    cause = next(causes, None)
+    why = cause.text if cause else text
+    remedy = cause.remedy if cause else ""
+    if not chip.floats and cause and cause.code in ("layout", "build"):
+        why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
+    return ModelError(f"no session is made for {chip.name} ({chip.title})", where=where, why=why, remedy=remedy)
+
+
+def _wrapper(path: Path) -> "ModelProto":
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
+
+    model = ModelProto()
+    try:
+        model.ParseFromString(read_regular(path))
+    except DecodeError as error:
+        raise ModelError("this is no context", where=str(path), why="it is no ONNX file", remedy=AGAIN) from error
+    return model
+
+
+AGAIN = "make it again: `ort-mobile convert MODEL --context CHIP`"
+
+
+def read_context(path: Path) -> tuple[Path, int]:
+    """The binary of a context's ONNX file, which lies beside it, and how many partitions it has.
+
+    ModelError for what is no context of this provider, or whose binary is elsewhere.
+    """
+    nodes = [node for node in _wrapper(path).graph.node if node.op_type == "EPContext"]
+    attributes = [{attribute.name: attribute for attribute in node.attribute} for node in nodes]
+    sources = {row["source"].s.decode("utf-8", "replace") for row in attributes if "source" in row}
+    if not nodes or sources - {PROVIDER, "QNN"}:
+        why = f"it is of {', '.join(sorted(sources))}" if sources else "it has no EPContext node"
+        raise ModelError("this is no context for Snapdragon's NPU", where=str(path), why=why, remedy=AGAIN)
+    names = {
+        row["ep_cache_context"].s.decode("utf-8", "replace")
+        for row in attributes
+        if "ep_cache_context" in row and not ("embed_mode" in row and row["embed_mode"].i)
+    }
+    named = ", ".join(sorted(names)) or "no file"
+    if len(names) != 1 or re.search(r"[/\\\0]", named) or not (path.parent / named).is_file():
+        raise ModelError(
+            "the binary of this context is not beside it",
+            where=str(path),
+            why=f"its ONNX file names {visible(named)}",
+            remedy="keep both files in one folder, under the names that they were made with",
+        )
+    return path.parent / named, len(nodes)
+
+
+def compatibility_of(path: Path) -> str:
+    """What the provider wrote of a context's chip and runtime; ModelError where it wrote nothing."""
+    known = {entry.key: entry.value for entry in _wrapper(path).metadata_props}
+    text: str = known.get(COMPATIBILITY_KEY, "")
+    built_for(text, str(path))
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeContexts:
+    """The contexts of one model, and why there is none for a chip in a precision."""
+
+    contexts: tuple[NpuContext, ...] = ()
+    failures: tuple[VariantFailure, ...] = ()
+
+
+def make_contexts(
+    forms: Sequence[ModelInPrecision], chips: Sequence[str], output: Path, progress: Progress
+) -> MadeContexts:
+    """Compile a model in each of its precisions for each chip, in worker processes.
+
+    A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
+    """
+    compiler_name()
+    wanted = [(form, context_variant(chip, form.precision)) for form in forms for chip in chips]
+    failures = {variant: _unsuited(form, variant) for form, variant in wanted}
+    contexts: dict[Variant, NpuContext] = {}
+    with scratch(output) as work, progress.stage("compile", len(wanted)) as stage:
+        tasks = [_task(form, variant, output, work) for form, variant in wanted if failures[variant] is None]
+        limit = time_limit(form.model.size_bytes for form in forms)
+        for outcome in run_tasks(make_context, NpuContext, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            variant = outcome.task.request.variant
+            if outcome.value:
+                contexts[variant] = outcome.value
+            elif isinstance(outcome.error, MissingError):
+                raise outcome.error
+            else:
+                failures[variant] = outcome.error or ModelError("no answer")
+            stage.done()
+    served = {variant.chip for variant in contexts}
+    steps = {form.precision: tuple(step.text for step in form.steps) for form in forms}
+    return MadeContexts(
+        contexts=tuple(
+            msgspec.structs.replace(contexts[variant], model=form.model.name, steps=steps[form.precision])
+            for form, variant in wanted
+            if variant in contexts
+        ),
+        failures=tuple(
+            VariantFailure(
+                variant=variant, what=f"there is no {variant.name}", where=form.model.name, why=error.reason,
+                remedy=error.remedy, skipped=variant.chip in served,
+            )
+            for form, variant in wanted
+            if (error := failures[variant])
+        ),
+    )  # fmt: skip
+
+
+def _unsuited(form: ModelInPrecision, variant: Variant) -> PipelineError | None:
+    """Why a precision is not for NPUs, or was not made."""
+    if form.error:
+        return form.error
+    reason = PRECISIONS[variant.precision].unsuited.get(QNN) if variant.precision else None
+    return ModelError(reason, remedy="use qnn or qnn16") if reason else None
+
+
+def _task(form: ModelInPrecision, variant: Variant, output: Path, work: Path) -> Task[ContextRequest]:
+    folder = work / f"{form.name}-{variant.chip}"
+    folder.mkdir()
+    request = ContextRequest(
+        source=form.model.source,
+        stem=form.model.name,
+        variant=variant,
+        output_folder=str(output),
+        work_folder=str(folder),
+        fixed_dimensions=form.model.dimensions,
+    )
+    needed = needed_bytes(form.model.size_bytes, COMPILER_FACTOR)
+    return Task(label=f"{form.model.name} {variant.name}", request=request, memory_bytes=needed)
+
+
+def simulated_tolerance(tolerance: Tolerance) -> Tolerance:
+    """What the outputs of a context may differ by: an NPU computes floats in half precision."""
+    limit = max(tolerance.max_relative_error, MAX_RELATIVE_ERROR[OutputPrecision.FLOAT16])
+    return msgspec.structs.replace(tolerance, max_relative_error=limit)
+
+
+SIMULATED_SECONDS = 600.0
+"""For one inference in the simulator, which takes some 200 times a CPU's time."""
+
+
+def check_contexts(
+    contexts: Iterable[NpuContext],
+    folder: Path,
+    references: Mapping[str, Reference],
+    config: CheckConfig,
+    progress: Progress,
+) -> Iterator[tuple[NpuContext, tuple[OutputCheck, ...]]]:
+    """Run each context in the simulator of its chip on the reference's inputs, and compare its outputs.
+
+    References are by the source of a context; one without is left out.
+    """
+    known = [context for context in contexts if context.source in references]
+    with progress.stage("simulate", len(known)) as stage, open_device("local") as device, scratch(folder) as work:
+        for context in known:
+            reference = references[context.source]
+            spec = RunSpec(
+                id=context.variant.name,
+                model=str(folder / context.file),
+                options=RunOptions(provider=QNN, provider_options={"soc_model": context.chip.name}),
+                inputs=reference.inputs,
+                warmup=0,
+                min_runs=1,
+                min_seconds=0.0,
+                timeout_seconds=SIMULATED_SECONDS,
+                outputs_folder=str(work / context.variant.name),
+            )
+            result = device.run(spec)
+            if result.failure:
+                why = f"the simulator refuses it: {result.failure.message}"
+                yield context, (OutputCheck(output="", passed=False, reason=why),)
+            else:
+                expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+                original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
+                actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+                tolerance = simulated_tolerance(tolerance_for(reference, config))
+                yield context, tuple(compare_outputs(expected, actual, tolerance, original))
+            stage.done()

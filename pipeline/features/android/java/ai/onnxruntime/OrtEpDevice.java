@@ -1,0 +1,7 @@
+package ai.onnxruntime;
+
+public final class OrtEpDevice {
+    public native String getEpName();
+
+    public native OrtHardwareDevice getDevice();
+}

@@ -1,0 +1,7 @@
+"""`ort-mobile app`: what is in an app or a library package, judged before it reaches a phone."""
+
+RULE_NAMES = (
+    "custom-operators", "damaged", "model", "no-runtime", "null-api", "other-release", "packed-library", "pages",
+    "plugin", "provider-files", "same-path", "telemetry", "two-runtimes", "zip-alignment",
+)  # fmt: skip
+"""What findings of a package are called."""

@@ -1,0 +1,476 @@
+"""What each native library and model of a package is: from its bytes alone, nothing of it is run.
+
+Sources: ELF as Android's linker reads it (bionic, linker_phdr.cpp); binary XML by frameworks/base, androidfw
+ResourceTypes.h; the calls of GetApi as clang compiles them in libraries of 1.17.1 to 1.30.0; onnx.proto3.
+"""
+
+import contextlib
+import re
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from device_runner.files import ZIP_ERRORS
+from device_runner.library import BUILD_MARK, TELEMETRY_HOST, BuildFacts, read_build
+from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
+from pipeline.compat.defects import weight_reader
+from pipeline.compat.rules import ArtifactFacts, facts_of
+from pipeline.core.errors import Finding, ModelError, Severity, finding_of
+from pipeline.features.app.contents import Member, read_members, unreadable
+from pipeline.library.xcframework import ARCHIVE, FAT, THIN, read_images
+from pipeline.model.onnx_model import (
+    GRAPH_INITIALIZER,
+    LENGTH,
+    MODEL_GRAPH,
+    TENSOR_DATA_TYPE,
+    VARINT,
+    WireError,
+    fields,
+    read_varint,
+)
+from pipeline.model.ort_format import read_ort
+
+GET_API_BASE = "OrtGetApiBase"
+ENTRIES = {"RegisterCustomOps": "custom operators", "CreateEpFactories": "plugin", "GetProvider": "provider"}
+"""Functions that ONNX Runtime calls in a library that it loads, and what such a library is."""
+OPENED = b"\0libonnxruntime.so\0"
+"""What a library has that opens ONNX Runtime by its name when it runs."""
+RELEASE_TAG = re.compile(r"VERS_\d+\.\d+\.\d+")
+HEXAGON = 164
+"""e_machine of what the DSP of a Qualcomm chip loads, and Android's linker never."""
+UNSEARCHED = "libQnn"
+"""Qualcomm's licence forbids to look into them: of these the header and the size are read."""
+CONTEXT_NODE = "EPContext"
+PASSED = frozenset({
+    ".arsc", ".class", ".css", ".dex", ".gif", ".h", ".hpp", ".html", ".jar", ".java", ".jpeg", ".jpg", ".js", ".json",
+    ".kt", ".map", ".md", ".mp3", ".mp4", ".ogg", ".otf", ".pdf", ".plist", ".png", ".properties", ".py", ".svg",
+    ".swift", ".ttf", ".txt", ".wav", ".webp", ".xml", ".dll", ".exe", ".meta",
+})  # fmt: skip
+"""Endings of files that are neither libraries nor models for phones, and are not opened."""
+LEAST_BYTES = 64
+MANIFEST_BYTES = 4 << 20
+EXTRACT_NATIVE_LIBS, RESOURCE_MAP, START_ELEMENT = 0x010104EA, 0x0180, 0x0102
+MODEL_OPSETS, GRAPH_NODE, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_GRAPH = 8, 1, 4, 5, 7, 6
+
+
+class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """A native library of a package, for one ABI.
+
+    `system` is android, linux, ios, macos (with a variant), or dsp. `page_bytes` is the smallest alignment of its
+    segments, 0 where that does not count; `offset` where it lies in its archive if it is stored there uncompressed,
+    else -1. `kind` is that of the build of ONNX Runtime in it, "" for all other libraries. `asks` is the release whose
+    symbols it must find, `api` the version that it calls GetApi with, 0 where neither tells. `opens`: it looks for
+    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as.
+    """
+
+    path: str
+    archive: str
+    abi: str
+    system: str
+    size_bytes: int
+    packed_bytes: int
+    offset: int = -1
+    page_bytes: int = 0
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    exports: bool = False
+    kind: str = ""
+    release: str = ""
+    commit: str = ""
+    providers: tuple[str, ...] = ()
+    telemetry: bool = False
+    asks: str = ""
+    api: int = 0
+    opens: bool = False
+    entries: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its file's name."""
+        return PurePosixPath(self.path).name
+
+    @property
+    def scope(self) -> tuple[str, str]:
+        """Libraries of one scope may be in one process."""
+        return self.system, self.abi
+
+    @property
+    def offered(self) -> int:
+        """The newest version of the API that the ONNX Runtime in it has, 0 where that is not known."""
+        return int(self.release.split(".")[1]) if self.kind and self.release else 0
+
+    @property
+    def uses(self) -> bool:
+        """Whether it calls an ONNX Runtime in another file."""
+        linked = any(name.startswith("libonnxruntime.so") for name in self.needed)
+        return not self.kind and (linked or self.opens or bool(self.asks or self.api))
+
+
+class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a package: its format (ort, onnx), the opset of ai.onnx, the domains of its operators."""
+
+    path: str
+    format: str
+    size_bytes: int
+    packed_bytes: int
+    opset: int = 0
+    domains: tuple[str, ...] = ()
+    context: bool = False
+
+
+class SizePart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part of a package takes: in the archive, and unpacked."""
+
+    part: str
+    files: int
+    packed_bytes: int
+    size_bytes: int
+
+
+class AppDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in an app or a package, and what speaks against it.
+
+    `served` names for each library that calls ONNX Runtime the one that it gets when it is loaded.
+    """
+
+    version: int
+    path: str
+    kind: str
+    libraries: tuple[NativeLibrary, ...]
+    models: tuple[PackagedModel, ...]
+    served: dict[str, str]
+    parts: tuple[SizePart, ...]
+    findings: tuple[Finding, ...]
+
+
+def kind_of(path: Path, names: set[str]) -> str:
+    """What a package is, by the files that only one kind has; "" for a plain folder or ZIP."""
+    heads = {name.partition("/")[0] for name in names}
+    rows = (
+        ("AAB", "BundleConfig.pb" in names),
+        ("APK", "AndroidManifest.xml" in names and ("classes.dex" in names or "resources.arsc" in names)),
+        ("AAR", "AndroidManifest.xml" in names and ("classes.jar" in names or "jni" in heads)),
+        ("IPA", "Payload" in heads),
+        ("xcframework", "Info.plist" in names and path.name.endswith(".xcframework")),
+        ("xcframework", len(heads) == 1 and all(head.endswith(".xcframework") for head in heads)),
+        ("wheel", any(head.endswith(".dist-info") for head in heads)),
+        ("APK set", "toc.pb" in names or ("manifest.json" in names and any(head.endswith(".apk") for head in heads))),
+    )
+    return next((kind for kind, matches in rows if matches), "")
+
+
+class Inspector:
+    """Goes through a package and keeps what it holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: set[str] = set()
+        self.libraries: list[NativeLibrary] = []
+        self.models: list[PackagedModel] = []
+        self.facts: list[ArtifactFacts] = []
+        self.findings: list[Finding] = []
+        self.extracts: dict[str, bool | None] = {}
+        self.sizes: dict[str, SizePart] = {}
+
+    def read(self) -> None:
+        """Read everything; raises ConfigError for a package that cannot be read."""
+        for member in read_members(self.path):
+            self.names.add(member.path)
+            before = len(self.libraries), len(self.models)
+            try:
+                self._look(member)
+            except ZIP_ERRORS as error:
+                raise unreadable(self.path, member.path, error) from error
+            if len(self.libraries) > before[0]:
+                row = self.libraries[-1]
+                runtime = f"ONNX Runtime, {row.abi}" if row.kind else f"native libraries, {row.abi}"
+                self._count(runtime, member)
+            else:
+                self._count("models" if len(self.models) > before[1] else "everything else", member)
+
+    def _count(self, part: str, member: Member) -> None:
+        before = self.sizes.get(part, SizePart(part=part, files=0, packed_bytes=0, size_bytes=0))
+        self.sizes[part] = SizePart(
+            part=part, files=before.files + 1, packed_bytes=before.packed_bytes + member.packed_bytes,
+            size_bytes=before.size_bytes + member.size_bytes,
+        )  # fmt: skip
+
+    def _look(self, member: Member) -> None:
+        suffix = PurePosixPath(member.name).suffix.lower()
+        if member.name == "AndroidManifest.xml":
+            if member.size_bytes <= MANIFEST_BYTES:
+                with member.content() as content:
+                    self.extracts[member.archive] = extracts_libraries(content)
+            return
+        if suffix in PASSED or member.size_bytes < LEAST_BYTES:
+            return
+        head = member.head()
+        if head[:4] == b"\x7fELF":
+            self._elf(member)
+        elif head[:4] in (THIN, FAT) or (head[:8] == ARCHIVE and suffix in (".a", "")):
+            self._macho(member)
+        elif head[4:8] == b"ORTM":
+            self._ort_model(member)
+        elif suffix == ".onnx":
+            self._onnx_model(member)
+
+    def _damaged(self, member: Member, what: str, why: str) -> None:
+        remedy = "build or fetch the package again"
+        self.findings.append(finding("damaged", Severity.ERROR, what, member.path, why, remedy))
+
+    def _elf(self, member: Member) -> None:
+        with member.content() as content:
+            try:
+                elf = _whole(content, parse_header(content[:65536]))
+                if elf.machine == HEXAGON or member.path.rpartition("/")[2].startswith(UNSEARCHED):
+                    system = "dsp" if elf.machine == HEXAGON else "android"
+                    library = _library(member, elf, system, page_bytes=0 if system == "dsp" else elf.page_bytes)
+                else:
+                    library = _elf_library(member, content, parse_elf(content))
+            except NotElf as error:
+                self._damaged(member, "this native library is damaged", str(error))
+                return
+        self.libraries.append(library)
+
+    def _macho(self, member: Member) -> None:
+        with member.content() as content:
+            try:
+                images = list(read_images(content))
+            except (ValueError, struct.error):
+                return  # 32-bit code, a Java class (its magic is that of fat files), objects for several systems
+            for image in images:
+                end = image.start + image.size_bytes
+                code = content if image.size_bytes == len(content) else content[image.start : end]
+                build = read_build(code) if code.find(BUILD_MARK) >= 0 else None
+                self.libraries.append(
+                    NativeLibrary(
+                        path=member.path, archive=member.archive, abi=image.architecture,
+                        system=" ".join(image.system).strip() or "apple", size_bytes=image.size_bytes,
+                        packed_bytes=member.packed_bytes * image.size_bytes // max(member.size_bytes, 1),
+                        exports=build is not None, **_build_fields(build, code),
+                    )
+                )  # fmt: skip
+
+    def _ort_model(self, member: Member) -> None:
+        with member.as_file("model.ort") as file:
+            try:
+                model = read_ort(file)
+                facts = facts_of(model, member.path, weight_reader(file))
+            except ModelError as error:
+                self.findings.append(msgspec.structs.replace(finding_of(error, member.path), rule="model"))
+                return
+        domains = {node.domain for graph in model.graph.walk() for node in graph.nodes}
+        self._model(member, "ort", facts, domains, any(
+            node.op_type == CONTEXT_NODE for graph in model.graph.walk() for node in graph.nodes
+        ))  # fmt: skip
+
+    def _onnx_model(self, member: Member) -> None:
+        with member.content() as content:
+            try:
+                facts, domains, context = scan_onnx(content, member.path)
+            except WireError as error:
+                self._damaged(member, "this ONNX model is cut off or damaged", str(error))
+                return
+        self._model(member, "onnx", facts, domains, context)
+
+    def _model(self, member: Member, kind: str, facts: ArtifactFacts, domains: set[str], context: bool) -> None:
+        self.facts.append(facts)
+        self.models.append(
+            PackagedModel(
+                path=member.path, format=kind, size_bytes=member.size_bytes, packed_bytes=member.packed_bytes,
+                opset=facts.opset, domains=tuple(sorted(domains)), context=context,
+            )
+        )  # fmt: skip
+
+
+def _whole(content: Buffer, elf: Elf) -> Elf:
+    end = max((part.offset + part.file_size for part in elf.segments if part.type == PT_LOAD), default=0)
+    if end > len(content):
+        raise NotElf(f"it is cut off: {len(content):,} of at least {end:,} bytes are there")
+    return elf
+
+
+def _library(member: Member, elf: Elf, system: str, **fields: Any) -> NativeLibrary:
+    return NativeLibrary(
+        path=member.path, archive=member.archive, abi=elf.abi if elf.machine != HEXAGON else "hexagon", system=system,
+        size_bytes=member.size_bytes, packed_bytes=member.packed_bytes, offset=member.offset, **fields,
+    )  # fmt: skip
+
+
+def _build_fields(build: BuildFacts | None, code: Buffer) -> dict[str, Any]:
+    if build is None:
+        return {"telemetry": code.find(TELEMETRY_HOST) >= 0}
+    return build._asdict()
+
+
+def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
+    defined = {name for name, section in elf.symbols if section}
+    exports = GET_API_BASE in defined
+    build = read_build(content) if exports or content.find(BUILD_MARK) >= 0 else None
+    versions = [version for _, version in elf.versions if RELEASE_TAG.fullmatch(version)]
+    return _library(
+        member, elf, "linux" if elf.needed and "libc.so" not in elf.needed and "libc.so.6" in elf.needed else "android",
+        page_bytes=elf.page_bytes,
+        soname=elf.soname,
+        needed=elf.needed,
+        exports=exports,
+        asks=versions[0].removeprefix("VERS_") if versions else "",
+        api=asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
+        opens=build is None and content.find(OPENED) >= 0,
+        entries=tuple(sorted(defined & ENTRIES.keys())) if build is None else (),
+        **_build_fields(build, content),
+    )  # fmt: skip
+
+
+def asked_api(content: Buffer, elf: Elf) -> int:
+    """The version of the API that a library calls GetApi with right after OrtGetApiBase, 0 where none is seen.
+
+    What is called is followed to its slot, so that no other call of this form counts.
+    """
+    slot = dict(elf.slots).get(GET_API_BASE)
+    pattern, decode = CALLS.get(elf.abi, (None, None))
+    if slot is None or pattern is None or decode is None:
+        return 0
+    for match in pattern.finditer(content):
+        place = match.start()
+        called = _address(elf, place)
+        with contextlib.suppress(NotElf, struct.error):
+            if called is not None and decode(content, elf, place, called) == slot:
+                return int.from_bytes(match[1], "little") >> (5 if elf.machine == 183 else 0) & 0xFFFF
+    return 0
+
+
+def _address(elf: Elf, place: int) -> int | None:
+    for part in elf.segments:
+        if part.type == PT_LOAD and part.offset <= place < part.offset + part.file_size:
+            return place - part.offset + part.address
+    return None
+
+
+def _place(elf: Elf, address: int) -> int:
+    for part in elf.segments:
+        if part.type == PT_LOAD and 0 <= address - part.address < part.file_size:
+            return address - part.address + part.offset
+    raise NotElf(f"no segment has the address {address:#x}")
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (value >> bits - 1 << bits)
+
+
+def _slot_arm64(content: Buffer, elf: Elf, place: int, address: int) -> int:
+    """BL to a thunk: (BTI c,) ADRP x16, LDR x17 from there; the address that LDR reads."""
+    (call,) = struct.unpack_from("<I", content, place)
+    thunk = address + _signed(call & 0x3FFFFFF, 26) * 4
+    if struct.unpack_from("<I", content, _place(elf, thunk))[0] == 0xD503245F:
+        thunk += 4
+    page, load = struct.unpack_from("<II", content, _place(elf, thunk))
+    if page & 0x9F00001F != 0x90000010:
+        return -1
+    distance = _signed((page >> 5 & 0x7FFFF) << 2 | page >> 29 & 3, 21)
+    return int((thunk & ~0xFFF) + (distance << 12) + (load >> 10 & 0xFFF) * 8)
+
+
+def _slot_x86_64(content: Buffer, elf: Elf, place: int, address: int) -> int:
+    """CALL to a thunk: (ENDBR64,) JMP [RIP + distance]."""
+    (distance,) = struct.unpack_from("<i", content, place + 1)
+    thunk = address + 5 + int(distance)
+    at = _place(elf, thunk)
+    if content[at : at + 4] == b"\xf3\x0f\x1e\xfa":
+        at, thunk = at + 4, thunk + 4
+    if content[at : at + 2] != b"\xff\x25":
+        return -1
+    return thunk + 6 + int(struct.unpack_from("<i", content, at + 2)[0])
+
+
+CALLS: Mapping[str, tuple[re.Pattern[bytes], Callable[[Buffer, Elf, int, int], int]]] = {
+    # bl; ldr xN, [x0]; mov w0, #version; blr xN
+    "arm64-v8a": (re.compile(rb"(?s)...[\x94-\x97].\x00\x40\xf9(..\x80\x52).[\x00-\x03]\x3f\xd6"), _slot_arm64),
+    # call; mov edi, version; call [rax]
+    "x86_64": (re.compile(rb"(?s)\xe8....\xbf(.\x00\x00\x00)\xff\x10"), _slot_x86_64),
+}
+
+
+def extracts_libraries(manifest: Buffer) -> bool | None:
+    """android:extractNativeLibs of a binary AndroidManifest.xml; None where it is not said or this is none."""
+    attribute, place = -1, 8
+    if manifest[:4] != b"\3\0\x08\0":
+        return None
+    with contextlib.suppress(struct.error):
+        while place + 8 <= len(manifest):
+            kind, head, size = struct.unpack_from("<HHI", manifest, place)
+            if size < 8:
+                return None
+            if kind == RESOURCE_MAP:
+                ids = struct.unpack_from(f"<{min(size - 8, len(manifest)) // 4}I", manifest, place + 8)
+                attribute = ids.index(EXTRACT_NATIVE_LIBS) if EXTRACT_NATIVE_LIBS in ids else -1
+            elif kind == START_ELEMENT and attribute >= 0:
+                start, step, count = struct.unpack_from("<HHH", manifest, place + head + 8)
+                for index in range(count):
+                    row = struct.unpack_from("<IIIHBBI", manifest, place + head + start + index * step)
+                    if row[1] == attribute:
+                        return bool(row[6])
+            place += size
+    return None
+
+
+def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool]:
+    """What of an ONNX model decides whether it loads, the domains of its nodes, whether it holds a compiled context.
+
+    The message's frame is walked, weights are passed over. Raises WireError.
+    """
+    opsets: dict[str, int] = {}
+    domains: set[str] = set()
+    types: set[int] = set()
+    context = False
+    graphs: list[tuple[int, int]] = []
+    with memoryview(content) as data:
+        for part in fields(data, 0, len(data)):
+            if part.number == MODEL_OPSETS and part.wire_type == LENGTH:
+                row = {field.number: field for field in fields(data, part.value, part.end)}
+                domain = bytes(data[row[1].value : row[1].end]).decode("utf-8", "replace") if 1 in row else ""
+                opsets[domain] = read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
+            elif part.number == MODEL_GRAPH and part.wire_type == LENGTH:
+                graphs.append((part.value, part.end))
+        if not graphs or not opsets:
+            raise WireError("it has no graph")
+        while graphs:
+            for part in fields(data, *graphs.pop()):
+                if part.wire_type != LENGTH:
+                    continue
+                if part.number == GRAPH_INITIALIZER:
+                    types |= {
+                        read_varint(data, field.value, field.end)[0]
+                        for field in fields(data, part.value, part.end)
+                        if field.number == TENSOR_DATA_TYPE and field.wire_type == VARINT
+                    }
+                elif part.number == GRAPH_NODE:
+                    rows = [field for field in fields(data, part.value, part.end) if field.wire_type == LENGTH]
+                    domain, operator = (
+                        next((bytes(data[row.value : row.end]).decode("utf-8", "replace") for row in rows
+                              if row.number == number), "")
+                        for number in (NODE_DOMAIN, NODE_OPERATOR)
+                    )  # fmt: skip
+                    domains.add(domain)
+                    context = context or operator == CONTEXT_NODE
+                    graphs += [
+                        (body.value, body.end)
+                        for row in rows
+                        if row.number == NODE_ATTRIBUTE
+                        for body in fields(data, row.value, row.end)
+                        if body.number == ATTRIBUTE_GRAPH and body.wire_type == LENGTH
+                    ]
+    opset = opsets.get("", opsets.get("ai.onnx", 1))
+    facts = ArtifactFacts(
+        name=name, format_version="", opset=opset, newest_since=1, newest_operator="",
+        element_types=frozenset(types), replays=False,
+    )  # fmt: skip
+    return facts, domains, context
+
+
+def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:
+    """What speaks against a package."""
+    return Finding(rule=rule, severity=severity, what=what, where=where, why=why, remedy=remedy)

@@ -1,0 +1,297 @@
+"""What speaks against a package: rules on what is in it, each with a name that `--fail-on` and SARIF use.
+
+Sources: developer.android.com/guide/practices/page-sizes (16 KB pages); bionic's linker (symbol versions, loading from
+an APK, one library for each DT_SONAME); onnxruntime_c_api.h (GetApi gives null for a version that is newer than the
+library); docs/npu.md (files of QNN); docs/facts/release_consumers.md 1.7 (packages that bring one library twice).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from device_runner.library import LIBRARY, PAGE_BYTES
+from device_runner.plugins import PLUGINS_SINCE
+from pipeline.compat.rules import ArtifactFacts, Runtime, check_artifact, check_onnx
+from pipeline.config.tables import BuildKind
+from pipeline.core.errors import Finding, Severity
+from pipeline.core.groups import grouped
+from pipeline.core.releases import line_of
+from pipeline.features.app.inspection import AppDocument, Inspector, NativeLibrary, finding, kind_of
+
+VERSION: Final = 1
+WIDE_ABIS = ("arm64-v8a", "x86_64")
+"""ABIs of phones with 16 KB pages."""
+WHOLE = frozenset({"APK", "APK set", "AAB", "IPA"})
+"""Packages to which nothing is added before they run."""
+KNOWN_DOMAINS = frozenset({
+    "", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft",
+    "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc", "org.pytorch.aten",
+})  # fmt: skip
+"""Domains whose operators ONNX Runtime has itself."""
+QNN_PLUGIN, QNN_BACKEND, QNN_SYSTEM, QNN_PREPARE = (
+    "libonnxruntime_providers_qnn.so", "libQnnHtp.so", "libQnnSystem.so", "libQnnHtpPrepare.so",
+)  # fmt: skip
+UNKNOWN = "an unknown release"
+SHARED = "libonnxruntime_providers_shared.so"
+
+
+def inspect(path: Path) -> AppDocument:
+    """Everything about an app or a package; raises ConfigError for what cannot be read."""
+    inspector = Inspector(path)
+    inspector.read()
+    package = Package(kind_of(path, inspector.names), inspector)
+    findings = (*inspector.findings, *(row for rule in RULES for row in rule(package)))
+    return AppDocument(
+        version=VERSION,
+        path=str(path),
+        kind=package.kind,
+        libraries=tuple(inspector.libraries),
+        models=tuple(inspector.models),
+        served={library.path: runtime.path for library, runtime in package.served if runtime},
+        parts=tuple(sorted(inspector.sizes.values(), key=lambda part: -part.packed_bytes)),
+        findings=tuple(sorted(dict.fromkeys(findings), key=lambda row: row.severity is not Severity.ERROR)),
+    )
+
+
+class Package:
+    """What rules look at: the libraries by the process that they may share, and who is served by which ONNX Runtime."""
+
+    def __init__(self, kind: str, inspector: Inspector) -> None:
+        self.kind = kind
+        self.inspector = inspector
+        self.libraries: Sequence[NativeLibrary] = inspector.libraries
+        self.scopes: Mapping[tuple[str, str], list[NativeLibrary]] = grouped(
+            (library.scope, library) for library in self.libraries
+        )
+        self.served = [(library, self._runtime(library)) for library in self.libraries if library.uses]
+
+    def runtimes(self, scope: tuple[str, str]) -> list[NativeLibrary]:
+        """Different builds of ONNX Runtime in one scope: copies of a file count once."""
+        return list({(row.release, row.size_bytes): row for row in self.scopes[scope] if row.kind}.values())
+
+    def names(self, abi: str) -> dict[str, str]:
+        """Paths of libraries for an ABI of Android, and for the DSP beside it, by file name."""
+        rows = (*self.scopes.get(("android", abi), ()), *self.scopes.get(("dsp", "hexagon"), ()))
+        return {row.name: row.path for row in rows}
+
+    def _runtime(self, library: NativeLibrary) -> NativeLibrary | None:
+        """The first library that has OrtGetApiBase in the linker's order: what it needs, then what those need."""
+        known = {name: row for row in reversed(self.scopes[library.scope]) for name in (row.name, row.soname) if name}
+        waiting, seen = [*library.needed, *([LIBRARY] if library.opens else [])], set()
+        while waiting:
+            name = waiting.pop(0)
+            row = known.get(name)
+            if row is None or name in seen or row is library:
+                continue
+            if row.exports:
+                return row
+            seen.add(name)
+            waiting += row.needed
+        return None
+
+
+def _pages(package: Package) -> Iterator[Finding]:
+    for row in package.libraries:
+        if row.system == "android" and row.abi in WIDE_ABIS and 0 < row.page_bytes < PAGE_BYTES:
+            yield finding(
+                "pages", Severity.ERROR, "this library does not load on phones with 16 KB pages", row.path,
+                f"its segments are aligned to {row.page_bytes // 1024} KB; Google Play refuses such apps",
+                "build it with NDK r28 or later, or with -Wl,-z,max-page-size=16384; or take a newer release of it",
+            )  # fmt: skip
+
+
+def _in_archive(package: Package) -> Iterator[Finding]:
+    """How libraries lie in an APK from which they are loaded without being unpacked."""
+    for row in package.libraries:
+        if row.system != "android" or package.inspector.extracts.get(row.archive) is not False:
+            continue
+        pages = PAGE_BYTES if row.abi in WIDE_ABIS else 4096
+        if row.offset < 0:
+            yield finding(
+                "packed-library", Severity.ERROR, "this app cannot be installed: a native library is compressed",
+                row.path, "its manifest says extractNativeLibs=false, and then libraries are loaded from the APK",
+                "store libraries uncompressed, or set useLegacyPackaging = true",
+            )  # fmt: skip
+        elif row.offset % pages:
+            yield finding(
+                "zip-alignment", Severity.ERROR, f"this library does not begin at a multiple of {pages // 1024} KB",
+                row.path, f"it begins at byte {row.offset:,} of the APK and is loaded from there",
+                "align it: `zipalign -P 16 -f 4 in.apk out.apk`, with Android's build tools 35 or later",
+            )  # fmt: skip
+
+
+def _same_path(package: Package) -> Iterator[Finding]:
+    """Two files that an app has one place for: a build stops, or takes one of them."""
+    if package.kind in WHOLE:
+        return
+    for scope, rows in package.scopes.items():
+        for name, alike in grouped((row.name, row) for row in rows if scope[0] == "android" and row.kind).items():
+            releases = {row.release for row in alike}
+            if len(alike) < 2:
+                continue
+            differ = len(releases) > 1 or len({row.size_bytes for row in alike}) > 1
+            yield finding(
+                "same-path", Severity.ERROR if differ else Severity.WARNING,
+                f"{len(alike)} packages bring lib/{scope[1]}/{name}" + (
+                    f", of {_listed(releases)}" if len(releases) > 1 else ""),
+                ", ".join(row.path for row in alike),
+                "Gradle stops (2 files found with path), and with pickFirsts the first wins for all of them",
+                "leave one of them out, of a release that all of them ask for",
+            )  # fmt: skip
+
+
+def _two_runtimes(package: Package) -> Iterator[Finding]:
+    for scope in package.scopes:
+        runtimes = package.runtimes(scope)
+        names = {row.name for row in runtimes}
+        if len(runtimes) < 2 or (len(names) < 2 and scope[0] == "android"):  # one name: `same-path`
+            continue
+        users = [(row.name, runtime.name) for row, runtime in package.served if runtime and row.scope == scope]
+        wins = "; ".join(f"{user} gets that of {runtime}" for user, runtime in users)
+        yield finding(
+            "two-runtimes", Severity.WARNING, f"{len(runtimes)} ONNX Runtimes in one app ({' '.join(scope)})",
+            ", ".join(row.path for row in runtimes),
+            f"{_listed(f'{row.release or UNKNOWN} in {row.name}' for row in runtimes)}: "
+            + (wins or "each library calls the one that it was linked with"),
+            "models and sessions of one cannot be used with the other, and both are in memory: ship one of them",
+        )  # fmt: skip
+
+
+def _other_release(package: Package) -> Iterator[Finding]:
+    for row, runtime in package.served:
+        if runtime is None:
+            continue
+        if row.asks and runtime.release and row.asks != runtime.release:
+            yield finding(
+                "other-release", Severity.ERROR, f"it does not load: it needs ONNX Runtime {row.asks}", row.path,
+                f"its symbols have the version VERS_{row.asks}, and {runtime.path} is {runtime.release}",
+                f"ship {LIBRARY} {row.asks}, or a build of this library for {runtime.release}",
+            )  # fmt: skip
+        elif row.api > runtime.offered > 0:
+            yield finding(
+                "null-api", Severity.ERROR, f"GetApi({row.api}) gives it a null pointer: the app crashes", row.path,
+                f"{runtime.path} is {runtime.release}, which has versions up to {runtime.offered}",
+                f"ship ONNX Runtime 1.{row.api} or later",
+            )  # fmt: skip
+
+
+def _missing_runtime(package: Package) -> Iterator[Finding]:
+    for row, runtime in package.served:
+        if runtime is None and row.system == "android":
+            asked = f" {row.asks}" if row.asks else f" 1.{row.api} or later" if row.api else ""
+            whole = package.kind in WHOLE and not row.opens
+            yield finding(
+                "no-runtime", Severity.ERROR if whole else Severity.WARNING,
+                f"it needs ONNX Runtime{asked}, which is not in this package", row.path,
+                f"it {'opens' if row.opens else 'is linked with'} {LIBRARY}",
+                f"put {LIBRARY}{asked} beside it, for {row.abi}",
+            )  # fmt: skip
+
+
+def _telemetry(package: Package) -> Iterator[Finding]:
+    for row in package.libraries:
+        if row.telemetry:
+            yield finding(
+                "telemetry", Severity.WARNING, "this library can report the app's use to Microsoft", row.path,
+                "it holds the code of 1DS (events.data.microsoft.com): official builds of ONNX Runtime do from 1.29 on",
+                "set ORT_DISABLE_TELEMETRY=1 in the process before it is loaded, or declare it in the stores' forms "
+                "(docs/privacy.md)",
+            )  # fmt: skip
+
+
+def _models(package: Package) -> Iterator[Finding]:
+    """What the libraries of the package say to its models, once for each release and kind of build."""
+    builds = grouped(((row.release, row.kind, row.providers, row.system), row) for row in package.libraries if row.kind)
+    for (release, kind, providers, system), rows in builds.items():
+        if not release:
+            continue
+        runtime = Runtime(
+            release=line_of(release), kind=BuildKind(kind), providers=frozenset(providers), system=system,
+            abis=tuple(dict.fromkeys(row.abi for row in rows)),
+        )  # fmt: skip
+        for model in package.inspector.facts:
+            for against in _judged(model, runtime):
+                yield msgspec.structs.replace(against, rule="model")
+
+
+def _judged(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
+    return check_artifact(model, runtime) if model.format_version else check_onnx(model, runtime)
+
+
+def _custom_operators(package: Package) -> Iterator[Finding]:
+    if any("RegisterCustomOps" in row.entries for row in package.libraries):
+        return
+    for model in package.inspector.models:
+        if unknown := sorted(set(model.domains) - KNOWN_DOMAINS):
+            yield finding(
+                "custom-operators", Severity.WARNING, f"no library here has operators of {_listed(unknown)}",
+                model.path, "no native library exports RegisterCustomOps",
+                "ship the library of custom operators (onnxruntime-extensions for ai.onnx.contrib), or register them "
+                "in the app's own code",
+            )  # fmt: skip
+
+
+def _qnn(package: Package) -> Iterator[Finding]:
+    """QNN needs its backend, and a Stub for the phone's processor with a Skel for its NPU."""
+    for scope, rows in package.scopes.items():
+        provider = next((row for row in rows if "qnn" in row.providers or row.name == QNN_PLUGIN), None)
+        if provider is None or scope != ("android", "arm64-v8a"):
+            continue
+        names = package.names(scope[1])
+        stubs, skels = (
+            {match[1] for name in names if (match := re.fullmatch(rf"libQnnHtp(V\d+){end}\.so", name))}
+            for end in ("Stub", "Skel")
+        )  # fmt: skip
+        lacking = [f"libQnnHtp{row}Skel.so" for row in sorted(stubs - skels)]
+        lacking += [f"libQnnHtp{row}Stub.so" for row in sorted(skels - stubs)]
+        if QNN_BACKEND not in names:
+            lacking.append(QNN_BACKEND)
+        elif not stubs | skels:
+            lacking.append("libQnnHtpV??Stub.so and libQnnHtpV??Skel.so of the phones' NPUs")
+        if QNN_SYSTEM not in names and any(model.context for model in package.inspector.models):
+            lacking.append(QNN_SYSTEM)
+        if lacking:
+            yield finding(
+                "provider-files", Severity.ERROR if package.kind in WHOLE else Severity.WARNING,
+                "QNN does not run: files of it are missing", provider.path, f"missing: {', '.join(lacking)}",
+                "add them from the same release of Qualcomm's SDK (com.qualcomm.qti:qnn-runtime)",
+            )  # fmt: skip
+        elif QNN_PREPARE not in names and any(not model.context for model in package.inspector.models):
+            yield finding(
+                "provider-files", Severity.WARNING, "QNN runs models with a compiled context only", provider.path,
+                f"without {QNN_PREPARE} phones compile nothing: other models run on the CPU",
+                f"add {QNN_PREPARE} (90 MB), or compile a context for each NPU on a computer",
+            )  # fmt: skip
+
+
+def _plugins(package: Package) -> Iterator[Finding]:
+    """Providers in libraries of their own: what ONNX Runtime needs to load them."""
+    for row in package.libraries:
+        runtimes = package.runtimes(row.scope)
+        if "GetProvider" in row.entries and SHARED not in {other.name for other in package.scopes[row.scope]}:
+            yield finding(
+                "provider-files", Severity.ERROR, "this provider does not load", row.path,
+                f"{SHARED} is not beside it", "ship both of one build of ONNX Runtime",
+            )  # fmt: skip
+        for runtime in runtimes if "CreateEpFactories" in row.entries else ():
+            old = bool(runtime.release) and tuple(map(int, runtime.release.split("."))) < PLUGINS_SINCE
+            if old or runtime.kind != BuildKind.FULL:
+                since = ".".join(map(str, PLUGINS_SINCE))
+                yield finding(
+                    "plugin", Severity.ERROR, f"{runtime.path} does not load this plugin", row.path,
+                    f"plugins need a full build of {since} or later; it is a {runtime.kind} build of {runtime.release}",
+                    f"ship ONNX Runtime {since} or later",
+                )  # fmt: skip
+
+
+def _listed(texts: object) -> str:
+    return ", ".join(sorted(map(str, texts)))  # type: ignore[call-overload]
+
+
+RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
+    _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _models,
+    _custom_operators, _qnn, _plugins,
+)  # fmt: skip

@@ -1,0 +1,282 @@
+"""What two graphs have in common, and the optimizers of ONNX Runtime that explain the rest.
+
+A node is the same where operator and outputs are; else where all that leads to it is, whatever the names. What is left
+falls into regions: nodes that are gone and new ones, joined by values that only one of the files has and by outputs
+that both give, which is what a fusion keeps. OPTIMIZERS says by which operators a region shows who made it; names and
+levels are those of ONNX Runtime, and tests/features/diff switches each off and sees its region go.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+
+from device_runner.result import Struct
+from pipeline.core.groups import grouped
+from pipeline.core.variant import Level
+from pipeline.features.diff.graphs import FileGraph, GraphNode, attribute_text
+
+
+class KnownOptimizer(NamedTuple):
+    """One of ONNX Runtime's optimizers: the operators by which a region shows it.
+
+    Of each group of `lost` one is lost; one of `gained` is new, one of `kept` was there before, where there are any.
+    """
+
+    name: str
+    level: Level
+    lost: tuple[frozenset[str], ...] = ()
+    gained: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+
+
+def _row(name: str, level: Level, lost: str = "", gained: str = "", kept: str = "") -> KnownOptimizer:
+    groups = tuple(frozenset(group.split("|")) for group in lost.split())
+    return KnownOptimizer(name, level, groups, frozenset(gained.split()), frozenset(kept.split()))
+
+
+ACTIVATIONS = "Relu|Sigmoid|Tanh|LeakyRelu|Clip|HardSigmoid"
+NCHWC = "com.microsoft.nchwc:"
+MS = "com.microsoft:"
+OPTIMIZERS: tuple[KnownOptimizer, ...] = (
+    _row("EliminateIdentity", Level.BASIC, "Identity"),
+    _row("EliminateDropout", Level.BASIC, "Dropout"),
+    _row("UnsqueezeElimination", Level.BASIC, "Unsqueeze"),
+    _row("CastElimination", Level.BASIC, "Cast"),
+    _row("ConvBNFusion", Level.BASIC, "BatchNormalization", "", "Conv"),
+    _row("ConvAddFusion", Level.BASIC, "Add", "", "Conv"),
+    _row("ConvMulFusion", Level.BASIC, "Mul", "", "Conv"),
+    _row("Pad_Fusion", Level.BASIC, "Pad", "", "Conv MaxPool AveragePool"),
+    _row("ClipQuantRewrite", Level.BASIC, "Clip", "", "QuantizeLinear"),
+    _row("ReluQuantRewrite", Level.BASIC, "Relu", "", "QuantizeLinear"),
+    _row("MatMulAddFusion", Level.BASIC, "MatMul Add", "Gemm"),
+    _row("MatMul_BatchNormalization_Fusion", Level.BASIC, "MatMul BatchNormalization", "Gemm"),
+    _row("GemmTransposeFusion", Level.BASIC, "Transpose", "", "Gemm"),
+    _row("ReshapeFusion", Level.BASIC, "Concat", "", "Reshape"),
+    _row("GeluFusionL1", Level.BASIC, "Erf", "Gelu"),
+    _row("LayerNormFusionL1", Level.BASIC, "ReduceMean", "LayerNormalization"),
+    _row("QDQSelectorActionTransformer", Level.EXTENDED, "DequantizeLinear",
+         f"QLinearConv QLinearMatMul MatMulInteger {MS}QLinearAdd {MS}QLinearMul {MS}QLinearSigmoid {MS}QGemm "
+         f"{MS}QLinearLeakyRelu {MS}QLinearAveragePool {MS}QLinearGlobalAveragePool {MS}QLinearSoftmax "
+         f"{MS}QLinearConcat {MS}QLinearWhere {MS}MatMulIntegerToFloat {MS}MatMulNBits MaxPool Reshape"),
+    _row("ConvActivationFusion", Level.EXTENDED, ACTIVATIONS, f"{MS}FusedConv {NCHWC}Conv {MS}NhwcFusedConv"),
+    _row("GemmActivationFusion", Level.EXTENDED, ACTIVATIONS, f"{MS}FusedGemm"),
+    _row("MatmulTransposeFusion", Level.EXTENDED, "Transpose", f"{MS}FusedMatMul"),
+    _row("MatMulScaleFusion", Level.EXTENDED, "Mul|Div", f"{MS}FusedMatMul"),
+    _row("GeluFusionL2", Level.EXTENDED, "Erf", f"{MS}Gelu {MS}BiasGelu"),
+    _row("BiasGeluFusion", Level.EXTENDED, "Add", f"{MS}BiasGelu"),
+    _row("FastGeluFusion", Level.EXTENDED, "Tanh", f"{MS}FastGelu"),
+    _row("QuickGeluFusion", Level.EXTENDED, "Sigmoid Mul", f"{MS}QuickGelu"),
+    _row("SkipLayerNormFusion", Level.EXTENDED, "Add",
+         f"{MS}SkipLayerNormalization {MS}SkipSimplifiedLayerNormalization"),
+    _row("SimplifiedLayerNormFusion", Level.EXTENDED, "ReduceMean", "SimplifiedLayerNormalization"),
+    _row("AttentionFusion", Level.EXTENDED, "Softmax", f"{MS}Attention"),
+    _row("DynamicQuantizeMatMulFusion", Level.EXTENDED, "MatMulInteger", f"{MS}DynamicQuantizeMatMul"),
+    _row("NchwcTransformer", Level.LAYOUT, "",
+         f"{NCHWC}Conv {NCHWC}MaxPool {NCHWC}AveragePool {NCHWC}GlobalAveragePool {NCHWC}GlobalMaxPool "
+         f"{NCHWC}ReorderInput {NCHWC}ReorderOutput {NCHWC}Upsample"),
+    _row("NhwcTransformer", Level.LAYOUT, "", f"{MS}NhwcMaxPool {MS}NhwcFusedConv {MS}QLinearConv"),
+)  # fmt: skip
+CONSTANT_FOLDING = KnownOptimizer("ConstantFolding", Level.BASIC)
+SUBEXPRESSIONS = KnownOptimizer("CommonSubexpressionElimination", Level.BASIC)
+TRANSPOSES = KnownOptimizer("TransposeOptimizer", Level.BASIC)
+
+
+class ChangedRegion(Struct, frozen=True, kw_only=True):
+    """Nodes that are gone and those in their place, by their places in the files; `by` names who made it, with the
+    level; nothing where no optimizer is known that does.
+    """
+
+    gone: tuple[int, ...] = ()
+    new: tuple[int, ...] = ()
+    by: tuple[str, ...] = ()
+
+
+class ChangedNode(Struct, frozen=True, kw_only=True):
+    """A node that both files have, with what differs in it."""
+
+    before: int
+    after: int
+    what: tuple[str, ...]
+
+
+class GraphDiff(Struct, frozen=True, kw_only=True):
+    """All that differs. `same` counts nodes that are equal; `recorded` are fusions that the second file leaves to the
+    device, by optimizer and action.
+    """
+
+    regions: tuple[ChangedRegion, ...]
+    changed: tuple[ChangedNode, ...]
+    same: int
+    recorded: dict[str, int] = {}
+
+
+Pairs: TypeAlias = dict[int, int]
+"""Places of nodes of the first file to those of the second."""
+
+
+def diff_graphs(before: FileGraph, after: FileGraph) -> GraphDiff:
+    """What became of the first graph."""
+    pairs = _pairs(before, after)
+    regions = tuple(_regions(before, after, pairs))
+    lost_values = {name for region in regions for place in region.gone for name in before.nodes[place].outputs}
+    changed = []
+    for a, b in pairs.items():
+        what = tuple(_differences(before, after, before.nodes[a], after.nodes[b], lost_values))
+        if what:
+            changed.append(ChangedNode(before=a, after=b, what=what))
+    return GraphDiff(
+        regions=regions, changed=tuple(changed), same=len(pairs) - len(changed), recorded=Counter(after.recorded)
+    )
+
+
+def _pairs(before: FileGraph, after: FileGraph) -> Pairs:
+    """The nodes that are the same: by operator with outputs, with the first output, with all that leads to them."""
+    pairs: Pairs = {}
+    taken: set[int] = set()
+    history = [_histories(graph) for graph in (before, after)]
+    keys: tuple[Callable[[int, GraphNode, int], object], ...] = (
+        lambda _side, node, _place: (node.operator, node.outputs),
+        lambda _side, node, _place: (node.operator, node.outputs[:1]),
+        lambda side, _node, place: history[side][place],
+    )
+    for key in keys:
+        free = grouped((key(1, node, place), place) for place, node in enumerate(after.nodes) if place not in taken)
+        for place, node in enumerate(before.nodes):
+            alike = free.get(key(0, node, place)) if place not in pairs else None
+            if alike:
+                pairs[place] = alike.pop(0)
+                taken.add(pairs[place])
+    return dict(sorted(pairs.items()))
+
+
+def _histories(graph: FileGraph) -> dict[int, int]:
+    """For each node a number of all that leads to it: equal for equal graphs, whatever their values are called."""
+    known: dict[int, int] = {}
+    inputs = {name: place for place, name in enumerate(graph.inputs)}
+
+    def number(name: str) -> object:
+        producer = graph.producers.get(name)
+        if producer is None:
+            return graph.constants.get(name, inputs.get(name, name))
+        return known[producer], graph.nodes[producer].outputs.index(name)
+
+    stack = [(place, False) for place in reversed(range(len(graph.nodes)))]
+    while stack:
+        place, ready = stack.pop()
+        node = graph.nodes[place]
+        if ready:
+            known[place] = hash((node.operator, tuple(sorted(node.attributes.items())), *map(number, node.inputs)))
+        elif place not in known:
+            known[place] = 0  # a hostile graph may go in circles
+            stack.append((place, True))
+            feeding = (graph.producers[name] for name in node.inputs if name in graph.producers)
+            stack.extend((producer, False) for producer in feeding if producer not in known)
+    return known
+
+
+def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode, explained: set[str]) -> Iterator[str]:
+    """What is not the same in a pair. Inputs whose nodes are gone are told where those are."""
+    for name in dict.fromkeys((*a.attributes, *b.attributes)):
+        old, new = a.attributes.get(name, "absent"), b.attributes.get(name, "absent")
+        if old != new and not ("absent" in (old, new) and _default(a.operator, name) in (old, new)):
+            yield f"{name}: {old} → {new}"
+    for slot in range(max(len(a.inputs), len(b.inputs))):
+        old, new = (node.inputs[slot] if slot < len(node.inputs) else "" for node in (a, b))
+        constants = before.constants.get(old), after.constants.get(new)
+        if any(constants):
+            if constants[0] != constants[1] and old not in explained:
+                yield f"input {slot}: {constants[0] or old or 'absent'} → {constants[1] or new or 'absent'}"
+        elif bool(old) != bool(new):
+            yield f"input {slot}: {old or 'absent'} → {new or 'absent'}"
+
+
+def _default(operator: str, name: str) -> str:
+    """The text of an attribute's default value: sessions write it into the files that they save."""
+    import onnx
+
+    with suppress(onnx.defs.SchemaError):
+        attribute = onnx.defs.get_schema(operator).attributes.get(name)
+        if attribute and attribute.default_value.name:
+            return attribute_text(onnx.helper.get_attribute_value(attribute.default_value))
+    return ""
+
+
+def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[ChangedRegion]:
+    """Regions in the order of the first nodes that are gone, then those that are all new."""
+    matched = set(pairs.values())
+    gone = [place for place in range(len(before.nodes)) if place not in pairs]
+    new = [place for place in range(len(after.nodes)) if place not in matched]
+    members = [(0, place) for place in gone] + [(1, place) for place in new]
+    root = {member: member for member in members}
+
+    def find(member: tuple[int, int]) -> tuple[int, int]:
+        while root[member] != member:
+            root[member] = member = root[root[member]]
+        return member
+
+    sides = (before, after)
+    for side, graph in enumerate(sides):
+        other = sides[1 - side]
+        for place in (gone, new)[side]:
+            for name in graph.nodes[place].inputs:
+                producer = (side, graph.producers.get(name, -1))
+                if producer in root and not other.has(name):
+                    root[find((side, place))] = find(producer)
+    givers = {name: (1, place) for place in new for name in after.nodes[place].outputs if name}
+    for place in gone:
+        for name in before.nodes[place].outputs:
+            if name in givers:
+                root[find((0, place))] = find(givers[name])
+    for group in grouped((find(member), member) for member in members).values():
+        old, fresh = (tuple(place for side, place in group if side == wanted) for wanted in (0, 1))
+        yield ChangedRegion(gone=old, new=fresh, by=tuple(_makers(before, after, old, fresh)))
+
+
+def _makers(before: FileGraph, after: FileGraph, gone: Sequence[int], new: Sequence[int]) -> Iterator[str]:
+    """The optimizers that a region shows, with their levels."""
+    old = Counter(before.nodes[place].operator for place in gone)
+    fresh = Counter(after.nodes[place].operator for place in new)
+    lost, gained = old - fresh, fresh - old
+    for row in OPTIMIZERS if new else ():
+        fits = all(_any_of(group, lost) for group in row.lost) and (not row.gained or _any_of(row.gained, gained))
+        alone = set(lost) <= set().union(*row.lost)
+        if fits and (_any_of(row.kept, old) if row.kept else row.gained or alone):
+            yield _named(row)
+    if {*lost, *gained} == {"Transpose"}:
+        yield _named(TRANSPOSES)
+    elif not new:
+        yield from _removers(before, after, gone)
+
+
+def _named(row: KnownOptimizer) -> str:
+    return f"{row.name} ({row.level})"
+
+
+def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Iterator[str]:
+    """Who took away nodes and put none in their place."""
+    left = list(gone)
+    for row in OPTIMIZERS:
+        if row.lost and not row.gained and not row.kept:
+            kept = [place for place in left if before.nodes[place].operator not in row.lost[0]]
+            if len(kept) < len(left):
+                yield _named(row)
+            left = kept
+    if any(name in after.constants for place in left for name in before.nodes[place].outputs):
+        yield _named(CONSTANT_FOLDING)
+    elif left and all(_twin(before, place, gone) for place in left):
+        yield _named(SUBEXPRESSIONS)
+
+
+def _any_of(operators: Iterable[str], counted: Counter[str]) -> bool:
+    return any(counted[operator] for operator in operators)
+
+
+def _twin(graph: FileGraph, place: int, gone: Sequence[int]) -> bool:
+    """Whether a node that stays does the same with the same inputs."""
+    node = graph.nodes[place]
+    return any(
+        other.operator == node.operator and other.inputs == node.inputs and other.attributes == node.attributes
+        for at, other in enumerate(graph.nodes)
+        if at not in gone
+    )

@@ -1,0 +1,158 @@
+"""`ort-mobile diff`, and `convert --show-changes`."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.outputs import Outputs, json_option
+
+if TYPE_CHECKING:
+    from pipeline.convert.many import ConversionReport
+    from pipeline.features.diff.changes import GraphDiff
+    from pipeline.features.diff.graphs import FileGraph
+    from pipeline.model.sources import SourceModel
+    from pipeline.report.wording import Part
+
+MOST_ROWS = 40
+"""Rows of a table: the JSON has all."""
+
+
+@click.command(cls=Command)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw both graphs side by side."
+)
+@json_option
+def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
+    """Show what changed from model file A to B, each an .onnx or .ort file.
+
+    Nodes that are gone, new and changed, and which of ONNX Runtime's optimizers explains it, with its level. Nodes are
+    the same where operator and outputs are, or all that leads to them; Constant nodes count as constants.
+    """
+    from pipeline.features.diff.changes import diff_graphs
+    from pipeline.features.diff.drawing import draw_diff
+    from pipeline.features.diff.graphs import read_graph
+
+    sources = [_one_model(path) for path in (a, b)]
+    before, after = map(read_graph, sources)
+    graph_diff = diff_graphs(before, after)
+    if svg:
+        from pipeline.core.files import write_text
+
+        names = (Path(sources[0].name).name, Path(sources[1].name).name)
+        write_text(svg, draw_diff(before, after, graph_diff, names))
+    outputs.finish(_document(a, b, before, after, graph_diff), diff_parts(a, b, before, after, graph_diff))
+
+
+def _one_model(path: str) -> "SourceModel":
+    from pipeline.core.errors import ConfigError
+    from pipeline.model.sources import find_models
+
+    models = find_models([path], (".onnx", ".ort"))
+    if len(models) > 1:
+        raise ConfigError("one model at a time", where=path, why=f"{len(models)} are there", remedy="name one of them")
+    return models[0]
+
+
+def _document(a: str, b: str, before: "FileGraph", after: "FileGraph", graph_diff: "GraphDiff") -> dict[str, Any]:
+    """Nodes by name and operator; each region and change in the order of the first file."""
+
+    def nodes(graph: "FileGraph", places: Iterable[int]) -> list[dict[str, str]]:
+        return [{"name": graph.nodes[place].label, "operator": graph.nodes[place].operator} for place in places]
+
+    return {
+        "a": a,
+        "b": b,
+        "nodes_a": len(before.nodes),
+        "nodes_b": len(after.nodes),
+        "same": graph_diff.same,
+        "regions": [
+            {"by": list(region.by), "gone": nodes(before, region.gone), "new": nodes(after, region.new)}
+            for region in graph_diff.regions
+        ],
+        "changed": [
+            {**nodes(before, [change.before])[0], "what": list(change.what)} for change in graph_diff.changed
+        ],
+        "recorded": graph_diff.recorded,
+    }  # fmt: skip
+
+
+def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", graph_diff: "GraphDiff") -> "Iterator[Part]":
+    """The change in a line, regions that are alike in one row, and nodes that have other attributes or constants."""
+    from pipeline.report.wording import Line, Listing
+
+    gone, new = (
+        (sum(map(len, side)) for side in zip(*((r.gone, r.new) for r in graph_diff.regions), strict=True))
+        if (graph_diff.regions)
+        else (0, 0)
+    )
+    yield Line(
+        f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {gone} gone, {new} new, {len(graph_diff.changed)} "
+        f"changed, {graph_diff.same} the same"
+    )
+    if not (graph_diff.regions or graph_diff.changed or graph_diff.recorded):
+        yield Line("no node differs")
+    alike = Counter(
+        (
+            _operators(before.nodes[place].operator for place in region.gone),
+            _operators(after.nodes[place].operator for place in region.new),
+            ", ".join(region.by) or "-",
+        )
+        for region in graph_diff.regions
+    )
+    if alike:
+        rows = tuple((*row, str(count)) for row, count in alike.most_common(MOST_ROWS))
+        yield Listing(title="", head=("gone", "new", "by", "times"), rows=rows, right=("times",))
+        yield from _more(len(alike))
+    if graph_diff.changed:
+        changes = tuple(
+            (before.nodes[change.before].label, before.nodes[change.before].operator, "; ".join(change.what))
+            for change in graph_diff.changed[:MOST_ROWS]
+        )
+        yield Listing(title="", head=("changed", "operator", "what"), rows=changes)
+        yield from _more(len(graph_diff.changed))
+    for text, count in graph_diff.recorded.items():
+        yield Line(f"recorded for the device, which applies it when it loads the file: {text} ({count})")
+
+
+def _more(count: int) -> "Iterator[Part]":
+    from pipeline.report.wording import Line
+
+    if count > MOST_ROWS:
+        yield Line(f"and {count - MOST_ROWS} more rows: --json has them all")
+
+
+def _operators(names: Iterable[str]) -> str:
+    """As in `Conv, Add, Relu` or `Conv 3, Relu 2`; a dash for none."""
+    counts = Counter(names)
+    return ", ".join(f"{name} {count}" if count > 1 else name for name, count in counts.items()) or "-"
+
+
+def convert_options() -> list[click.Parameter]:
+    """The option of `convert`."""
+    text = "Show which nodes each artifact has lost and gained, and by which optimizer."
+    return [click.Option(["--show-changes"], is_flag=True, help=text)]
+
+
+def convert_changes(report: "ConversionReport") -> "Iterator[Part]":
+    """What became of each model in each artifact; equal files are shown once."""
+    from pipeline.features.diff.changes import diff_graphs
+    from pipeline.features.diff.graphs import read_graph
+
+    for converted in report.converted:
+        files: dict[str, list[str]] = {}
+        paths = {}
+        for artifact in converted.artifacts:
+            files.setdefault(artifact.sha256, []).append(artifact.variant.name)
+            paths[artifact.sha256] = report.order.output / artifact.file
+        before = read_graph(converted.model.source) if files else None
+        for digest, variants in files.items():
+            if before:
+                after = read_graph(_one_model(str(paths[digest])))
+                names = converted.model.name, ", ".join(variants)
+                yield from diff_parts(*names, before, after, diff_graphs(before, after))

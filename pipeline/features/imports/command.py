@@ -1,0 +1,71 @@
+"""`ort-mobile import`: a trained model as ONNX, compared with its framework."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli.command import Command
+from pipeline.cli.outputs import Outputs, json_option
+
+if TYPE_CHECKING:
+    from pipeline.features.imports.job import ImportReport
+    from pipeline.report.wording import Part
+
+
+@click.command("import", cls=Command)
+@click.argument("source")
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--opset", type=click.IntRange(7), help="ONNX opset.  [default: the exporter's own]")
+@click.option("--check/--no-check", default=True, help="Compare with what the framework computes.")
+@json_option
+def import_model(source: str, output: Path, opset: int | None, check: bool, outputs: Outputs) -> None:
+    """Export a trained model SOURCE to the ONNX file OUTPUT.
+
+    SOURCE is MODULE:FUNCTION, which gives a PyTorch module or a scikit-learn estimator with example inputs, or a file:
+    .pt2 (PyTorch), .tflite, .keras, .h5 or a SavedModel folder (TensorFlow). OUTPUT is written only when its outputs
+    are those of the framework: on the example, on random inputs like it, on other sizes of dynamic dimensions. Needs
+    the extra of its framework: torch, sklearn or tensorflow.
+    """
+    from pipeline.core.errors import CheckFailed
+    from pipeline.features.imports.job import document, import_source
+
+    report = import_source(source, output, opset=opset, check=check)
+    outputs.write_json(document(report, output))
+    if outputs.text:
+        from pipeline.report.show import show
+
+        show(_parts(report, output))
+    if report.failed:
+        why = "; ".join(f"{row.inputs}, output {check.output!r}: {check.reason}" for row, check in report.failed)
+        raise CheckFailed(
+            "the exported model's outputs are not those of the framework", where=source, why=why[:500],
+            remedy="look for code that depends on values or sizes, which an export fixes; --no-check writes it anyway",
+        )  # fmt: skip
+
+
+def _parts(report: "ImportReport", output: Path) -> "Iterator[Part]":
+    """What it became, and a row for each input that both were run on."""
+    from pipeline.core.groups import counted
+    from pipeline.report import wording
+
+    rows = tuple(
+        (
+            row.inputs,
+            ", ".join(f"{name}={size}" for name, size in row.sizes.items()) or wording.DASH,
+            f"the framework refuses them: {row.refused}" if row.refused else wording.outputs(row.checks),
+        )
+        for row in report.compared
+    )
+    if rows:
+        yield wording.Listing(title="", head=("inputs", "sizes", "outputs"), rows=rows)
+        judged = [row for row in report.compared if not row.refused]
+        passed = sum(all(check.passed for check in row.checks) for row in judged)
+        yield wording.Line(f"{passed} of {len(judged)} give the outputs of {report.framework}")
+    if not report.failed:
+        takes = ", ".join(report.inputs)
+        yield wording.Line(
+            f"{output}: {counted(report.nodes, 'node')}, opset {report.opset}, {wording.size(report.size_bytes)}, "
+            f"takes {takes}"
+        )

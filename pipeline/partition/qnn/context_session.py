@@ -1,0 +1,66 @@
+"""One context of the QNN provider, made in a process of its own: `python -m … MODEL FOLDER NAME ANSWER KEY=VALUE…`.
+
+The model is read into memory and the working folder is the one of the files, because the provider writes a digest of
+the model's path and the names of files into what it makes: so the same model gives the same bytes wherever it lies.
+Nothing of this project is imported.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+PROVIDER = "QNNExecutionProvider"
+PR_SET_PDEATHSIG = 1
+
+
+def main(model: str, folder: str, name: str, answer: str, *pairs: str) -> None:
+    """Write NAME and its binary into a folder, and as JSON what is in them, or `error`: why there is none."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked may be killed
+    content = Path(model).read_bytes()
+    os.chdir(folder)
+    log = os.open(f"{answer}.log", os.O_CREAT | os.O_WRONLY)
+    for stream in (1, 2):  # libraries write to both
+        os.dup2(log, stream)
+    try:
+        session = _session(content, name, dict(pair.split("=", 1) for pair in pairs))
+        subgraphs = [[part.ep_name, len(part.get_nodes())] for part in session.get_provider_graph_assignment_info()]
+        known: dict[str, Any] = {"subgraphs": subgraphs}
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        known = {"error": str(error)}
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    known |= {"seconds": usage.ru_utime + usage.ru_stime, "memory_bytes": usage.ru_maxrss * 1024}
+    Path(answer).write_text(json.dumps(known), encoding="utf-8")
+
+
+def _session(content: bytes, name: str, chip: dict[str, str]) -> Any:
+    import onnxruntime as ort
+    import onnxruntime_qnn as qnn
+
+    ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    # What is left to the CPU is saved as it is then: levels above basic make it for this computer's processor.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    entries = {
+        "ep.context_enable": "1",
+        "ep.context_file_path": name,
+        "ep.context_embed_mode": "0",
+        "session.record_ep_graph_assignment_info": "1",
+    }
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **chip})
+    # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
+    return ort.InferenceSession(content, options, enable_fallback=0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    os._exit(0)  # the backend's own destructors crash at times, after the answer is written

@@ -1,0 +1,162 @@
+"""What WebGPU claims of a graph, and how many copies between the memories of GPU and CPU one inference costs.
+
+Every node with a kernel is claimed, each alone (docs/facts/webgpu.md, W.2.1). Two things send nodes back to the CPU:
+the option forceCpuNodeNames and, in the layout NCHW only, ONNX Runtime's preference for small computations on shapes
+(GetCpuPreferredNodes in onnxruntime/core/framework/fallback_cpu_capability.cc). In the default NHWC that preference has
+no effect: the provider is asked twice, and in its second round nothing is a candidate any more.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Final
+
+from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
+from pipeline.partition.graph import Graph, Node
+from pipeline.partition.provider import Claim
+from pipeline.partition.webgpu.kernels import Kernel, cpu_slots, kernel_of, kernels, no_kernel
+
+TABLE: Mapping[str, object] = {op_type: rows for (domain, op_type), rows in kernels().items() if not domain}
+"""Operators of ai.onnx with a kernel: functions of a model with such a name are kept whole until it was asked."""
+
+SMALL_CONSTANT: Final = 100
+"""Elements up to which a constant may be read on the CPU (kSmallInitializerThreshold)."""
+
+PREFERRED = Refusal(
+    "shape_on_cpu",
+    "ONNX Runtime computes shapes on the CPU (layout NCHW): its inputs are there already",
+    "leave preferredLayout at NHWC, where this has no effect, or give the dimensions of the inputs sizes",
+)
+FORCED = Refusal("forced", "forceCpuNodeNames names it", "leave it out of that option")
+
+
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What WebGPU claims of one graph, not of its bodies; `only` are the nodes that are still free."""
+    window = layout_window(graph.opset, settings.ort_release) if settings.nhwc else None
+    if window is not None:
+        refusal = Refusal("opset", window, "convert the model to such an opset, or set preferredLayout=NCHW")
+        return Claim(refusals=dict.fromkeys(graph.nodes, refusal))
+    fitting = {index: kernel_of(graph, graph.nodes[index], settings) for index in graph.order}
+    preferred = frozenset[int]() if settings.nhwc else _preferred_on_cpu(graph, fitting)
+    groups, refusals = [], dict[int, Refusal]()
+    for index, kernel in fitting.items():
+        node = graph.nodes[index]
+        if only is not None and index not in only:
+            continue
+        if kernel is None:
+            refusals[index] = no_kernel(graph, node, settings)
+        elif node.name in settings.webgpu.cpu_nodes:
+            refusals[index] = FORCED
+        elif index in preferred:
+            refusals[index] = PREFERRED
+        else:
+            groups.append((node,))
+    return Claim(groups=tuple(groups), refusals=refusals)
+
+
+def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None]) -> frozenset[int]:
+    """Nodes with a kernel that follow what lies in the CPU's memory, as Shape's output does, and read nothing else."""
+    place = {index: position for position, index in enumerate(graph.order)}
+    at_cpu: set[str] = set()
+    waiting: list[tuple[int, int]] = []
+
+    def give(node: Node, names: Iterable[str]) -> None:
+        """Values that lie in the CPU's memory; what reads them becomes a candidate."""
+        known = set(names)
+        at_cpu.update(known)
+        for edge in graph.out_edges[node.index]:
+            if node.outputs[edge.source_slot] in known:
+                heappush(waiting, (place[edge.consumer], edge.consumer))
+
+    for index, kernel in fitting.items():
+        if kernel is not None:
+            node = graph.nodes[index]
+            give(node, (name for slot, name in enumerate(node.outputs) if name and f"out{slot}" in kernel.on_cpu))
+    preferred: set[int] = set()
+    seen: set[int] = set()
+    while waiting:
+        _, index = heappop(waiting)
+        if index in seen:
+            continue
+        seen.add(index)
+        node, kernel = graph.nodes[index], fitting[index]
+        if kernel is None or _reads_only(graph, node, kernel, at_cpu):
+            give(node, filter(None, node.outputs))
+            preferred |= {index} if kernel else set()
+    return frozenset(preferred)
+
+
+def _reads_only(graph: Graph, node: Node, kernel: Kernel, at_cpu: Container[str]) -> bool:
+    """Whether a node reads small constants, inputs of the graph and values at the CPU, none of half precision."""
+    for slot, name in enumerate(node.inputs):
+        if not name:
+            continue
+        if graph.value(name).dtype in ("f16", "bf16"):
+            return False
+        constant = graph.initializers.get(name)
+        if (constant is not None and constant.count <= SMALL_CONSTANT) or name in graph.inputs:
+            continue
+        # A kernel that reads the value at the CPU anyway gains nothing from being there.
+        if name not in at_cpu or f"in{slot}" in kernel.on_cpu:
+            return False
+    return True
+
+
+def copies(graph: Graph, _settings: Settings, claimed: Container[int]) -> int:
+    """The copies between GPU and CPU that one inference makes, for a graph of which these nodes are claimed.
+
+    One for each value that is made in one memory and read in the other, as ONNX Runtime inserts nodes for it
+    (TransformerMemcpyImpl in onnxruntime/core/optimizer/transformer_memcpy.cc). Inputs of the model that one side alone
+    reads, and its outputs, are copied with or without a provider and do not count.
+    """
+    read: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is in the GPU's memory
+    written: dict[bool, set[str]] = {True: set(), False: set()}
+    for index, node in graph.nodes.items():
+        on_gpu = index in claimed
+        on_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
+        for slot, name in enumerate(node.inputs):
+            read[on_gpu and f"in{slot}" not in on_cpu].add(name)
+        for slot, name in enumerate(node.outputs):
+            written[on_gpu and f"out{slot}" not in on_cpu].add(name)
+        if not on_gpu:  # what bodies of If and Loop read of a claimed node is that node's affair
+            read[False].update(node.implicit_inputs)
+    inputs = set(graph.inputs) - graph.initializers.keys()
+    crossing = (inputs & read[True] & read[False], written[False] & read[True], written[True] & read[False])
+    return sum(len(names - {""}) for names in crossing)
+
+
+def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
+    """The claimed nodes of all rounds, or why the session cannot be made or ends the process."""
+    counts: list[int] = []
+    for graph, round_claim in rounds:
+        claimed = round_claim.claimed
+        counts.append(len(claimed))
+        problem = next(filter(None, (_ends_process(graph.nodes[index]) for index in sorted(claimed))), None)
+        if problem is None and settings.webgpu.graph_capture and copies(graph, settings, claimed):
+            problem = CAPTURE
+        if problem is not None:
+            return LoadForecast.failing(problem)
+    return LoadForecast(partitions=sum(counts), rounds=tuple(counts))
+
+
+CAPTURE = Refusal(
+    "capture",
+    "enableGraphCapture needs every node on the GPU, and some stay on the CPU",
+    "leave enableGraphCapture out, or have the nodes below claimed first",
+)
+
+
+def _ends_process(node: Node) -> Refusal | None:
+    """A listed bias without a name, which the kernels of Conv and ConvTranspose read all the same (W.5)."""
+    if node.op_type not in ("Conv", "ConvTranspose") or node.inputs[2:3] != ("",):
+        return None
+    name = node.name or node.first_output
+    return Refusal(
+        "crash",
+        f"{node.op_type} '{name}' lists a bias without a name: WebGPU's kernel ends the process when it runs",
+        "drop the empty input: the pass drop-empty-inputs does",
+    )
+
+
+def build_refusal(_graph: Graph, _groups: Iterable[tuple[Node, ...]], _settings: Settings) -> Refusal | None:
+    """None: WebGPU compiles no partitions."""
+    return None

@@ -1,0 +1,112 @@
+"""Which contexts ship to which target, what an app needs for them, and what the loaders of phones say."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from device_runner.chips import CHIPS
+from pipeline.check.compare import OutputCheck
+from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer, pair_of
+from pipeline.config import BuildKind, Platform, Target
+from pipeline.core.abis import ARM64, abis_of_target
+from pipeline.core.errors import Finding, Severity
+from pipeline.core.releases import line_of
+from pipeline.release.manifest import ShippedContext
+
+CHIP_API_LEVEL = 31
+"""From here on Android names a phone's chip (Build.SOC_MODEL)."""
+
+SOC_MANUFACTURER = "QTI"
+"""What phones with a Snapdragon have as Build.SOC_MANUFACTURER."""
+
+PLUGIN = ("com.qualcomm.qti", "onnxruntime-android-qnn")
+RUNTIME = ("com.qualcomm.qti", "qnn-runtime")
+"""Group and artifact of the provider, and of the libraries that it runs on, for Gradle."""
+
+
+def takes_contexts(target: Target) -> bool:
+    """Whether a target has phones with a Snapdragon: its libraries are for arm64-v8a alone."""
+    return target.platform is Platform.ANDROID and ARM64 in abis_of_target(target.platform, target.abis)
+
+
+def chosen_contexts(
+    contexts: Iterable[NpuContext], checks: Mapping[str, Mapping[str, tuple[OutputCheck, ...]]]
+) -> tuple[NpuContext, ...]:
+    """For each model and chip the first context whose outputs in the simulator are not wrong.
+
+    They come in the order of the precisions that were asked for.
+    """
+    chosen: dict[tuple[str, str], NpuContext] = {}
+    for context in contexts:
+        compared = checks.get(context.model, {}).get(context.variant.name, ())
+        if compared and not any(check.failed for check in compared):
+            chosen.setdefault((context.model, context.chip.name), context)
+    return tuple(chosen.values())
+
+
+def context_findings(
+    contexts: Sequence[NpuContext], target: Target, kind: BuildKind, release: str
+) -> Iterator[Finding]:
+    """What speaks against contexts in a target, whose ONNX Runtime is of a kind and a release."""
+    if not contexts or not takes_contexts(target):
+        return
+    where = f"target {target.name}"
+    if kind is not BuildKind.FULL:
+        yield Finding(
+            severity=Severity.ERROR, what="contexts cannot be opened by this library", where=where,
+            why=f"a {kind.value} build of ONNX Runtime loads no plugins, and QNN is one",
+            remedy="ship a full build (a reduced one has --include_ops_by_config without --minimal_build), or leave "
+            "`contexts` out of [variants]",
+        )  # fmt: skip
+    for context in contexts:
+        built = built_for(context.compatibility)
+        pair = pair_of(built)
+        if pair and line_of(release) < line_of(pair.ort):
+            yield Finding(
+                severity=Severity.ERROR, what=f"{context.variant.name} needs ONNX Runtime {pair.ort} or later",
+                where=f"{where}: {context.model}", why=f"the plugin {pair.plugin} does, and the target has {release}",
+                remedy=f"set the target's `ort_release` or `library` to {pair.ort} or later",
+            )  # fmt: skip
+        answer = loader_answer(built, context.chip, target.qnn_runtime or "")
+        if answer.loading is Loading.REFUSED:
+            yield Finding(
+                severity=Severity.ERROR, what=f"phones will refuse {context.variant.name}",
+                where=f"{where}: {context.model}", why=answer.why, remedy=answer.remedy,
+            )  # fmt: skip
+
+
+def shipped_context(
+    context: NpuContext, target: Target, model_sha256: str, folder: str, ort_release: str
+) -> ShippedContext:
+    """A context as the manifest has it; `folder` is the one of models in the bundle."""
+    qairt = built_for(context.compatibility).qairt
+    return ShippedContext(
+        target=target.name,
+        model=context.model,
+        model_sha256=model_sha256,
+        variant=context.variant,
+        chip=context.chip.name,
+        file=folder + context.file,
+        binary=folder + context.binary,
+        compatibility=context.compatibility,
+        qairt=target.qnn_runtime or qairt,
+        plugin=context.plugin,
+        ort_release=ort_release,
+        min_api_level=max(target.min_api_level or 0, CHIP_API_LEVEL),
+        steps=context.steps,
+    )
+
+
+def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:
+    """The plugin and the runtime that apps need for contexts, as Gradle writes them."""
+    pairs = dict.fromkeys((context.plugin, context.qairt) for context in contexts)
+    plugin, qairt = max(pairs)
+    return f"{':'.join(PLUGIN)}:{plugin}", f"{':'.join(RUNTIME)}:{qairt}"
+
+
+def other_phones(context: ShippedContext) -> Mapping[Loading, tuple[str, ...]]:
+    """What the loaders of phones with other chips say to a context, in the order of their generations."""
+    built = built_for(context.compatibility)
+    answers: dict[Loading, tuple[str, ...]] = {}
+    for chip in CHIPS.values():
+        loading = loader_answer(built, chip, context.qairt).loading
+        answers[loading] = (*answers.get(loading, ()), chip.name)
+    return answers

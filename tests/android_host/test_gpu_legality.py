@@ -1,0 +1,153 @@
+"""What is refused for WebGPU before any phone, beside what a genuine Android library makes of the same file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.library import LibraryFacts
+from device_runner.result import RunResult
+from device_runner.spec import RunOptions, RunSpec
+from pipeline.compat.gpu import gpu_findings
+from pipeline.core.releases import Release
+from tests.android_host.runs import distance, outputs
+from tests.ort_models import conv_relu, convert
+
+pytestmark = pytest.mark.android_host
+
+NCHW = {"preferredLayout": "NCHW"}
+Outcome = Callable[[RunResult, RunResult], bool]
+
+
+def fails(gpu: RunResult, _cpu: RunResult) -> bool:
+    return gpu.failure is not None
+
+
+def crashes(gpu: RunResult, _cpu: RunResult) -> bool:
+    return gpu.failure is not None and gpu.failure.signal is not None
+
+
+def is_wrong(gpu: RunResult, cpu: RunResult) -> bool:
+    return distance(outputs(gpu), outputs(cpu)) > 0.05
+
+
+def is_the_cpus(gpu: RunResult, cpu: RunResult) -> bool:
+    return distance(outputs(gpu), outputs(cpu)) == 0
+
+
+def parsed(text: str, opset: int = 17, **constants: np.ndarray) -> onnx.ModelProto:
+    header = f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n'
+    model: onnx.ModelProto = onnx.parser.parse_model(header + text)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return model
+
+
+WEIGHTS = np.linspace(-1, 1, 4 * 4 * 9, dtype=np.float32).reshape(4, 4, 3, 3)
+
+
+def residual() -> onnx.ModelProto:
+    """Level all fuses the sum into the second Conv."""
+    return parsed(
+        """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Relu (a)
+            c = Conv <pads = [1, 1, 1, 1]> (b, w, v)  d = Add (c, b)  y = Relu (d)
+        }""",
+        w=WEIGHTS,
+        v=np.zeros(4, np.float32),
+    )
+
+
+def no_bias() -> onnx.ModelProto:
+    """As exporters write it; the text form has no way to."""
+    model = parsed("g (float[1, 4, 4, 4] x) => (float[1, 4, 6, 6] y) { y = ConvTranspose (x, w) }", w=WEIGHTS)
+    model.graph.node[0].input.append("")
+    return model
+
+
+CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, Outcome]] = {
+    "a CPU node before a GPU node": (
+        lambda: parsed("g (float[1, 8] x) => (float[1, 8] y) { a = Softsign (x)  y = Relu (a) }"),
+        "basic", {}, "webgpu-memories", fails,
+    ),
+    "a CPU node behind a GPU node": (
+        lambda: parsed("g (float[1, 8] x) => (float[1, 8] y) { a = Relu (x)  y = Softsign (a) }"),
+        "basic", {}, "webgpu-memories", is_wrong,
+    ),
+    "FusedConv in NHWC": (conv_relu, "extended", {}, "webgpu-fused-layout", fails),
+    "FusedConv with a sum": (residual, "all", NCHW, "webgpu-fused-sum", is_wrong),
+    "opset 6": (
+        lambda: parsed("g (float[1, 8] x) => (float[1, 8] y) { y = Relu (x) }", opset=6),
+        "", {}, "webgpu-opset", is_the_cpus,
+    ),
+    "Resize along other axes": (
+        lambda: parsed(
+            'g (float[1, 4, 4, 3] x) => (float[1, 8, 8, 3] y) { y = Resize <mode = "linear"> (x, , s) }',
+            s=np.array([1, 2, 2, 1], np.float32),
+        ),
+        "", {}, "webgpu-resize", is_wrong,
+    ),
+    "a bias without a name": (
+        no_bias, "", {}, "webgpu-empty-bias", crashes,
+    ),
+    "a tensor without elements": (
+        lambda: parsed("g (float[2, 0] x) => (float[2, 0] y) { y = Softmax (x) }"),
+        "", {}, "webgpu-empty-tensor", fails,
+    ),
+    "half precision": (
+        lambda: parsed("g (float16[1, 8] x) => (float16[1, 8] y) { y = Relu (x) }"),
+        "", {}, "webgpu-half", fails,
+    ),
+    "MaxPool with indices": (
+        lambda: parsed(
+            "g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i) "
+            "{ y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
+        ),
+        "", {}, "webgpu-kernel", fails,
+    ),
+}  # fmt: skip
+"""The model; the level of its ORT format file ("": an .onnx file); options; the rule that refuses it; what happens."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_refused_would_fail_on_the_phone(library: LibraryFacts, vulkan: str, tmp_path: Path, name: str) -> None:
+    build, level, provider_options, rule, happens = CASES[name]
+    file = tmp_path / "m.onnx"
+    onnx.save(build(), file)
+    if level:
+        file = convert(file, tmp_path / "m.ort", level=level)
+    release = Release(*map(int, library.release.split(".")[:2]))
+    found = {finding.rule: finding for finding in gpu_findings(file, release, provider_options, "m", half=False)}
+    assert list(found) == [rule]
+    assert found[rule].remedy
+    with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
+        gpu, cpu = (
+            phone.run(
+                RunSpec(
+                    id=provider, model=str(file), options=RunOptions(provider=provider, provider_options=options),
+                    warmup=0, min_runs=1, min_seconds=0.0, outputs_folder=str(tmp_path / provider),
+                )
+            )
+            for provider, options in (("webgpu", provider_options), ("cpu", {}))
+        )  # fmt: skip
+    assert happens(gpu, cpu), gpu
+
+
+def test_quantized_activations_are_refused_with_their_copies(tmp_path: Path) -> None:
+    model = parsed("""g (float[1, 4] x) => (float[1, 4] y) <float s = {0.1}, uint8 z = {128}> {
+        a = Relu (x)  q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)  y = Sigmoid (d)
+    }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    (found,) = gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m")
+    assert "QuantizeLinear 'q'" in found.what
+    assert "copies per inference" in found.what
+    assert "MatMulNBits" in found.remedy
+
+
+def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None:
+    onnx.save(residual(), tmp_path / "m.onnx")
+    for file in (tmp_path / "m.onnx", convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")):
+        assert list(gpu_findings(file, Release(1, 29), {}, "m", half=False)) == []

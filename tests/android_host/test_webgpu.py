@@ -1,0 +1,62 @@
+"""WebGPU of genuine libraries on a Vulkan driver that computes on the CPU."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.device import open_device
+from device_runner.library import LibraryFacts
+from device_runner.result import FailureKind, Mark
+from device_runner.vulkan import DRIVERS
+from tests.android_host.runs import distance, failure, outputs, run
+
+pytestmark = pytest.mark.android_host
+
+
+def test_an_android_library_computes_on_a_software_gpu(
+    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path
+) -> None:
+    with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
+        gpu, cpu = run(phone, mnist, tmp_path / "gpu", provider="webgpu"), run(phone, mnist, tmp_path / "cpu")
+    assert 0 < distance(outputs(gpu), outputs(cpu)) < 1e-5  # 0 would be the CPU's own numbers
+    assert set(gpu.marks) == {Mark.NOT_A_PHONE, Mark.SOFTWARE_GPU}
+    assert Mark.SOFTWARE_GPU not in cpu.marks
+    assert (gpu.load_ns, gpu.first_run_ns, gpu.latencies_ns, gpu.memory_peak_bytes) == (0, 0, (), 0)
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("onnxruntime_ep_webgpu"), reason="onnxruntime-ep-webgpu is not installed"
+)
+def test_the_plugin_and_an_android_library_compute_the_same(
+    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path
+) -> None:
+    with open_device(f"local?vulkan={vulkan}") as here:
+        plugin = run(here, mnist, tmp_path / "plugin", provider="webgpu")
+    with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
+        built_in = run(phone, mnist, tmp_path / "android", provider="webgpu")
+    assert distance(outputs(plugin), outputs(built_in)) == 0
+    assert [row.provider for row in plugin.ep_shares] == ["WebGpuExecutionProvider"]
+    assert plugin.marks == (Mark.SOFTWARE_GPU,)
+
+
+def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
+    with AndroidHost("android-host", library, Phone(vulkan=str(tmp_path))) as phone:
+        result = run(phone, mnist, provider="webgpu")
+    found = failure(result)
+    assert (found.kind, found.message) == (
+        FailureKind.PROVIDER_MISSING,
+        "no Vulkan driver that computes on the CPU",
+    )
+    assert "chromium-common" in found.remedy
+
+
+def test_a_file_that_is_no_driver_is_named(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
+    broken = tmp_path / DRIVERS[0].file
+    broken.write_text("no library")
+    with AndroidHost("android-host", library, Phone(vulkan=str(broken))) as phone:
+        found = failure(run(phone, mnist, provider="webgpu"))
+    assert found.kind is FailureKind.PROVIDER_REFUSED
+    assert f"no Vulkan driver: {broken}" in found.message
+    assert "vulkan=" in found.remedy

@@ -1,0 +1,201 @@
+"""Contexts for a Snapdragon's NPU: the loader's rule, and contexts made and simulated where the compiler is."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from device_runner.chips import CHIPS
+from pipeline.compat.contexts import Loading, built_for, loader_answer
+from pipeline.convert.contexts import read_context
+from pipeline.core.errors import ModelError
+from tests.command import ROOT, Done, ort_mobile
+from tests.partition_samples import model, value
+
+npu = pytest.mark.npu
+MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
+EVALUATION = MNIST.with_name("evaluation.npz")
+V75 = "v2:6:2.51.0:5.51.0:75:57:0:0"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(name="compiler", scope="session")
+def _compiler() -> None:
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("the package onnxruntime-qnn is not installed")
+
+
+@pytest.mark.parametrize(
+    ("context", "chip", "qairt", "loading"),
+    [
+        (V75, "SM8650", "", Loading.OPTIMAL),
+        (V75, "SM8650", "2.52.0", Loading.OPTIMAL),
+        (V75, "SM8650", "2.50.0", Loading.REFUSED),
+        (V75, "SM8750", "", Loading.SUPPORTED),
+        (V75, "SM8550", "", Loading.REFUSED),
+        ("v2:6:2.51.0:5.51.0:69:36:0:0", "SM8550", "", Loading.REFUSED),
+        ("v2:6:2.51.0:5.51.0:68:30:0:0", "SM8450", "", Loading.SUPPORTED),
+        ("v2:6:2.51.0:5.51.0:73,75:43,57:0:0", "SM8550", "", Loading.OPTIMAL),
+        ("v2:1:2.51.0:5.51.0:75:57:0:0", "SM8650", "", Loading.REFUSED),
+    ],
+)
+def test_the_loader_of_a_phone_answers_by_generation_and_runtime(
+    context: str, chip: str, qairt: str, loading: Loading
+) -> None:
+    assert loader_answer(built_for(context), CHIPS[chip], qairt).loading is loading
+
+
+@pytest.mark.parametrize("text", ["", "v1:6:2.51.0:5.51.0:75:57:0:0", "v2:6:2.51.0:5.51.0:x:57:0:0", V75 * 99])
+def test_a_context_whose_chip_is_not_known_is_refused(text: str) -> None:
+    with pytest.raises(ModelError, match="no context whose chip is known"):
+        built_for(text)
+
+
+def wrapper(folder: Path, **attributes: Any) -> Path:
+    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", **attributes)
+    path = folder / "c.onnx"
+    onnx.save(model([node], [value("x", (1, 4))], ["y"]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("attributes", "what"),
+    [
+        ({"source": "OpenVINOExecutionProvider", "ep_cache_context": "c_qnn.bin"}, "no context for Snapdragon's NPU"),
+        ({"source": "QNNExecutionProvider", "ep_cache_context": "../c_qnn.bin"}, "binary of this context"),
+        ({"source": "QNNExecutionProvider", "ep_cache_context": "missing.bin"}, "binary of this context"),
+        ({"source": "QNNExecutionProvider", "ep_cache_context": "bytes", "embed_mode": 1}, "binary of this context"),
+    ],
+)
+def test_a_context_from_elsewhere_is_refused(tmp_path: Path, attributes: dict[str, Any], what: str) -> None:
+    (tmp_path / "c_qnn.bin").touch()
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ModelError, match=what):
+        read_context(wrapper(tmp_path / "in" if "../" in str(attributes) else tmp_path, **attributes))
+
+
+def test_what_is_no_onnx_file_is_no_context(tmp_path: Path) -> None:
+    (tmp_path / "c.onnx").write_bytes(b"PK\3\4 no protobuf at all")
+    with pytest.raises(ModelError, match="this is no context"):
+        read_context(tmp_path / "c.onnx")
+
+
+def contexts(folder: Path, source: Path, *more: object, chips: str = "SM8650", code: int = 0) -> Done:
+    plain = ("--level", "basic", "--style", "fixed", "--no-config")
+    return ort_mobile("convert", source, "--output", folder, *plain, "--context", chips, *more, code=code)
+
+
+def test_without_the_compiler_a_context_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    error = contexts(tmp_path, MNIST, code=3).err
+    assert "Qualcomm's compiler for the NPU is not installed" in error
+    assert "onnxruntime-qnn" in error
+
+
+def test_a_chip_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    assert "did you mean SM8650?" in contexts(tmp_path, MNIST, chips="SM8651", code=2).err
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_contexts_have_the_same_bytes_in_two_folders(tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / MNIST.name
+    copy.parent.mkdir()
+    copy.write_bytes(MNIST.read_bytes())
+    contexts(tmp_path / "a", MNIST)
+    contexts(tmp_path / "b" / "c", copy)
+    names = {"mnist.qnn-SM8650.onnx", "mnist.qnn-SM8650_qnn.bin", "mnist.basic-fixed.ort"}
+    assert {path.name for path in (tmp_path / "a").iterdir()} == names
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / "c" / name).read_bytes()
+
+
+@npu
+@pytest.mark.long
+@pytest.mark.usefixtures("compiler")
+def test_contexts_of_chips_and_precisions_compute_what_the_model_does(tmp_path: Path) -> None:
+    more = ("--precision", "float,qnn", "--test-data", EVALUATION, "--check", "--json", tmp_path / "answer.json")
+    done = contexts(tmp_path / "out", MNIST, *more, chips="SM8650,SM8635")
+    rows = {row["variant"]: row for row in json.loads((tmp_path / "answer.json").read_text())["artifacts"]}
+    made = {"qnn-SM8650", "qnn-SM8650-u8s8pc", "qnn-SM8635-u8s8pc"}
+    for name in made:
+        row = rows[name]
+        chip = CHIPS[row["chip"]]
+        assert row["checks"][0]["passed"]
+        assert built_for(row["compatibility"]).soc_models == (chip.soc_model,)
+        assert built_for(row["compatibility"]).archs == (chip.htp_arch,)
+        assert (row["partitions"], row["cpu_nodes"]) == (1, 2 if row.get("precision") else 0)
+        assert row["memory_bytes"] < 700 << 20
+    assert rows["qnn-SM8635"]["skipped"]
+    assert "Snapdragon 8s Gen 3 computes no floats" in done.err
+
+
+def open_batch() -> onnx.ModelProto:
+    return model([helper.make_node("Relu", ["x"], ["y"])], [value("x", ("n", 4))], ["y"])
+
+
+def empty_input() -> onnx.ModelProto:
+    return model([helper.make_node("Softmax", ["x"], ["y"])], [value("x", (0, 4))], ["y"])
+
+
+def unknown_to_it() -> onnx.ModelProto:
+    return model([helper.make_node("Det", ["x"], ["y"])], [value("x", (4, 4))], ["y"])
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(
+    ("sample", "chip", "what"),
+    [
+        (open_batch, "SM8650", "open: x[0] n"),
+        (empty_input, "SM8650", "'x' has a dimension of size 0"),
+        (unknown_to_it, "SM8650", "takes nothing of this model"),
+        (unknown_to_it, "SM8635", "SM8635 takes quantized models only"),
+    ],
+)
+def test_a_model_that_a_chip_cannot_have_is_told_why(tmp_path: Path, sample: object, chip: str, what: str) -> None:
+    onnx.save(sample(), tmp_path / "m.onnx")  # type: ignore[operator]
+    done = contexts(tmp_path / "out", tmp_path / "m.onnx", chips=chip, code=1)
+    assert what in done.err
+    assert not list((tmp_path / "out").glob("*.bin"))
+
+
+@npu
+@pytest.mark.long
+@pytest.mark.usefixtures("compiler")
+def test_a_harmed_binary_is_one_error_of_the_run(tmp_path: Path) -> None:
+    contexts(tmp_path, MNIST, "--precision", "float,qnn", "--test-data", EVALUATION)
+    binary = tmp_path / "mnist.qnn-SM8650_qnn.bin"
+    whole, other = binary.read_bytes(), (tmp_path / "mnist.qnn-SM8650-u8s8pc_qnn.bin").read_bytes()
+    for content, cause in (
+        (whole[:20_000], "cut or damaged"),
+        (np.random.default_rng(0).bytes(len(whole)), "cut or damaged"),
+        (other, "another model's"),
+        (None, "not beside its ONNX file"),
+    ):
+        binary.unlink()
+        if content:
+            binary.write_bytes(content)
+        assert cause in " ".join(perf(tmp_path / "mnist.qnn-SM8650.onnx", "--provider", "qnn").text.split())
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_context_without_its_provider_says_so(tmp_path: Path) -> None:
+    contexts(tmp_path, MNIST)
+    assert "only the provider runs" in " ".join(perf(tmp_path / "mnist.qnn-SM8650.onnx").text.split())
+
+
+def perf(model: Path, *more: str) -> Done:
+    chip = ("--provider-option", "soc_model=SM8650") if more else ()
+    few = ("--rounds", "1", "--min-runs", "1", "--min-seconds", "0.001", "--warmup", "0")
+    return ort_mobile("perf", model, *more, *chip, *few, code=1)

@@ -1,0 +1,210 @@
+"""`ort-mobile app` on packages with real libraries of a few lines of C, and on archives that are made to do harm."""
+
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_runner.probe.elf import parse_elf
+from pipeline.features.app import RULE_NAMES
+from pipeline.features.app.inspection import asked_api, extracts_libraries
+from tests.command import ROOT, ort_mobile
+from tests.library.library_files import library, texts
+
+RUNTIME = """
+typedef struct { const void *(*GetApi)(unsigned); } Base;
+static const void *get(unsigned version) { return (const void *)0; }
+static const Base base = {get};
+__attribute__((visibility("default"))) const Base *OrtGetApiBase(void) { return &base; }
+__attribute__((visibility("default"))) const char mark[] = "ORT Build Info: \\0" "%s";
+"""
+CALLER = """
+typedef struct { const void *(*GetApi)(unsigned); } Base;
+extern const Base *OrtGetApiBase(void);
+const void *api;
+__attribute__((visibility("default"))) int JNI_OnLoad(void) { api = OrtGetApiBase()->GetApi(28); return 0; }
+"""
+TARGETS = {"arm64-v8a": "aarch64-linux-gnu", "x86_64": "x86_64-linux-gnu"}
+MANIFEST = b"\x03\x00\x08\x00" + bytes(60)
+MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
+
+
+def compiled(folder: Path, abi: str, name: str, source: str, *flags: str) -> bytes:
+    """A library of a few lines, by the compiler that the project brings."""
+    (folder / f"{name}.c").write_text(source)
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[abi], "-shared", "-nostdlib", "-O2", "-fPIC"]
+    command += [f"{name}.c", "-o", name, f"-Wl,-soname,{name}", "-Wl,-z,max-page-size=16384", *flags]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return (folder / name).read_bytes()
+
+
+def package(path: Path, members: dict[str, bytes], stored: bool = False) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def runtime(abi: str = "arm64-v8a", release: str = "1.28.0", extra: bytes = b"", alignment: int = 16384) -> bytes:
+    return library(abi, extra=texts(release, "nnapi") + b"ORT Build Info: \0" + extra, alignment=alignment)
+
+
+def inspected(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = ort_mobile("app", path, "--json", "-").document()
+    assert {row["rule"] for row in document["findings"]} <= set(RULE_NAMES)
+    return document
+
+
+def rules(document: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(row["rule"], row["severity"]) for row in document["findings"]]
+
+
+@pytest.mark.parametrize("abi", list(TARGETS))
+def test_the_api_version_that_a_library_asks_for_is_read_from_its_code(abi: str, tmp_path: Path) -> None:
+    compiled(tmp_path, abi, "libonnxruntime.so", RUNTIME % "1.20.0")
+    caller = compiled(tmp_path, abi, "libuser.so", CALLER, "-L.", "-lonnxruntime")
+    elf = parse_elf(caller)
+    assert (elf.abi, elf.soname, asked_api(caller, elf)) == (abi, "libuser.so", 28)
+
+
+def test_a_caller_of_a_newer_api_gets_null(tmp_path: Path) -> None:
+    older = compiled(tmp_path, "arm64-v8a", "libonnxruntime.so", RUNTIME % "1.20.0")
+    caller = compiled(tmp_path, "arm64-v8a", "libuser.so", CALLER, "-L.", "-lonnxruntime")
+    members = {"lib/arm64-v8a/libonnxruntime.so": older, "lib/arm64-v8a/libuser.so": caller}
+    members |= {"AndroidManifest.xml": MANIFEST, "classes.dex": b""}
+    document = inspected(package(tmp_path / "app.apk", members))
+    assert document["kind"] == "APK"
+    assert document["served"] == {"lib/arm64-v8a/libuser.so": "lib/arm64-v8a/libonnxruntime.so"}
+    assert rules(document) == [("null-api", "error")]
+    assert "GetApi(28)" in document["findings"][0]["what"]
+    assert "1.20.0, which has versions up to 20" in document["findings"][0]["why"]
+
+
+def test_a_caller_of_another_release_does_not_load(tmp_path: Path) -> None:
+    (tmp_path / "v.map").write_text("VERS_1.17.1 { global: *; };")
+    compiled(tmp_path, "arm64-v8a", "libonnxruntime.so", RUNTIME % "1.17.1", "-Wl,--version-script=v.map")
+    caller = compiled(tmp_path, "arm64-v8a", "libuser.so", CALLER, "-L.", "-lonnxruntime")
+    (tmp_path / "app" / "jni" / "arm64-v8a").mkdir(parents=True)
+    (tmp_path / "app" / "jni" / "arm64-v8a" / "libuser.so").write_bytes(caller)
+    alone = inspected(tmp_path / "app")
+    assert rules(alone) == [("no-runtime", "warning")]
+    assert "needs ONNX Runtime 1.17.1" in alone["findings"][0]["what"]
+    (tmp_path / "app" / "jni" / "arm64-v8a" / "libonnxruntime.so").write_bytes(runtime())
+    document = inspected(tmp_path / "app")
+    assert rules(document) == [("other-release", "error")]
+    assert "is 1.28.0" in document["findings"][0]["why"]
+
+
+def test_small_pages_count_on_64_bits_only_and_not_for_the_dsp(tmp_path: Path) -> None:
+    dsp = bytearray(runtime(alignment=4096))
+    struct.pack_into("<H", dsp, 18, 164)
+    members = {
+        "jni/arm64-v8a/libonnxruntime.so": runtime(alignment=4096),
+        "jni/x86_64/libonnxruntime.so": runtime("x86_64"),
+        "jni/arm64-v8a/libQnnHtpV75Skel.so": bytes(dsp),
+    }
+    found = inspected(package(tmp_path / "app.aar", members))["findings"]
+    assert [(row["rule"], row["where"]) for row in found] == [("pages", "jni/arm64-v8a/libonnxruntime.so")]
+
+
+def binary_manifest(extract: int) -> bytes:
+    """A binary AndroidManifest.xml with one element that has android:extractNativeLibs."""
+    ids = struct.pack("<HHI2I", 0x0180, 8, 16, 0x01010003, 0x010104EA)
+    row = struct.pack("<IIIHBBI", 0xFFFFFFFF, 1, 0xFFFFFFFF, 8, 0, 0x12, extract)
+    element = struct.pack("<HHIIIIIHHHHHH", 0x0102, 16, 36 + 20, 1, 0xFFFFFFFF, 0xFFFFFFFF, 2, 20, 20, 1, 0, 0, 0)
+    body = ids + element + row
+    return struct.pack("<HHI", 3, 8, 8 + len(body)) + body
+
+
+def test_libraries_that_are_loaded_from_the_apk_lie_at_pages(tmp_path: Path) -> None:
+    members = {"classes.dex": b"", "lib/arm64-v8a/libonnxruntime.so": runtime()}
+    unpacked = {"AndroidManifest.xml": binary_manifest(0xFFFFFFFF), **members}
+    in_place = {"AndroidManifest.xml": binary_manifest(0), **members}
+    assert (extracts_libraries(binary_manifest(0)), extracts_libraries(b"<manifest/>")) == (False, None)
+    assert rules(inspected(package(tmp_path / "a.apk", unpacked, stored=True))) == []
+    assert rules(inspected(package(tmp_path / "b.apk", in_place, stored=True))) == [("zip-alignment", "error")]
+    assert rules(inspected(package(tmp_path / "c.apk", in_place))) == [("packed-library", "error")]
+
+
+def test_two_runtimes_and_two_files_for_one_place(tmp_path: Path) -> None:
+    inner = package(tmp_path / "x.aar", {"jni/arm64-v8a/libonnxruntime.so": runtime(release="1.17.1")}).read_bytes()
+    members = {"libs/x.aar": inner, "jniLibs/arm64-v8a/libonnxruntime.so": runtime(),
+               "jniLibs/arm64-v8a/libsdk.so": runtime(release="1.20.0")}  # fmt: skip
+    document = inspected(package(tmp_path / "sdk.zip", members))
+    assert rules(document) == [("same-path", "error"), ("two-runtimes", "warning")]
+    assert "libs/x.aar/jni/arm64-v8a/libonnxruntime.so" in document["findings"][0]["where"]
+
+
+def test_models_are_judged_by_the_library_beside_them(tmp_path: Path) -> None:
+    from pipeline.model.onnx_model import encode_field
+
+    minimal = runtime(extra=b"ONNX format model is not supported in this build.\0")
+    newer = MNIST.read_bytes() + encode_field(8, b"\x0a\x00\x10\x1a")  # opset 26 of ai.onnx
+    custom = MNIST.read_bytes() + encode_field(
+        7, encode_field(1, encode_field(4, b"Tokens") + encode_field(7, b"mine"))
+    )
+    kinds = {}
+    for name, code in (("full", runtime(release="1.20.0")), ("minimal", minimal)):
+        models = {"assets/ok.onnx": MNIST.read_bytes(), "assets/newer.onnx": newer, "assets/custom.onnx": custom}
+        members = {"lib/arm64-v8a/libonnxruntime.so": code, **models, "assets/cut.onnx": MNIST.read_bytes()[:900]}
+        kinds[name] = inspected(package(tmp_path / f"{name}.zip", members))
+    found = {(row["rule"], row["where"]) for row in kinds["full"]["findings"]}
+    assert found == {("damaged", "assets/cut.onnx"), ("model", "assets/newer.onnx"),
+                     ("custom-operators", "assets/custom.onnx")}  # fmt: skip
+    assert [row["opset"] for row in kinds["full"]["models"]] == [13, 26, 13]
+    refused = [row["where"] for row in kinds["minimal"]["findings"] if row["rule"] == "model"]
+    assert refused == ["assets/ok.onnx", "assets/newer.onnx", "assets/custom.onnx"]
+
+
+def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> None:
+    names = ["libonnxruntime_providers_qnn.so", "libQnnHtpV75Stub.so", "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"]
+    members = {f"lib/arm64-v8a/{name}": runtime() for name in names}
+    (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
+                  if row["rule"] == "provider-files")  # fmt: skip
+    assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
+
+
+def test_conditions_decide_on_the_exit_code(tmp_path: Path) -> None:
+    path = package(tmp_path / "app.aar", {"jni/arm64-v8a/libonnxruntime.so": runtime(alignment=4096)})
+    assert "pages" in ort_mobile("app", path, "--fail-on", "finding:telemetry", "--sarif", tmp_path / "s").out
+    done = ort_mobile("app", path, "--fail-on", "finding:pages", code=4)
+    assert "--fail-on finding:pages: " in done.err
+    assert ort_mobile("app", path, "--fail-on", "error", "--quiet", code=4).out == ""
+    assert "did you mean finding:pages?" in ort_mobile("app", path, "--fail-on", "finding:page", code=2).err
+    assert "did you mean error?" in ort_mobile("app", path, "--fail-on", "eror", code=2).err
+
+
+def hostile(kind: str, path: Path) -> Path:
+    if kind == "none":
+        return path
+    package(path, {"../slip.so" if kind == "slip" else "lib/arm64-v8a/liba.so": runtime() + bytes(5000)})
+    content = bytearray(path.read_bytes())
+    if kind == "cut":
+        del content[len(content) // 2 :]
+    elif kind == "bomb":
+        struct.pack_into("<I", content, content.rindex(b"PK\1\2") + 24, 3 << 30)
+    elif kind == "damaged":
+        content[100] ^= 0xFF
+    elif kind == "encrypted":
+        content[content.rindex(b"PK\1\2") + 8] |= 1
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("slip", "leads out of it"), ("bomb", "would become 3,221,225,472 bytes"), ("cut", "not a zip file"),
+        ("damaged", ""), ("encrypted", "encrypted"), ("none", "no such file"),
+    ],
+)  # fmt: skip
+def test_a_hostile_archive_is_one_error(kind: str, why: str, tmp_path: Path) -> None:
+    done = ort_mobile("app", hostile(kind, tmp_path / "app.apk"), code=2)
+    assert done.err.count("error:") == 1
+    assert why in done.err
+    assert "Traceback" not in done.text
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".so"] == []

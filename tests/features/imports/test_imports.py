@@ -1,0 +1,174 @@
+"""`ort-mobile import`: each framework's own models, and what is compared, refused and left unwritten."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from pipeline.core.errors import MissingError
+from pipeline.features.imports import frameworks
+from pipeline.features.imports.frameworks import Trained
+from pipeline.features.imports.job import ComparedInputs, compare
+from pipeline.model.onnx_model import load_model
+from pipeline.model.sources import SourceModel
+from tests import onnx_samples
+from tests.command import Done, ort_mobile
+
+TRAINED = Path(__file__).with_name("trained.py").with_suffix("")
+
+
+def imported(name: str, out: Path, *options: str, code: int = 0) -> Done:
+    return ort_mobile("import", f"{TRAINED}:{name}", out, *options, code=code)
+
+
+def checked(done: Done) -> list[str]:
+    """On which inputs the outputs were those of the framework, all of them."""
+    rows = done.document()["compared"]
+    assert all(row["checks"] and all(check["passed"] for check in row["checks"]) for row in rows)
+    return [row["inputs"] for row in rows]
+
+
+SAME_SIZES = ["the example", "random numbers 0", "random numbers 1"]
+
+
+@pytest.mark.frameworks
+def test_torch_module_with_open_sizes(tmp_path: Path) -> None:
+    done = imported("torch_convolutions", tmp_path / "m.onnx", "--json", "-")
+    assert checked(done) == [*SAME_SIZES, "other sizes", "other sizes"]
+    assert done.document()["compared"][-1]["sizes"] == {"batch": 5, "height": 33}
+    assert done.document()["inputs"] == ["input float32 [batch, 3, height, 16]"]
+    ort_mobile("check", tmp_path / "m.onnx", "--dimension", "batch=1", "--dimension", "height=16")
+
+
+@pytest.mark.frameworks
+def test_torch_state_and_whole_numbers(tmp_path: Path) -> None:
+    done = imported("torch_lstm", tmp_path / "m.onnx", "--json", "-")
+    assert checked(done) == SAME_SIZES
+    assert len(done.document()["inputs"]) == len(done.document()["outputs"]) == 3
+
+
+@pytest.mark.frameworks
+def test_torch_program_in_a_file(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    program = torch.export.export(torch.nn.Linear(3, 2), (torch.randn(4, 3),))
+    torch.export.save(program, tmp_path / "m.pt2")
+    assert checked(ort_mobile("import", tmp_path / "m.pt2", tmp_path / "m.onnx", "--json", "-")) == SAME_SIZES
+
+
+@pytest.mark.frameworks
+def test_torch_outputs_that_differ_are_not_written(tmp_path: Path) -> None:
+    done = imported("torch_other_when_exported", tmp_path / "m.onnx", code=4)
+    assert "relative error 0.33 is over 0.001" in done.err
+    assert list(tmp_path.iterdir()) == []
+    imported("torch_other_when_exported", tmp_path / "m.onnx", "--no-check")
+    assert (tmp_path / "m.onnx").is_file()
+
+
+@pytest.mark.frameworks
+def test_torch_layer_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    done = imported("torch_own_operator", tmp_path / "m.onnx", code=1)
+    assert "cannot export samples.odd.default in 1 (Odd)" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.frameworks
+def test_tensorflow_in_all_its_forms(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from tests.features.imports import trained
+
+    model, _ = trained.tensorflow_convolutions()
+    model.save(tmp_path / "m.keras")
+    model.export(tmp_path / "saved")
+    (tmp_path / "m.tflite").write_bytes(tf.lite.TFLiteConverter.from_keras_model(model).convert())
+    for name in ("m.keras", "saved", "m.tflite"):
+        done = ort_mobile("import", tmp_path / name, tmp_path / "m.onnx", "--json", "-")
+        assert checked(done) == [*SAME_SIZES, "other sizes", "other sizes"]
+    assert checked(imported("tensorflow_convolutions", tmp_path / "f.onnx", "--json", "-"))[:3] == SAME_SIZES
+
+
+@pytest.mark.example
+def test_sklearn_pipeline(tmp_path: Path) -> None:
+    done = imported("forest", tmp_path / "m.onnx", "--json", "-")
+    assert checked(done) == [*SAME_SIZES, "other sizes", "other sizes"]
+    assert done.document()["compared"][3]["sizes"] == {"X[0]": 21}
+    assert done.document()["inputs"] == ["X float32 [?, 4]"]
+
+
+@pytest.mark.example
+def test_sklearn_step_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    assert "cannot export twice (Twice)" in imported("own_step", tmp_path / "m.onnx", code=1).err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "why"),
+    [
+        (f"{TRAINED}:nothing", 2, "it gave int"),
+        (f"{TRAINED}:no_framework", 2, "it gave builtins.object"),
+        (f"{TRAINED}:broken", 2, "there are no weights"),
+        (f"{TRAINED}:absent", 2, "has no function 'absent'"),
+        ("no_such_module:model", 2, "no such module"),
+        ("missing.tflite", 2, "no such source"),
+        ("model.pkl", 2, "to read one is to run it"),
+        ("model.txt", 2, "no framework has such files"),
+    ],
+)
+def test_what_is_no_source_is_one_error_and_no_file(source: str, code: int, why: str, tmp_path: Path) -> None:
+    for name in ("model.pkl", "model.txt"):
+        (tmp_path / name).write_bytes(b"nothing")
+    done = ort_mobile("import", source, tmp_path / "m.onnx", cwd=tmp_path, code=code)
+    assert why in done.err
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_a_framework_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = frameworks.FRAMEWORKS[0]
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(MissingError) as caught:
+        row.need("train:model")
+    assert "ort-mobile[torch]" in caught.value.remedy
+
+
+def compared(model: onnx.ModelProto, original: onnx.ModelProto, example: Any, folder: Path) -> list[ComparedInputs]:
+    """An exported model beside the one that it was made of, which the reference evaluator of ONNX runs."""
+    from onnx.reference import ReferenceEvaluator
+
+    target = onnx_samples.save(model, folder / "m.onnx")
+    evaluator = ReferenceEvaluator(original)
+    trained = Trained(
+        title="ONNX", example=(example,), run=lambda inputs: list(evaluator.run(None, {"x": inputs[0]})),
+        export=lambda _path, _opset: None,
+    )  # fmt: skip
+    return list(compare(trained, load_model(SourceModel(path=str(target)), folder).proto, target))
+
+
+def flattened(batch: int) -> onnx.ModelProto:
+    """Rows of 4 numbers, twice; an export for a batch of a size may have fixed that in the shape of a Reshape."""
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"]),
+        helper.make_node("Mul", ["flat", "two"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([batch, 4], np.int64), "shape"),
+        numpy_helper.from_array(np.array(2, np.float32), "two"),
+    ]
+    ends = [onnx_samples.value("x", ["batch", 2, 2])], [onnx_samples.value("y", ["batch", 4])]
+    return onnx_samples.make(nodes, *ends, constants)
+
+
+def test_a_size_that_the_export_has_fixed_is_found(tmp_path: Path) -> None:
+    example = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    good = compared(flattened(-1), flattened(-1), example, tmp_path)
+    assert [all(check.passed for check in row.checks) for row in good] == [True] * 5
+    bad = compared(flattened(3), flattened(-1), example, tmp_path)
+    assert [all(check.passed for check in row.checks) for row in bad] == [True, True, True, False, False]
+    assert "ONNX Runtime fails" in bad[-1].checks[0].reason
+    assert bad[-1].sizes == {"batch": 7}
+
+
+def test_sizes_that_the_framework_refuses_are_no_failure(tmp_path: Path) -> None:
+    rows = compared(flattened(-1), flattened(3), np.ones((3, 2, 2), np.float32), tmp_path)
+    assert [bool(row.refused) for row in rows] == [False, False, False, True, True]
