@@ -78,7 +78,7 @@ def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str
         with contextlib.suppress(LinkError):
             output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
             answer = decode_answer(output.stdout)
-            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.found):
+            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.is_there):
                 named = answer.nnapi.devices if answer.status is Status.OK else ()
                 nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
                 link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
@@ -94,7 +94,7 @@ def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str
         for device in nnapi.devices
         if facts.api_level >= NNAPI_DEVICES_API_LEVEL
     )
-    return msgspec.structs.replace(facts, nnapi=nnapi.found, nnapi_devices=devices)
+    return msgspec.structs.replace(facts, nnapi=nnapi.is_there, nnapi_devices=devices)
 
 
 PROPERTIES = (

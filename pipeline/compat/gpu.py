@@ -114,12 +114,12 @@ def _other_axes(file: GpuFile, node: Node) -> bool:
     """Whether a linear Resize scales other axes than the last two; False where sizes are not known."""
     if node.op_type != "Resize" or node.attributes.get("mode") not in ("linear", b"linear"):
         return False
-    shape, made = file.shape(node, 0), file.graph.value(node.first_output).shape
+    shape, output_shape = file.shape(node, 0), file.graph.value(node.first_output).shape
     scales = file.graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if scales is not None and scales.count:
         changed = [scale != 1 for scale in scales.numbers()]
-    elif shape and made and len(shape) == len(made):
-        changed = [None not in (a, b) and a != b for a, b in zip(shape, made, strict=True)]
+    elif shape and output_shape and len(shape) == len(output_shape):
+        changed = [None not in (a, b) and a != b for a, b in zip(shape, output_shape, strict=True)]
     else:
         return False
     return any(changed[:-2])
