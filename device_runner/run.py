@@ -64,6 +64,18 @@ class ProbeDevice(Device):
                         model=self._put_model(Path(spec.model), folder),
                         inputs=tuple(replace(tensor, file=self._put(Path(tensor.file))) for tensor in spec.inputs),
                         labelled=spec.labelled and replace(spec.labelled, file=self._put(Path(spec.labelled.file))),
+                        concurrent=spec.concurrent
+                        and replace(
+                            spec.concurrent,
+                            beside=tuple(self._put(Path(m), Path(m).suffix.lower()) for m in spec.concurrent.beside),
+                        ),
+                        stream=spec.stream
+                        and replace(
+                            spec.stream,
+                            sequences=tuple(
+                                replace(row, file=self._put(Path(row.file))) for row in spec.stream.sequences
+                            ),
+                        ),
                         outputs_folder=None if spec.outputs_folder is None else folder,
                     )
                     request = encode_request(placed, watch_stdin=self.watch_stdin)
@@ -173,10 +185,11 @@ def context_binary(model: Path) -> Path | None:
 
 def missing_input(spec: RunSpec) -> Failure | None:
     """Why the spec's own files cannot be used: one that is not there, or a model with another digest."""
-    tensors = (*spec.inputs, spec.labelled) if spec.labelled else spec.inputs
-    for name in (spec.model, *(tensor.file for tensor in tensors)):
+    tensors = (*spec.inputs, *(spec.stream.sequences if spec.stream else ()), *filter(None, (spec.labelled,)))
+    beside = spec.concurrent.beside if spec.concurrent else ()
+    for name in (spec.model, *beside, *(tensor.file for tensor in tensors)):
         if not Path(name).is_file():
-            kind = FailureKind.MODEL_LOAD if name == spec.model else FailureKind.BAD_INPUT
+            kind = FailureKind.MODEL_LOAD if name in (spec.model, *beside) else FailureKind.BAD_INPUT
             return Failure(
                 kind=kind, message=f"{name}: no such file", cause="a file is missing", remedy="check the path"
             )

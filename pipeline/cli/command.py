@@ -15,7 +15,8 @@ SECTIONS: dict[str, frozenset[str]] = {
         "--coreml-options", "--stop-ops", "--safe", "--plugin", "--context",
     }),
     "Measurement": frozenset({
-        "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
+        "--concurrent", "--batch", "--stream", "--state", "--original", "--rounds",
+        "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
         "--percent",
     }),
     "State of the phone": frozenset({
@@ -83,6 +84,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile perf": (
         "ort-mobile perf a.ort b.ort",
         "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
+        "ort-mobile perf a.ort b.ort --concurrent 1,2,4:own",
         "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
         "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
     ),
