@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -300,21 +300,11 @@ PARTS = (("boxes",), ("scores",), ("classes", "labels"))
 """What three outputs must have in their names, one of these words each."""
 
 
-class BoxMatches(NamedTuple):
-    """One sample: the class, score and hits [overlaps] of each detection, and the classes of its labels."""
+BoxMatches = tuple[npt.NDArray[np.int64], Floats, npt.NDArray[np.bool_], npt.NDArray[np.int64]]
+"""One sample: the class, score and hits [overlaps] of each detection, and the classes of its labels."""
 
-    classes: npt.NDArray[np.int64]
-    scores: Floats
-    hits: npt.NDArray[np.bool_]
-    labels: npt.NDArray[np.int64]
-
-
-class ClassMatches(NamedTuple):
-    """One class over all samples: its detections by falling score, with the sample of each, and those of its labels."""
-
-    sample: npt.NDArray[np.int64]
-    hits: Floats
-    label_sample: npt.NDArray[np.int64]
+ClassMatches = tuple[npt.NDArray[np.int64], Floats, npt.NDArray[np.int64]]
+"""One class over all samples: its detections' samples and hits by falling score, and its labels' samples."""
 
 
 def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatches:
@@ -336,7 +326,7 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
     for number in np.unique(kept[:, 5]):
         of_class, labels_of_class = kept[:, 5] == number, wanted[:, 0] == number
         hits[of_class] = _matched(overlap_of(kept[of_class, :4], wanted[labels_of_class, 1:]))
-    return BoxMatches(kept[:, 5].astype(np.int64), kept[:, 4], hits, wanted[:, 0].astype(np.int64))
+    return kept[:, 5].astype(np.int64), kept[:, 4], hits, wanted[:, 0].astype(np.int64)
 
 
 def _detections(outputs: Mapping[str, npt.NDArray[Any]]) -> Floats:
@@ -385,30 +375,31 @@ def _matched(overlaps: Floats) -> npt.NDArray[np.bool_]:
 
 def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
     """All samples by the classes that labels have, best detections first."""
-    counts = [len(matches.scores) for matches in samples]
-    order = np.argsort(-np.concatenate([matches.scores for matches in samples]), kind="stable")
-    sample = np.repeat(np.arange(len(samples)), counts)[order]
-    classes = np.concatenate([matches.classes for matches in samples])[order]
-    hits = np.concatenate([matches.hits for matches in samples])[order].astype(np.float64)
-    label_sample = np.repeat(np.arange(len(samples)), [len(matches.labels) for matches in samples])
-    label_classes = np.concatenate([matches.labels for matches in samples])
+    of_samples, scores, all_hits, labels = zip(*samples, strict=True)
+    order = np.argsort(-np.concatenate(scores), kind="stable")
+    sample = np.repeat(np.arange(len(samples)), list(map(len, scores)))[order]
+    classes = np.concatenate(of_samples)[order]
+    hits = np.concatenate(all_hits)[order].astype(np.float64)
+    label_sample = np.repeat(np.arange(len(samples)), list(map(len, labels)))
+    label_classes = np.concatenate(labels)
     return tuple(
-        ClassMatches(sample[classes == number], hits[classes == number], label_sample[label_classes == number])
+        (sample[classes == number], hits[classes == number], label_sample[label_classes == number])
         for number in np.unique(label_classes)
     )
 
 
 def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.int64]) -> float:
     """Mean of average precision over overlaps and the classes that labels have; each sample counts by its weight."""
-    wanted = [float(weights[matches.label_sample].sum()) for matches in classes]
+    wanted = [float(weights[label_sample].sum()) for _, _, label_sample in classes]
     precisions = [_precision(matches, weights, count) for matches, count in zip(classes, wanted, strict=True) if count]
     return float(np.mean(precisions)) if precisions else 0.0
 
 
 def _precision(matches: ClassMatches, weights: npt.NDArray[np.int64], wanted: float) -> float:
     """Mean over overlaps and recall levels of the best precision at that recall or a higher one, for one class."""
-    drawn = weights[matches.sample]
-    drawn, hits = drawn[drawn > 0], matches.hits[drawn > 0]
+    sample, all_hits, _ = matches
+    drawn = weights[sample]
+    drawn, hits = drawn[drawn > 0], all_hits[drawn > 0]
     right = np.cumsum(hits * drawn[:, None], axis=0)
     precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
     recall = right / wanted

@@ -6,7 +6,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from device_runner.failures import Topic, text_of_message
@@ -230,12 +229,8 @@ Choices: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
 """Sizes for some dimensions together, each with the reason, most likely first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DimensionUnit:
-    """Dimensions that are tried together: their names, and sizes for them, each with the reason."""
-
-    names: tuple[str, ...]
-    choices: Choices
+DimensionUnit: TypeAlias = tuple[tuple[str, ...], Choices]
+"""The names of dimensions that are tried together, and sizes for them."""
 
 
 def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[DimensionUnit, ...]:
@@ -251,9 +246,9 @@ def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[
         pair = _pair(info, name, kinds, named)
         done |= set(pair)
         if len(pair) == 2 or kinds[name] in ("height", "width"):
-            tried.append(DimensionUnit(names=pair, choices=_images(model, info, pair)))
+            tried.append((tuple(pair), _images(model, info, pair)))
         else:
-            tried.append(DimensionUnit(names=(name,), choices=_usual(model, info, kinds[name])))
+            tried.append(((name,), _usual(model, info, kinds[name])))
     return tuple(tried)
 
 
@@ -265,13 +260,13 @@ def sum_parts(name: str) -> tuple[str, str] | None:
 
 def assignments(tried: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
     """Sizes with reasons for every dimension, the likeliest combinations first."""
-    ranked = [list(enumerate(unit.choices)) for unit in tried]
+    ranked = [list(enumerate(choices)) for _, choices in tried]
     combinations = sorted(itertools.product(*ranked), key=lambda combination: sum(rank for rank, _ in combination))
     for combination in combinations:
         yield {
             name: (size, reason)
-            for unit, (_, (sizes, reason)) in zip(tried, combination, strict=True)
-            for name, size in zip(unit.names, sizes, strict=True)
+            for (names, _), (_, (sizes, reason)) in zip(tried, combination, strict=True)
+            for name, size in zip(names, sizes, strict=True)
         }
 
 

@@ -156,7 +156,7 @@ def _guessed(
         return guess
     sized, why = _first_that_runs(loaded, request.dimensions, takes, axes, data)
     if not sized:
-        names = tuple(n for u in units(prepared.proto, takes, axes) for n in u.names if u.choices[0][1] != ONE)
+        names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
     sizes = {name: size for name, (size, _) in sized.items()}
     return msgspec.structs.replace(

@@ -183,7 +183,7 @@ _CAUSES = tuple(
         (r"No space left on device", "the disk is full", "free some space, or choose another --cache"),
         (r"Killed signal terminated program|internal compiler error: Killed|c\+\+: fatal error: Killed",
          "the compiler ran out of memory", "build with fewer jobs: `jobs = 1` in [build]"),
-        (r"Could not resolve host|Failed to connect|Couldn't connect to server|status_code: [67]\b|name resolution",
+        (r"Could not resolve host|Failed to connect to|Couldn't connect to server|status_code: [67]\b|name resolution",
          "a dependency could not be downloaded",
          'check the network, or build against this system\'s libraries (dependencies = "system" in [build])'),
         (r"error: unrecognized arguments: (?P<what>[^\n]+)", "this release's script does not know {what}",

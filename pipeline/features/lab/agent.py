@@ -70,18 +70,11 @@ the longest."""
 
 
 @dataclass(slots=True)
-class LostPhone:
-    """A phone on the network that its adb server had: when to join it again (monotonic), and the pause after that."""
-
-    due: float
-    pause: float
-
-
-@dataclass(slots=True)
 class Attached:
     """The devices that `names` mean: `facts` are of those that are ready, by their names among all hosts.
 
-    `opens` has the names by which this host opens them, `notes` why others cannot be used.
+    `opens` has the names by which this host opens them, `notes` why others cannot be used. `lost` are phones on the
+    network that their adb server had: when to join them again (monotonic), and the pause after that.
     """
 
     names: tuple[str, ...]
@@ -91,7 +84,7 @@ class Attached:
     seen: object = None
     asked: float = 0.0
     network: set[tuple[str, str]] = field(default_factory=set)
-    lost: dict[tuple[str, str], LostPhone] = field(default_factory=dict)
+    lost: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
 
     def look(self, busy: Iterable[str] = ()) -> None:
         """Ask adb's servers what is there, which costs phones nothing; ask phones where that has changed.
@@ -122,10 +115,10 @@ class Attached:
         for address, serial in self.network:
             if address not in listed or listed[address].get(serial) == "device":
                 continue
-            lost = self.lost.setdefault((address, serial), LostPhone(now, JOIN_SECONDS[0]))
-            if lost.due <= now:
+            due, pause = self.lost.setdefault((address, serial), (now, JOIN_SECONDS[0]))
+            if due <= now:
                 log.info("adb:%s: joined again: %s", serial, reconnect(server_at(address), serial))
-                lost.due, lost.pause = time.monotonic() + lost.pause, min(2 * lost.pause, JOIN_SECONDS[1])
+                self.lost[address, serial] = time.monotonic() + pause, min(2 * pause, JOIN_SECONDS[1])
 
     def _ask(self, busy: set[str], addresses: Iterable[str], notes: list[str]) -> None:
         """Ask every device that does not work at this moment; those that do are as they were."""

@@ -8,7 +8,6 @@ import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
@@ -101,19 +100,15 @@ class History(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """What is usual before the newest points, and over which latency a point is slower."""
-
-    median: float
-    limit: float
+Usual = tuple[float, float]
+"""The median that is usual before the newest points, and the latency over which a point is slower."""
 
 
 def usual(values: Sequence[float]) -> Usual:
     """The median, and the limit: 3 median absolute deviations over it, at least 2 %."""
     median = statistics.median(values)
     deviation = statistics.median(abs(value - median) for value in values)
-    return Usual(median, median + max(DEVIATIONS * deviation, LEAST_RISE * median))
+    return median, median + max(DEVIATIONS * deviation, LEAST_RISE * median)
 
 
 def rise(values: Sequence[float]) -> Usual | None:
@@ -122,7 +117,7 @@ def rise(values: Sequence[float]) -> Usual | None:
     if len(before) < FEWEST_POINTS:
         return None
     level = usual(before)
-    return level if min(values[-IN_A_ROW:]) > level.limit else None
+    return level if min(values[-IN_A_ROW:]) > level[1] else None
 
 
 def restarts(points: Sequence[HistoryPoint]) -> tuple[Restart, ...]:
@@ -140,7 +135,7 @@ def history(
     current = points[interruptions[-1].place :] if interruptions else points
     values = [point.median_ns for point in current]
     enough = len(values) >= FEWEST_POINTS + IN_A_ROW
-    level = usual(values[-IN_A_ROW - WINDOW : -IN_A_ROW]) if enough else None
+    usual_ns, limit_ns = usual(values[-IN_A_ROW - WINDOW : -IN_A_ROW]) if enough else (None, None)
     since = " since the environment changed" if interruptions else ""
     short = f"{len(values)} of at least {FEWEST_POINTS + IN_A_ROW} campaigns{since}"
     device, model, run = key
@@ -151,8 +146,8 @@ def history(
         points=tuple(points),
         missing=tuple(MissingPoint(campaign=name, reason=reason) for name, reason in (missing or {}).items()),
         restarts=interruptions,
-        usual_ns=level.median if level else None,
-        limit_ns=level.limit if level else None,
+        usual_ns=usual_ns,
+        limit_ns=limit_ns,
         suspicion=_suspicion(current, rise(values)),
         note="" if enough else f"{short}: nothing can be suspected yet",
     )
@@ -162,15 +157,16 @@ def _suspicion(points: Sequence[HistoryPoint], risen: Usual | None) -> Suspicion
     """The suspicion on points whose newest have risen; it begins with the first of all that lie over the limit."""
     if risen is None:
         return None
+    median_ns, limit_ns = risen
     first = len(points) - IN_A_ROW
-    while first > 1 and points[first - 1].median_ns > risen.limit:
+    while first > 1 and points[first - 1].median_ns > limit_ns:
         first -= 1
     newest = [point.median_ns for point in points[-IN_A_ROW:]]
     return Suspicion(
         before=points[first - 1].campaign,
         first=points[first].campaign,
-        ratio=statistics.median(newest) / risen.median,
-        limit_ns=risen.limit,
+        ratio=statistics.median(newest) / median_ns,
+        limit_ns=limit_ns,
         changes=changes(points[first - 1].facts, points[first].facts),
     )
 

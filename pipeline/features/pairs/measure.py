@@ -174,20 +174,13 @@ class PairSource:
         return self.planned or {(run.model, run.run_name): run for run in self.shipped.values()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """A base and a candidate of one model, each as its source has it."""
+Pair = tuple[tuple[PlannedRun, PairSource], tuple[PlannedRun, PairSource]]
+"""A base and a candidate of one model, each as its source has it."""
 
-    base: PlannedRun
-    candidate: PlannedRun
-    base_source: PairSource
-    candidate_source: PairSource
 
-    @property
-    def model(self) -> str:
-        """Their model, or both."""
-        models = dict.fromkeys((self.base.model, self.candidate.model))
-        return " → ".join(models)
+def _model_of(pair: Pair) -> str:
+    """The model of a pair, or both."""
+    return " → ".join(dict.fromkeys(run.model for run, _ in pair))
 
 
 def model_files(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -304,11 +297,9 @@ def paired(base: PairSource, candidate: PairSource) -> tuple[list[Pair], tuple[s
     before, after = (source.shipped if ships else source.by_run for source in (base, candidate))
     pairs: dict[object, Pair] = {}
     for key in before.keys() & after.keys():
-        pair = Pair(base=before[key], candidate=after[key], base_source=base, candidate_source=candidate)
-        runs_what = [
-            (run.sha256, msgspec.json.encode(run.run_options, order="sorted")) for run in (pair.base, pair.candidate)
-        ]
-        pairs.setdefault((pair.model, *runs_what), pair)
+        pair = (before[key], base), (after[key], candidate)
+        runs_what = [(run.sha256, msgspec.json.encode(run.run_options, order="sorted")) for run, _ in pair]
+        pairs.setdefault((_model_of(pair), *runs_what), pair)
     if not pairs:
         before_names, after_names = (", ".join(map(_name, list(runs)[:5])) or "nothing" for runs in (before, after))
         raise ConfigError(
@@ -317,7 +308,7 @@ def paired(base: PairSource, candidate: PairSource) -> tuple[list[Pair], tuple[s
             remedy="name two files, bundles or output folders of the same models and targets",
         )  # fmt: skip
     return (
-        sorted(pairs.values(), key=lambda pair: (pair.model, pair.candidate.run_name)),
+        sorted(pairs.values(), key=lambda pair: (_model_of(pair), pair[1][0].run_name)),
         tuple(_name(key) for key in before if key not in after),
         tuple(_name(key) for key in after if key not in before),
     )
@@ -336,8 +327,7 @@ def suspected_pairs(
     for row in histories:
         before, after = (source.by_run.get((row.model, row.run)) for source in (base, candidate))
         if before and after:
-            pair = Pair(base=before, candidate=after, base_source=base, candidate_source=candidate)
-            pairs.append((row.device, pair))
+            pairs.append((row.device, ((before, base), (after, candidate))))
         name = f"{row.device} / {row.model} / {row.run}"
         only_base += [] if after else [name]
         only_candidate += [] if before else [name]
@@ -364,13 +354,8 @@ class PairOrder:
     conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedPair:
-    """The two runs of a pair on a device, and its row as it is before any round: with a note where none is run."""
-
-    row: GatedRun
-    base: PlannedRun
-    candidate: PlannedRun
+PlannedPair = tuple[GatedRun, list[PlannedRun]]
+"""The row of a pair on a device before any round, with a note where none is run; and its base and candidate."""
 
 
 def gate(
@@ -404,7 +389,7 @@ def gate(
     report = msgspec.structs.replace(report, rows=not_suspected, only_base=only_base, only_candidate=only_candidate)
     if not placed:
         return report
-    require_unchanged(run for _, pair in placed for run in (pair.base, pair.candidate))
+    require_unchanged(run for _, pair in placed for run, _ in pair)
     with bench(opened(devices, wait_seconds), folder, progress) as here:
         # A pair of no device is meant for each.
         placed = [(name, pair) for device, pair in placed for name in ([device] if device else here.devices)]
@@ -427,35 +412,30 @@ def gate(
 
 
 def _unmeasured(device: str, pair: Pair, note: str = "", outcome: GateOutcome = GateOutcome.NOT_COMPARED) -> GatedRun:
-    return GatedRun(
-        device=device, model=pair.model, base=pair.base.run_name, candidate=pair.candidate.run_name, outcome=outcome,
-        note=note,
-    )  # fmt: skip
+    base, candidate = (run.run_name for run, _ in pair)
+    return GatedRun(device=device, model=_model_of(pair), base=base, candidate=candidate, outcome=outcome, note=note)
 
 
 def planned_pairs(pairs: Iterable[tuple[str, Pair]], here: Bench) -> Iterator[PlannedPair]:
     """Pairs as runs of the devices named with them: the same inputs for both, each with its own options and library."""
     entries = known_denied()
     for number, (device, pair) in enumerate(pairs):
-        facts = here.facts[device]
-        runs = []
-        for role, run, source in (
-            ("base", pair.base, pair.base_source),
-            ("candidate", pair.candidate, pair.candidate_source),
-        ):
-            runs.append(
-                replace(
-                    run,
-                    device=device,
-                    model=pair.model,
-                    variant=f"{role}:{run.variant}",
-                    source=f"{pair.model}#{number}",
-                    options=run.run_options,
-                    session_options={},
-                    library=libraries_by_device({device: facts}, source.targets, source.library)[device],
-                    inputs=pair.candidate.inputs or pair.base.inputs or Inputs(),
-                )
+        facts, model = here.facts[device], _model_of(pair)
+        given = [run.inputs for run, _ in reversed(pair) if run.inputs]
+        runs = [
+            replace(
+                run,
+                device=device,
+                model=model,
+                variant=f"{role}:{run.variant}",
+                source=f"{model}#{number}",
+                options=run.run_options,
+                session_options={},
+                library=libraries_by_device({device: facts}, source.targets, source.library)[device],
+                inputs=given[0] if given else Inputs(),
             )
+            for role, (run, source) in zip(("base", "candidate"), pair, strict=True)
+        ]
         base, candidate = runs
         same = (base.sha256, base.options, base.library) == (candidate.sha256, candidate.options, candidate.library)
         denied = next(
@@ -466,7 +446,7 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], here: Bench) -> Iterator[Pl
             if same
             else _unmeasured(device, pair, denied)
         )
-        yield PlannedPair(row=row, base=base, candidate=candidate)
+        yield row, runs
 
 
 def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> CampaignPlan:
@@ -475,7 +455,7 @@ def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> C
     Its id follows from the files, options, libraries, devices and settings: what differs in any of these is measured
     anew, everything else is stored once.
     """
-    runs = [run for pair in pairs if not pair.row.note for run in (pair.base, pair.candidate)]
+    runs = [run for row, both in pairs if not row.note for run in both]
     for library in dict.fromkeys(run.library for run in runs):
         require_library([here.devices[run.device] for run in runs if run.library == library], library)
     what = []
@@ -503,9 +483,9 @@ def measure_pairs(
     records, left = here.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)
     rows = []
-    for pair in pairs:
-        base, candidate = (records.get(planned_id(run), []) for run in (pair.base, pair.candidate))
-        rows.append(pair.row if pair.row.note else judged(pair.row, base, candidate, order.least, confidence))
+    for row, runs in pairs:
+        base, candidate = (records.get(planned_id(run), []) for run in runs)
+        rows.append(row if row.note else judged(row, base, candidate, order.least, confidence))
     return tuple(rows), here.store.campaign(plan.campaign).created_at if plan.planned_runs else "", left
 
 
@@ -548,40 +528,30 @@ def judged(
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BisectionStep:
-    """What to do: measure `measure` next, or stop for the reason `end`; `good` and `slower` are the bounds so far."""
+def next_step(known: Mapping[int, PositionStanding], count: int) -> tuple[int, int, int | BisectionEnd]:
+    """The last good and the first slower position so far, and the next to compare with the first, or why it ends.
 
-    good: int
-    slower: int
-    measure: int | None = None
-    end: BisectionEnd | None = None
-
-
-def next_step(known: Mapping[int, PositionStanding], count: int) -> BisectionStep:
-    """The next position to compare with the first, from those that are known of `count` in order.
-
+    From those that are known of `count` in order.
     The last is compared first: without a difference there is nothing to look for. Then the middle one between the last
     good and the first slower position, or of those the nearest to it that is not known yet.
     """
     last = count - 1
     if last not in known:
-        return BisectionStep(good=0, slower=last, measure=last)
+        return 0, last, last
     if known[last] is not PositionStanding.SLOWER:
         measurable = known[last] is not PositionStanding.SKIPPED
         end = BisectionEnd.NO_DIFFERENCE if measurable else BisectionEnd.NOT_MEASURABLE
-        return BisectionStep(good=0, slower=last, end=end)
+        return 0, last, end
     slower = min(place for place, standing in known.items() if standing is PositionStanding.SLOWER)
     goods = [0, *(place for place, standing in known.items() if standing is PositionStanding.GOOD)]
     if max(goods) > slower:
-        return BisectionStep(good=max(goods), slower=slower, end=BisectionEnd.NOT_MONOTONE)
+        return max(goods), slower, BisectionEnd.NOT_MONOTONE
     good = max(goods)
     open_places = [place for place in range(good + 1, slower) if place not in known]
     if open_places:
         middle = (good + slower) / 2
-        return BisectionStep(good=good, slower=slower, measure=min(open_places, key=lambda at: abs(at - middle)))
-    end = BisectionEnd.FOUND if slower == good + 1 else BisectionEnd.RANGE
-    return BisectionStep(good=good, slower=slower, end=end)
+        return good, slower, min(open_places, key=lambda at: abs(at - middle))
+    return good, slower, BisectionEnd.FOUND if slower == good + 1 else BisectionEnd.RANGE
 
 
 def bisect(
@@ -613,9 +583,7 @@ def bisect(
         (device,) = here.devices
 
         def plan(base: int, candidate: int) -> list[PlannedPair]:
-            pair = Pair(
-                base=runs[base], candidate=runs[candidate], base_source=ways[base], candidate_source=ways[candidate]
-            )
+            pair = (runs[base], ways[base]), (runs[candidate], ways[candidate])
             return list(planned_pairs([(device, pair)], here))
 
         def is_stored(place: int) -> bool:
@@ -624,20 +592,22 @@ def bisect(
 
         rows: dict[int, GatedRun] = {}
         known: dict[int, PositionStanding] = {}
-        while (step := next_step(known, len(ways))).measure is not None:
-            stored = [] if known else [place for place in range(1, step.measure) if is_stored(place)]
-            for place in dict.fromkeys([step.measure, *stored]):
+        good, slower, step = next_step(known, len(ways))
+        while not isinstance(step, BisectionEnd):
+            stored = [] if known else [place for place in range(1, step) if is_stored(place)]
+            for place in dict.fromkeys([step, *stored]):
                 ((rows[place],), _, _) = measure_pairs(plan(0, place), order, here)
                 known[place] = _standing(rows[place], rows[len(ways) - 1], order.least)
-        direct = rows.get(step.slower) if step.good == 0 else None
-        if step.end is BisectionEnd.FOUND and step.good:
-            ((direct,), _, _) = measure_pairs(plan(step.good, step.slower), order, here)
+            good, slower, step = next_step(known, len(ways))
+        direct = rows.get(slower) if good == 0 else None
+        if step is BisectionEnd.FOUND and good:
+            ((direct,), _, _) = measure_pairs(plan(good, slower), order, here)
     return BisectionReport(
         device=device,
         positions=names,
-        end=step.end or BisectionEnd.NOT_MEASURABLE,
-        good=names[step.good],
-        slower=names[step.slower],
+        end=step,
+        good=names[good],
+        slower=names[slower],
         rows=tuple(
             BisectionRow(position=place, name=names[place], standing=known[place], ratio=row.ratio, low=row.low,
                          high=row.high, rounds=row.rounds, note=row.note)

@@ -67,9 +67,9 @@ def test_a_phone_on_the_network_that_its_server_forgot_is_joined_again(monkeypat
         assert adb.joined == joining
         attached.look()
         assert adb.joined == joining, "not before the pause has passed"
-        (lost,) = attached.lost.values()
-        assert lost.pause == 2 * agent_module.JOIN_SECONDS[0]
-        lost.due = 0.0
+        ((phone, (_, pause)),) = attached.lost.items()
+        assert pause == 2 * agent_module.JOIN_SECONDS[0]
+        attached.lost[phone] = 0.0, pause
         attached.look()
         assert adb.joined == 2 * joining
         adb.lie = Lie(serials=("10.0.0.7:5555",))

@@ -81,7 +81,7 @@ def gate(one: Commits) -> Iterator[int]:
     values = np.exp(one.measured).tolist()
     for place in range(COMMITS):
         if risen := rise(values[: place + 1]):
-            over = itertools.takewhile(lambda at: values[at] > risen.limit, range(place, -1, -1))
+            over = itertools.takewhile(lambda at: values[at] > risen[1], range(place, -1, -1))
             base = place - len(list(over))
             if slower(one.pair(max(base, 0), place)):
                 yield place

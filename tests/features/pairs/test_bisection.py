@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.features.pairs.measure import BisectionStep, next_step
+from pipeline.features.pairs.measure import next_step
 from pipeline.features.pairs.report import (
     BisectionEnd,
     BisectionReport,
@@ -25,12 +25,12 @@ GOOD, SLOWER, OPEN, SKIP = (
 )
 
 
-def bisected(truth: Mapping[int, PositionStanding], count: int) -> tuple[BisectionStep, int]:
+def bisected(truth: Mapping[int, PositionStanding], count: int) -> tuple[tuple[int, int, object], int]:
     """The end of a bisection over what is true, and how many positions it measured."""
     known: dict[int, PositionStanding] = {}
-    while (step := next_step(known, count)).measure is not None:
-        assert step.measure not in known
-        known[step.measure] = truth[step.measure]
+    while not isinstance(place := (step := next_step(known, count))[2], BisectionEnd):
+        assert place not in known
+        known[place] = truth[place]
     return step, len(known)
 
 
@@ -38,35 +38,31 @@ def bisected(truth: Mapping[int, PositionStanding], count: int) -> tuple[Bisecti
 def test_one_step_is_found_in_logarithmic_time(case: tuple[int, int]) -> None:
     count, at = case
     step, measured = bisected({place: SLOWER if place >= at else GOOD for place in range(count)}, count)
-    assert (step.end, step.good, step.slower) == (BisectionEnd.FOUND, at - 1, at)
+    assert step == (at - 1, at, BisectionEnd.FOUND)
     assert measured <= count.bit_length() + 1
 
 
 def test_without_a_difference_only_the_last_is_measured() -> None:
-    assert bisected(dict.fromkeys(range(9), GOOD), 9) == (
-        BisectionStep(good=0, slower=8, end=BisectionEnd.NO_DIFFERENCE), 1,
-    )  # fmt: skip
+    assert bisected(dict.fromkeys(range(9), GOOD), 9) == ((0, 8, BisectionEnd.NO_DIFFERENCE), 1)
 
 
 @pytest.mark.parametrize(("last", "end"), [(OPEN, BisectionEnd.NO_DIFFERENCE), (SKIP, BisectionEnd.NOT_MEASURABLE)])
 def test_an_end_that_is_not_slower_for_sure_is_told_apart(last: PositionStanding, end: BisectionEnd) -> None:
-    assert next_step({4: last}, 5).end is end
+    assert next_step({4: last}, 5)[2] is end
 
 
 def test_positions_that_cannot_be_measured_leave_a_range() -> None:
     truth = {1: GOOD, 2: SKIP, 3: OPEN, 4: SLOWER, 5: SLOWER}
-    step, _ = bisected(truth, 6)
-    assert (step.end, step.good, step.slower) == (BisectionEnd.RANGE, 1, 4)
+    assert bisected(truth, 6)[0] == (1, 4, BisectionEnd.RANGE)
 
 
 def test_skipped_positions_next_to_the_step_do_not_hide_it() -> None:
     step, _ = bisected({1: GOOD, 2: GOOD, 3: SLOWER, 4: SKIP, 5: SLOWER}, 6)
-    assert (step.end, step.good, step.slower) == (BisectionEnd.FOUND, 2, 3)
+    assert step == (2, 3, BisectionEnd.FOUND)
 
 
 def test_a_slowdown_that_went_again_is_not_monotone() -> None:
-    step = next_step({8: SLOWER, 4: GOOD, 2: SLOWER}, 9)
-    assert (step.end, step.good, step.slower) == (BisectionEnd.NOT_MONOTONE, 4, 2)
+    assert next_step({8: SLOWER, 4: GOOD, 2: SLOWER}, 9) == (4, 2, BisectionEnd.NOT_MONOTONE)
 
 
 @pytest.mark.parametrize(
