@@ -160,6 +160,10 @@ def prove(session: nox.Session) -> None:
     command(session, "prove")
 
 
+SWIFTSHADER = "/usr/lib/chromium/libvk_swiftshader.so"
+"""Debian's chromium brings it."""
+
+
 @development_session
 def tests(session: nox.Session) -> None:
     """Unit, property, oracle and integration tests: all that need no network, no adbd and no other packages."""
@@ -264,7 +268,26 @@ def framework_tests(session: nox.Session) -> None:
 def npu_models(session: nox.Session) -> None:
     """Every real model on six Snapdragons: answers beside sessions made by hand, for half an hour."""
     session.install("-e", ".[qnn]", *groups("test"))
-    session.run("python", "-m", "pytest", "-n", "2", "-m", "every_npu", "--no-skips", *session.posargs)
+    asked = ("-n", "2", "-m", "every_npu", "-k", "partitions_are", "--no-skips")
+    session.run("python", "-m", "pytest", *asked, *session.posargs)
+
+
+@nox.session
+def npu_operators(session: nox.Session) -> None:
+    """The 5,388 one-operator models on a Snapdragon, beside sessions made by hand, for hours; -- -k conv for less."""
+    session.install("-e", ".[qnn]", *groups("test"))
+    asked = ("tests/partition/test_qnn.py", "-n", "2", "-m", "every_npu", "--no-skips")
+    chosen = session.posargs or ("-k", "operators_are")
+    session.run("python", "-m", "pytest", *asked, *chosen)
+
+
+@nox.session
+def gpu_claims(session: nox.Session) -> None:
+    """WebGPU's claims beside the genuine plugin's, on a software Vulkan driver: all models and 400 new graphs."""
+    install_packages(session, ("chromium-common",), "a software Vulkan driver", present=Path(SWIFTSHADER).is_file())
+    session.install("-e", ".", *groups("test"), "onnxruntime-ep-webgpu")
+    session.run("python", "-m", "tests.webgpu.labels", *session.posargs)
+    session.run("python", "-m", "tests.webgpu.registry")
 
 
 @development_session

@@ -8,11 +8,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 from urllib.parse import parse_qsl
 
+from device_runner.chips import Chip, chip_named, chip_of_phone
 from device_runner.errors import SpecError
 from device_runner.library import Library
 from device_runner.result import Conditions, RunResult, Struct
@@ -260,10 +262,16 @@ def _api(text: str) -> Test:
     return lambda facts: facts.api_level > 0 and low <= facts.api_level <= high
 
 
+def _has_chip(chip: Chip, facts: DeviceFacts) -> bool:
+    """Whether a phone has a Snapdragon, whatever letters of a variant its own name of it has."""
+    return chip_of_phone(facts.soc.rpartition(" ")[2]) == chip
+
+
 CONDITIONS: dict[str, Callable[[str], Test]] = {
     "serial": _serial,
     "model": lambda pattern: _glob(pattern, lambda facts: [facts.model, f"{facts.manufacturer} {facts.model}"]),
     "soc": lambda pattern: _glob(pattern, lambda facts: [facts.soc, facts.soc.rpartition(" ")[2]]),
+    "chip": lambda text: partial(_has_chip, chip_named(text)),
     "abi": lambda name: lambda facts: name in facts.abis,
     "api": _api,
 }

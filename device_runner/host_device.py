@@ -57,6 +57,7 @@ CPUS: dict[str, CpuProfile] = {
     "cortex-a76": CpuProfile(qemu="cortex-a76", part=0xD0B, variant=4, features=V8_2),
     "cortex-a710": CpuProfile(qemu="cortex-a710", part=0xD47, variant=2, features=f"{V8_6} sve sve2 svei8mm svebf16"),
     "i8mm": CpuProfile(qemu="max,sve=off,sme=off", part=0xD47, variant=2, features=V8_6),
+    "sme": CpuProfile(qemu="max", part=0xD47, variant=2, features=f"{V8_6} sve sve2 svei8mm svebf16 sme"),
 }
 """Profiles of arm64 by name: without dot product (A53); with dot product and half precision (A55, A76: qemu 7.2 has
 no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all)."""
@@ -395,7 +396,7 @@ class HostDevice(LocalDevice):
         if not self._processor.emulated or not provider_named(spec.options.provider).gpu:
             return super()._without_gpu(spec)
         return Failure(
-            kind=FailureKind.PROVIDER_MISSING,
+            kind=FailureKind.WRONG_DEVICE,
             message=f"no Vulkan driver for {self._processor.abi} runs in an emulator here",
             cause="WebGPU needs a GPU, or a driver that computes on the CPU of this computer",
             remedy=f"leave abi= and cpu= out, so that the library for {machine_abi()} runs",

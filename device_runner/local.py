@@ -218,7 +218,7 @@ class LocalDevice(ProbeDevice):
         try:
             variables = vulkan_environment(find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", ""))
         except UnavailableError as error:
-            return Failure(kind=FailureKind.PROVIDER_MISSING, message=error.what, cause=error.why, remedy=error.remedy)
+            return Failure(kind=FailureKind.WRONG_DEVICE, message=error.what, cause=error.why, remedy=error.remedy)
         self._environment = {**self._usual, **variables}
         return None
 

@@ -160,6 +160,25 @@ class SustainedRun(Struct, frozen=True, kw_only=True):
     samples: tuple[DeviceSample, ...] = ()
 
 
+class Caller(Struct, frozen=True, kw_only=True):
+    """What one of several callers did: inferences, their median and the latency that 19 of 20 keep.
+
+    `slices` has the inferences that ended in each of equal parts of the time.
+    """
+
+    inferences: int
+    median_ns: int
+    high_ns: int
+    slices: tuple[int, ...]
+
+
+class ConcurrentRun(Struct, frozen=True, kw_only=True):
+    """Several callers at once, for `length_ns`: those of the model first, then one for each model beside it."""
+
+    length_ns: int
+    callers: tuple[Caller, ...]
+
+
 class EpDevice(Struct, frozen=True, kw_only=True):
     """A device that an execution provider offers after its plugin was loaded; `type` None for a kind without a name."""
 
@@ -240,6 +259,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     warmup: WarmUp | None = None
     cold: ColdStart | None = None
     sustained: SustainedRun | None = None
+    concurrent: ConcurrentRun | None = None
     memory_before_load_bytes: int = 0
     memory_after_load_bytes: int = 0
     memory_peak_bytes: int = 0
@@ -320,6 +340,9 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
         bins = result.sustained.bins if result.sustained else ()
         total = sum((*result.latencies_ns, *result.warmup_ns, result.load_ns, result.first_run_ns))
         total += sum(each.total_ns for each in bins)
+        callers = result.concurrent.callers if result.concurrent else ()
+        if any(sum(each.slices) > each.inferences or each.median_ns > each.high_ns for each in callers):
+            reasons.append("a caller with more inferences in parts than in all, or a median over its higher latencies")
         if total > spec.timeout_seconds * 1e9 + OVERTIME_NS:
             reasons.append(f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s")
         if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:

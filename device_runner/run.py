@@ -61,9 +61,21 @@ class ProbeDevice(Device):
                     placed = replace(
                         self._with_plugin_there(spec, folder),
                         library=self._put(library, ".so"),
-                        model=self._put(Path(spec.model), Path(spec.model).suffix.lower()),
+                        model=self._put_model(Path(spec.model), folder),
                         inputs=tuple(replace(tensor, file=self._put(Path(tensor.file))) for tensor in spec.inputs),
                         labelled=spec.labelled and replace(spec.labelled, file=self._put(Path(spec.labelled.file))),
+                        concurrent=spec.concurrent
+                        and replace(
+                            spec.concurrent,
+                            beside=tuple(self._put(Path(m), Path(m).suffix.lower()) for m in spec.concurrent.beside),
+                        ),
+                        stream=spec.stream
+                        and replace(
+                            spec.stream,
+                            sequences=tuple(
+                                replace(row, file=self._put(Path(row.file))) for row in spec.stream.sequences
+                            ),
+                        ),
                         outputs_folder=None if spec.outputs_folder is None else folder,
                     )
                     request = encode_request(placed, watch_stdin=self.watch_stdin)
@@ -112,15 +124,22 @@ class ProbeDevice(Device):
     def _put(self, path: Path, suffix: str = "") -> str:
         """Bring a file of this computer there; its path in the eyes of the probe. Raises RunnerError, OSError."""
 
-    def _put_plugin(self, files: Sequence[str], folder: str) -> list[str]:
+    def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
         """As `_put`, for files that find each other by name in one folder, such as the run's."""
         return [self._put(Path(file)) for file in files]
+
+    def _put_model(self, model: Path, folder: str) -> str:
+        """As `_put`; a context of an NPU finds its binary by name, in the folder where it lies itself."""
+        binary = context_binary(model)
+        if binary is not None:
+            return self._put_named((str(model), str(binary)), folder)[0]
+        return self._put(model, model.suffix.lower())
 
     def _with_plugin_there(self, spec: RunSpec, folder: str) -> RunSpec:
         """The spec with its plugin, and provider options that name files of it, as the probe sees them."""
         if spec.plugin is None:
             return spec
-        library, *files = self._put_plugin((spec.plugin.library, *spec.plugin.files), folder)
+        library, *files = self._put_named((spec.plugin.library, *spec.plugin.files), folder)
         places = dict(zip(spec.plugin.files, files, strict=True))
         options = {key: places.get(value, value) for key, value in spec.options.provider_options.items()}
         return replace(
@@ -158,12 +177,19 @@ class ProbeDevice(Device):
         return failure_of(error)
 
 
+def context_binary(model: Path) -> Path | None:
+    """The binary beside the ONNX file of a context, by the name that the QNN provider gives it; None where none is."""
+    binary = model.with_name(f"{model.stem}_qnn.bin")
+    return binary if model.suffix.lower() == ".onnx" and binary.is_file() else None
+
+
 def missing_input(spec: RunSpec) -> Failure | None:
     """Why the spec's own files cannot be used: one that is not there, or a model with another digest."""
-    tensors = (*spec.inputs, spec.labelled) if spec.labelled else spec.inputs
-    for name in (spec.model, *(tensor.file for tensor in tensors)):
+    tensors = (*spec.inputs, *(spec.stream.sequences if spec.stream else ()), *filter(None, (spec.labelled,)))
+    beside = spec.concurrent.beside if spec.concurrent else ()
+    for name in (spec.model, *beside, *(tensor.file for tensor in tensors)):
         if not Path(name).is_file():
-            kind = FailureKind.MODEL_LOAD if name == spec.model else FailureKind.BAD_INPUT
+            kind = FailureKind.MODEL_LOAD if name in (spec.model, *beside) else FailureKind.BAD_INPUT
             return Failure(
                 kind=kind, message=f"{name}: no such file", cause="a file is missing", remedy="check the path"
             )

@@ -155,6 +155,34 @@ class TensorFile(StrictStruct, frozen=True, kw_only=True):
     crc32: int | None = None
 
 
+class Concurrency(StrictStruct, frozen=True, kw_only=True):
+    """Several callers after the timed loop: threads that call one session, or each a session of its own.
+
+    `beside` are other models' files, each with a session and a caller more. `global_threads` gives all sessions one
+    pool of threads, `shared_arena` one arena of memory; both hold for the timed loop before, too.
+    """
+
+    callers: Annotated[int, Meta(ge=1, le=64)] = 1
+    own_sessions: bool = False
+    beside: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    shared_arena: bool = False
+    global_threads: bool = False
+    seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
+
+
+class Stream(StrictStruct, frozen=True, kw_only=True):
+    """A model with state, run step by step in place of the timed loop.
+
+    `states` has by each output the input that it becomes in the next step; these begin as the spec's inputs are.
+    `sequences` have the elements of the other inputs for all steps, stacked along a first axis; an input without one is
+    the same in each step.
+    """
+
+    steps: Annotated[int, Meta(ge=1, le=1_000_000)]
+    states: dict[str, str]
+    sequences: tuple[TensorFile, ...] = ()
+
+
 class RunSpec(StrictStruct, frozen=True, kw_only=True):
     """One measured run. Paths are the host's; a device takes care of what it needs from there.
 
@@ -189,6 +217,10 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     timeout_seconds: Annotated[float, Meta(gt=0, le=86_400)] = 300.0
     cold: bool = False
     sustain_seconds: Seconds = 0.0
+    concurrent: Concurrency | None = None
+    """Callers after the timed loop; None for the one of that."""
+    stream: Stream | None = None
+    """Steps of a model with state in place of the timed loop; the outputs are those of the last step."""
     outputs_folder: str | None = None
     outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False
@@ -202,8 +234,10 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
             raise ValueError("`profile` needs an `outputs_folder` to put it in")
         if self.sustain_seconds >= self.timeout_seconds:
             raise ValueError("`timeout_seconds` must be longer than `sustain_seconds`")
-        if self.perf_test is not None and (self.cold or self.sustain_seconds):
-            raise ValueError("`perf_test` measures neither cold starts nor sustained runs: leave it out")
+        if self.perf_test is not None and (self.cold or self.sustain_seconds or self.concurrent or self.stream):
+            raise ValueError(
+                "`perf_test` measures neither cold starts, sustained runs, callers nor streams: leave it out"
+            )
 
 
 def decode_spec(text: bytes | str, where: str = "") -> RunSpec:

@@ -418,8 +418,9 @@ class AdbDevice(ProbeDevice):
     def _put(self, path: Path, suffix: str = "") -> str:
         return self._store.put(path, suffix)
 
-    def _put_plugin(self, files: Sequence[str], folder: str) -> list[str]:
-        self._links = [text for file in files for text in (self._put(Path(file), ".so"), Path(file).name)]
+    def _put_named(self, files: Sequence[str], folder: str) -> list[str]:
+        paths = [Path(file) for file in files]
+        self._links += [text for path in paths for text in (self._put(path, path.suffix), path.name)]
         return [f"{folder}/{Path(file).name}" for file in files]
 
     @property

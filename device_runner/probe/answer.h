@@ -43,7 +43,10 @@ enum {
     BIN_KEPT = 4096,
     SAMPLES_MAX = 600,
     EP_DEVICES_MAX = 32,
-    EP_SHARES_MAX = 8
+    EP_SHARES_MAX = 8,
+    CALLERS_MAX = 64,
+    CALLER_KEPT = 65536,
+    SLICES = 20
 };
 
 /* A device of Android's NNAPI; `answers` has a letter for each question of inspect.h that it was asked. */
@@ -99,6 +102,12 @@ struct sample {
     int32_t millidegrees;
 };
 
+/* What one of several callers did; the slices are equal parts of the time, each with the inferences that ended in it. */
+struct caller_share {
+    uint64_t runs, median, high; /* high: 19 of 20 took at most so long */
+    uint64_t slices[SLICES];
+};
+
 struct answer {
     volatile unsigned stage;
     volatile bool failed;
@@ -121,6 +130,8 @@ struct answer {
     volatile size_t bin_count, sample_count;
     struct bin bins[BINS_MAX];
     struct sample samples[SAMPLES_MAX];
+    volatile size_t caller_count;
+    struct caller_share callers[CALLERS_MAX];
     size_t wrong_shapes; /* outputs whose shape is not what the model declares */
     unsigned stop; /* which bound ended the loop */
     struct strings log;

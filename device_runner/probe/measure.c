@@ -92,7 +92,7 @@ static void release_name(struct probe *probe, char *name) {
     if (name) ok(probe, ORT(probe->ort, AllocatorFree)(probe->allocator, name));
 }
 
-static void release_tensors(struct probe *probe) {
+void release_tensors(struct probe *probe) {
     for (size_t i = 0; probe->inputs && i < probe->input_count; i++) {
         if (probe->inputs[i].value) ORT(probe->ort, ReleaseValue)(probe->inputs[i].value);
         release_name(probe, probe->inputs[i].name);

@@ -19,6 +19,9 @@ bool timed_runs(struct probe *probe);
 /* Write the profile that the request asks for, and note its path. */
 bool end_profile(struct probe *probe);
 
+/* Give back names, inputs and outputs. */
+void release_tensors(struct probe *probe);
+
 /* In the order that ONNX Runtime wants; the library itself stays open, since its threads may still be ending. */
 void release_all(struct probe *probe);
 

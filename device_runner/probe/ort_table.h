@@ -19,6 +19,8 @@ typedef struct OrtTypeInfo OrtTypeInfo;
 typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 typedef struct OrtSessionOptions OrtSessionOptions;
 typedef struct OrtAllocator OrtAllocator;
+typedef struct OrtArenaCfg OrtArenaCfg;
+typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
 typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
@@ -87,10 +89,18 @@ struct ort_base {
     X(ReleaseTensorTypeAndShapeInfo, 99, void, (OrtTensorTypeAndShapeInfo *)) \
     X(ReleaseSessionOptions, 100, void, (OrtSessionOptions *)) \
     X(SessionEndProfiling, 110, OrtStatus *, (OrtSession *, OrtAllocator *, char **)) \
+    X(DisablePerSessionThreads, 120, OrtStatus *, (OrtSessionOptions *)) \
+    X(CreateThreadingOptions, 121, OrtStatus *, (OrtThreadingOptions **)) \
+    X(ReleaseThreadingOptions, 122, void, (OrtThreadingOptions *)) \
     X(AddFreeDimensionOverrideByName, 124, OrtStatus *, (OrtSessionOptions *, const char *, int64_t)) \
     X(GetAvailableProviders, 125, OrtStatus *, (char ***, int *)) \
     X(ReleaseAvailableProviders, 126, OrtStatus *, (char **, int)) \
     X(AddSessionConfigEntry, 130, OrtStatus *, (OrtSessionOptions *, const char *, const char *)) \
+    X(CreateAndRegisterAllocator, 144, OrtStatus *, (OrtEnv *, const OrtMemoryInfo *, const OrtArenaCfg *)) \
+    X(SetGlobalIntraOpNumThreads, 147, OrtStatus *, (OrtThreadingOptions *, int)) \
+    X(SetGlobalInterOpNumThreads, 148, OrtStatus *, (OrtThreadingOptions *, int)) \
+    X(CreateEnvWithCustomLoggerAndGlobalThreadPools, 151, OrtStatus *, \
+      (ort_logger, void *, unsigned, const char *, const OrtThreadingOptions *, OrtEnv **)) \
     X(SessionOptionsAppendExecutionProvider, 216, OrtStatus *, \
       (OrtSessionOptions *, const char *, const char *const *, const char *const *, size_t)) \
     ORT_PLUGIN_CALLS(X)
@@ -121,7 +131,7 @@ ORT_CALLS(ORT_TYPE)
 /* A call through the table: ORT(table, ReleaseStatus)(status). */
 #define ORT(table, name) ((ort_##name)(table)[ORT_INDEX_##name])
 
-enum { ORT_DEVICE_ALLOCATOR = 0, ORT_DEFAULT_MEMORY = 0 };
+enum { ORT_DEVICE_ALLOCATOR = 0, ORT_ARENA_ALLOCATOR = 1, ORT_DEFAULT_MEMORY = 0 };
 
 /* ONNX's numbers of element types, as the table's functions use them. */
 enum element {

@@ -154,6 +154,21 @@ static void print_plugins(struct sink *sink, const struct answer *answer) {
     put_text(sink, "]");
 }
 
+/* Of each caller [inferences, median, high], then its slices. */
+static void print_callers(struct sink *sink, const struct answer *answer) {
+    put_key(sink, "callers", false);
+    put_text(sink, "[");
+    for (size_t i = 0; i < answer->caller_count; i++) {
+        const struct caller_share *share = &answer->callers[i];
+        uint64_t numbers[] = {share->runs, share->median, share->high};
+        put_text(sink, i ? ",[" : "[");
+        print_array(sink, true, numbers, sizeof numbers / sizeof *numbers);
+        print_array(sink, false, share->slices, SLICES);
+        put_text(sink, "]");
+    }
+    put_text(sink, "]");
+}
+
 static void print_answer(const struct answer *answer, int signal) {
     struct sink sink = {.file = stdout};
     put_text(&sink, "{\"probe\":1");
@@ -172,6 +187,7 @@ static void print_answer(const struct answer *answer, int signal) {
     print_dropped(&sink, "model_pages", &answer->model_pages);
     print_dropped(&sink, "library_pages", &answer->library_pages);
     if (answer->sustained_from) print_sustained(&sink, answer);
+    if (answer->caller_count) print_callers(&sink, answer);
     if (answer->ep_device_count) print_plugins(&sink, answer);
     put_key(&sink, "nnapi", false);
     print_nnapi(&sink, &answer->nnapi);
@@ -216,6 +232,7 @@ static void mend(struct answer *answer) {
     mend_plugins(answer);
     answer->model_pages.why[sizeof answer->model_pages.why - 1] = 0;
     answer->library_pages.why[sizeof answer->library_pages.why - 1] = 0;
+    if (answer->caller_count > CALLERS_MAX) answer->caller_count = CALLERS_MAX;
     if (answer->bin_count > BINS_MAX) answer->bin_count = BINS_MAX;
     if (answer->sample_count > SAMPLES_MAX) answer->sample_count = SAMPLES_MAX;
     if (answer->log.used > LOG_BYTES) answer->log.used = LOG_BYTES;

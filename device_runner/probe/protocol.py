@@ -14,7 +14,9 @@ from device_runner.providers import CPU, provider_named
 from device_runner.reading import decode_json
 from device_runner.result import (
     FASTEST_NS,
+    Caller,
     ColdStart,
+    ConcurrentRun,
     DeviceSample,
     EpDevice,
     EpShare,
@@ -36,6 +38,7 @@ from device_runner.spec import (
     ONNX_CODES,
     TYPES_BY_CODE,
     Bytes,
+    Concurrency,
     ExecutionMode,
     HardwareType,
     LogLevel,
@@ -119,15 +122,31 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "cold": int(spec.cold),
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
+        "steps": spec.stream.steps if spec.stream else None,
+        **(_concurrency(spec.concurrent) if spec.concurrent else {}),
     }
     triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
     triples += [("option", key, value) for key, value in options.provider_options.items()]
     triples += [("config", key, value) for key, value in options.session_config.items()]
     triples += [("dimension", name, str(size)) for name, size in spec.dimensions.items()]
+    triples += [("beside", model, "") for model in (spec.concurrent.beside if spec.concurrent else ())]
+    if spec.stream:
+        triples += [("state", given, taken) for given, taken in spec.stream.states.items()]
+        triples += [("sequence", tensor.name, tensor.file) for tensor in spec.stream.sequences]
     for tensor in spec.inputs:
         triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
     return _join(triples)
+
+
+def _concurrency(asked: Concurrency) -> dict[str, int]:
+    return {
+        "callers": asked.callers,
+        "own_sessions": int(asked.own_sessions),
+        "shared_arena": int(asked.shared_arena),
+        "global_threads": int(asked.global_threads),
+        "concurrent_ns": round(asked.seconds * 1e9),
+    }
 
 
 def encode_inspection(
@@ -203,6 +222,12 @@ Sample = tuple[Nanoseconds, Reading, Reading]
 Name = Annotated[str, msgspec.Meta(max_length=300)]
 
 
+CallerAnswer = tuple[
+    tuple[Count, Nanoseconds, Nanoseconds], Annotated[list[Count], msgspec.Meta(min_length=20, max_length=20)]
+]
+"""Inferences, median and 95th percentile, then the inferences of each slice."""
+
+
 class ProbeAnswer(msgspec.Struct, frozen=True):
     """The document that the probe prints. What is out of these ranges cannot come from it."""
 
@@ -233,6 +258,7 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     library_pages: DroppedFile | None = None
     bins: Annotated[list[Bin], msgspec.Meta(max_length=BINS_KEPT)] = []
     samples: Annotated[list[Sample], msgspec.Meta(max_length=SAMPLES_KEPT)] = []
+    callers: Annotated[list[CallerAnswer], msgspec.Meta(max_length=64)] = []
     wrong_shapes: Count = 0
     ep_devices: Annotated[list[tuple[Name, Name, Number]], msgspec.Meta(max_length=32)] = []
     ep_shares: Annotated[list[tuple[Name, Count, Count]], msgspec.Meta(max_length=8)] = []
@@ -316,6 +342,15 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         sustained = SustainedRun(
             bins=convert(answer.bins, tuple[LatencyBin, ...]), samples=convert(answer.samples, tuple[DeviceSample, ...])
         )
+    concurrent = None
+    if spec.concurrent and answer.callers:
+        concurrent = ConcurrentRun(
+            length_ns=round(spec.concurrent.seconds * 1e9),
+            callers=tuple(
+                Caller(inferences=runs, median_ns=middle, high_ns=high, slices=tuple(slices))
+                for (runs, middle, high), slices in answer.callers
+            ),
+        )
     result = RunResult(
         spec_id=spec.id,
         device=device,
@@ -331,6 +366,7 @@ def to_result(spec: RunSpec, device: str, answer: ProbeAnswer) -> RunResult:
         warmup=warmup,
         cold=_cold(answer),
         sustained=sustained,
+        concurrent=concurrent,
         memory_before_load_bytes=answer.memory_before_load_bytes,
         memory_after_load_bytes=answer.memory_after_load_bytes,
         memory_peak_bytes=answer.memory_peak_bytes,

@@ -13,6 +13,9 @@
  *   value "" HEX           the last operand is a constant of these bytes
  *   channels PLACE BITS    the last operand has these scales along the dimension at that place
  *   operation CODE COUNT   NNAPI's number of the operation, whose results are the last COUNT operands
+ *   state OUTPUT INPUT     of a stream: the output of a step is the input of the next
+ *   sequence NAME FILE     of a stream: an input's elements of all steps, one after the other
+ *   beside MODEL ""        another model, with a session and a caller of its own while the callers call
  *   check crc32 NUMBER     last of all: the checksum of every byte before it
  */
 #ifndef REQUEST_H
@@ -32,6 +35,7 @@ struct request {
     int64_t device_type; /* of the plugin's device: OrtHardwareDeviceType, -1 for any */
     int64_t flags, intra_threads, inter_threads, parallel, level, arena, pattern, log_level;
     int64_t cold, sustain_ns, seed, warmup, min_runs, min_ns, max_ns, timeout_ms, watch_stdin;
+    int64_t callers, own_sessions, shared_arena, global_threads, concurrent_ns, steps;
     size_t count; /* of the strings */
     const char **strings;
     char *bytes;

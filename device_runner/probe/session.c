@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "callers.h"
 #include "platform.h"
 #include "plugin.h"
 #include "symbol.h"
@@ -74,10 +75,27 @@ static bool list_providers(struct probe *probe) {
     return ok(probe, ORT(probe->ort, ReleaseAvailableProviders)(names, count));
 }
 
+/* An environment whose threads serve all sessions. */
+static bool create_shared(struct probe *probe, unsigned level) {
+    const ort_function *ort = probe->ort;
+    OrtThreadingOptions *threads = NULL;
+    bool done = ok(probe, ORT(ort, CreateThreadingOptions)(&threads)) &&
+                ok(probe, ORT(ort, SetGlobalIntraOpNumThreads)(threads, (int)probe->request->intra_threads)) &&
+                ok(probe, ORT(ort, SetGlobalInterOpNumThreads)(threads, (int)probe->request->inter_threads)) &&
+                ok(probe, ORT(ort, CreateEnvWithCustomLoggerAndGlobalThreadPools)(log_message, probe, level, "probe",
+                                                                                 threads, &probe->env));
+    if (threads) ORT(ort, ReleaseThreadingOptions)(threads);
+    return done;
+}
+
+static bool create_plain(struct probe *probe, unsigned level) {
+    return ok(probe, ORT(probe->ort, CreateEnvWithCustomLogger)(log_message, probe, level, "probe", &probe->env));
+}
+
 bool create_environment(struct probe *probe) {
     unsigned level = (unsigned)probe->request->log_level;
-    return ok(probe, ORT(probe->ort, CreateEnvWithCustomLogger)(log_message, probe, level, "probe", &probe->env)) &&
-           ok(probe, ORT(probe->ort, DisableTelemetryEvents)(probe->env)) && list_providers(probe);
+    return (probe->request->global_threads ? create_shared(probe, level) : create_plain(probe, level)) &&
+           share_environment(probe) && ok(probe, ORT(probe->ort, DisableTelemetryEvents)(probe->env)) && list_providers(probe);
 }
 
 /* Config entries and symbolic dimensions. */
@@ -112,6 +130,9 @@ bool set_options(struct probe *probe) {
            ok(probe, ORT(ort, SetSessionExecutionMode)(options, (unsigned)request->parallel)) &&
            ok(probe, ORT(ort, SetSessionGraphOptimizationLevel)(options, (unsigned)request->level)) &&
            (!request->profile || ok(probe, ORT(ort, EnableProfiling)(options, request->profile))) &&
+           (!request->global_threads || ok(probe, ORT(ort, DisablePerSessionThreads)(options))) &&
+           (!request->shared_arena ||
+            ok(probe, ORT(ort, AddSessionConfigEntry)(options, "session.use_env_allocators", "1"))) &&
            set_memory(probe) && add_entries(probe);
 }
 

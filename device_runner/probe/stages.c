@@ -3,15 +3,18 @@
 #include <string.h>
 
 #include "cache.h"
+#include "callers.h"
 #include "inspect.h"
 #include "labelled.h"
 #include "measure.h"
 #include "plugin.h"
+#include "stream.h"
 #include "sustain.h"
 #include "tensors.h"
 
 static bool measured_runs(struct probe *probe) {
-    return probe->request->sustain_ns ? sustained_runs(probe) : timed_runs(probe);
+    if (probe->request->steps) return stream_runs(probe);
+    return (probe->request->sustain_ns ? sustained_runs(probe) : timed_runs(probe)) && concurrent_runs(probe);
 }
 
 static bool finish(struct probe *probe) {

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from device_runner.chips import CHIPS
 from device_runner.files import scratch_folder
 from pipeline.accuracy.result import AccuracyResult
 from pipeline.accuracy.score import Answer, score
@@ -18,8 +19,9 @@ from pipeline.check.saturation import saturates_here, saturation_finding
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.progress import Progress
+from pipeline.core.providers import QNN
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, still_at_work, time_limit
-from pipeline.dataset import Array, Dataset, TensorInfo, overlap, samples
+from pipeline.dataset import Array, Dataset, Sample, TensorInfo, overlap, samples
 from pipeline.dataset.candidates import open_session, run_session
 from pipeline.model.onnx_model import load_model, prepare_model
 from pipeline.model.signature import own_inputs
@@ -34,7 +36,8 @@ FLOATS = {"tensor(float16)": "float16", "tensor(float)": "float32", "tensor(doub
 class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A model file (.onnx or .ort), its original, and the data that both are run on.
 
-    `session_options` are config entries that the file needs. Where `calibration` is given, samples that it shares with
+    `session_options` are config entries that the file needs. With a `chip` the model runs in the simulator of its NPU.
+    Where `calibration` is given, samples that it shares with
     `data` are reported.
     """
 
@@ -43,6 +46,7 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     data: Dataset
     dimensions: dict[str, int] = {}
     session_options: dict[str, str] = {}
+    chip: str = ""
     accuracy: AccuracyConfig = AccuracyConfig()
     calibration: Dataset | None = None
     work_folder: str = ""
@@ -69,6 +73,8 @@ def measure_accuracy(
         ]
         places = {id(task): place for place, task in enumerate(tasks)}  # two requests may be equal
         limit = time_limit(_size(path) for request in requests for path in (request.model, request.reference.path))
+        if any(request.chip for request in requests):
+            limit = TIMEOUT_SECONDS  # the simulator has limits of its own
         for outcome in run_tasks(
             evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
         ):
@@ -111,7 +117,7 @@ def _size(path: str) -> int:
 
 
 def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
-    """Run a model and its original over the data, on this computer's CPU.
+    """Run a model and its original over the data, on this computer's CPU, the model in a chip's simulator if asked.
 
     ConfigError for the first wrong sample and for a metric that does not suit the data; ModelError for a model that
     does not run, or has other inputs or outputs than the original.
@@ -122,7 +128,10 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     ours = _open(request)
     reference = open_session(original, optimized=True)
     _check_interface(ours, reference, request.model)
-    result = score(_answers(request, takes, ours, reference), request.model, request.accuracy, request.data.source)
+    answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
+    result = score(answers, request.model, request.accuracy, request.data.source)
+    if request.chip:
+        return msgspec.structs.replace(result, chip=request.chip)
     return _with_finding(result, saturation_finding(file) if saturates_here(file := Path(request.model)) else None)
 
 
@@ -166,6 +175,54 @@ def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, r
             expected=expected,
             label=sample.label,
         )
+
+
+AT_A_TIME = 64
+"""Samples of one process of the simulator, of so many bytes at most: making its session takes as long as some."""
+AT_A_TIME_BYTES = 64 << 20
+
+
+def _simulated(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, reference: Any) -> Iterator[Answer]:
+    """As `_answers`; ModelError where the chip takes nothing of the model or its simulator crashes.
+
+    MissingError without the compiler.
+    """
+    from pipeline.partition.answer import Refusal, Settings
+    from pipeline.partition.judge import PartitionRequest, judge
+    from pipeline.partition.qnn.simulate import run_samples
+
+    settings = Settings(provider=QNN, chip=request.chip)
+    source = SourceModel(path=request.model)
+    claim = judge(PartitionRequest(source=source, settings=settings, sizes=request.dimensions))
+    if claim.error or not claim.claimed or (claim.load and claim.load.error):
+        why, remedy = (claim.load.error, claim.load.remedy) if claim.load and claim.load.error else (claim.error, "")
+        raise ModelError(f"no NPU numbers of {request.chip}", where=request.model, why=why or "it takes no node",
+                         remedy=remedy or "see `ort-mobile partition --ep qnn`")  # fmt: skip
+    model = prepare_model(load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions)
+    convert = _conversion(ours, takes, request.model)
+    waiting = samples(request.data, takes)
+    while chunk := _chunk(waiting):
+        still_at_work()
+        with scratch_folder() as folder:
+            feeds = [convert(sample.inputs) for sample in chunk]
+            outputs = run_samples(model, CHIPS[request.chip], feeds, folder / "model.onnx")
+        if isinstance(outputs, Refusal):
+            raise ModelError(f"the model does not run on {request.chip}", where=request.model, why=outputs.text,
+                             remedy=outputs.remedy or "see `ort-mobile partition --ep qnn --simulate`")  # fmt: skip
+        for sample, values in zip(chunk, outputs, strict=True):
+            expected = run_session(reference, sample.inputs, request.reference.name)
+            yield Answer(sample=sample.name, outputs=values, expected=expected, label=sample.label)
+
+
+def _chunk(waiting: Iterator[Sample]) -> list[Sample]:
+    """The next samples that one process of the simulator runs; none at the end."""
+    chunk, size = list[Sample](), 0
+    for sample in waiting:
+        chunk.append(sample)
+        size += sum(array.nbytes for array in sample.inputs.values())
+        if len(chunk) == AT_A_TIME or size >= AT_A_TIME_BYTES:
+            break
+    return chunk
 
 
 def _run(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:

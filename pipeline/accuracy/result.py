@@ -38,7 +38,7 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     where a metric has no drop, the bounds also for too few samples. `p_value` is McNemar's, for 0/1 metrics with
     labels. `verdict` is None without a budget; `samples_needed` says how many would tell, None for no such number.
     `value` is None for infinite, and where it cannot be computed. `not_finite` counts samples on which an output has
-    NaN or infinity where the original's has numbers.
+    NaN or infinity where the original's has numbers. `chip` is whose NPU was simulated, where the CPU did not compute.
     """
 
     model: str
@@ -56,6 +56,7 @@ class AccuracyResult(msgspec.Struct, frozen=True, kw_only=True):
     verdict: DropVerdict | None = None
     samples_needed: int | None = None
     not_finite: int = 0
+    chip: str = ""
     outputs: tuple[OutputDrift, ...] = ()
     findings: tuple[Finding, ...] = ()
 

@@ -83,6 +83,15 @@ def level_basic(request: PartitionRequest) -> PartitionRequest | None:
     return msgspec.structs.replace(request, optimize=Optimize.BASIC)
 
 
+def with_int64(request: PartitionRequest) -> PartitionRequest | None:
+    """WebGPU with its kernels for 64-bit integers."""
+    options = request.settings.webgpu
+    if options.int64:
+        return None
+    settings = msgspec.structs.replace(request.settings, webgpu=msgspec.structs.replace(options, int64=True))
+    return msgspec.structs.replace(request, settings=settings)
+
+
 def _fix(row: Pass, title: str, options: Callable[[GraphFacts], Options], absent: str, since_ir: int = 0) -> Pass:
     """A pass over the message alone as a fix, which must give equal numbers."""
 
@@ -142,7 +151,11 @@ OTHER_FORMAT = Pass(
     name="other-format", title="Use CoreML's other model format.", apply=_unchanged, effect=Effect.EXACT, helps=COREML,
     absent="only CoreML has formats",
 )  # fmt: skip
-CHANGES = {LEVEL_BASIC: level_basic, OTHER_FORMAT: other_format}
+INT64 = Pass(
+    name="enable-int64", title="Set WebGPU's option enableInt64=1.", apply=_unchanged, effect=Effect.EXACT,
+    helps=frozenset({providers.WEBGPU}), absent="it is set",
+)  # fmt: skip
+CHANGES = {LEVEL_BASIC: level_basic, OTHER_FORMAT: other_format, INT64: with_int64}
 """Fixes that leave the model as it is and ask for other settings."""
 
 ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
@@ -151,7 +164,7 @@ ENABLERS = ("fixed-dimensions", "constant-initializers", "f32")
 
 def fixes_for(provider: str) -> tuple[Pass, ...]:
     """The fixes that can matter to a provider."""
-    return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT) if provider in fix.helps)
+    return tuple(fix for fix in (*MODEL_FIXES, LEVEL_BASIC, OTHER_FORMAT, INT64) if provider in fix.helps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -602,6 +615,7 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
         absolute_error=best.absolute_error,
         limit=best.limit,
         settings=tuple(_settings(base.request, best.request)),
+        simulated=best.answer.simulated,
     )
 
 
@@ -609,6 +623,8 @@ def _settings(before: PartitionRequest, after: PartitionRequest) -> list[str]:
     words = []
     if after.settings.provider is not before.settings.provider:
         words.append(f"--ep {after.settings.provider}")
+    if after.settings.webgpu.int64 and not before.settings.webgpu.int64:
+        words.append("--webgpu-options enableInt64=1")
     if after.optimize is Optimize.BASIC and before.optimize is not Optimize.BASIC:
         words.append("--optimize basic")
     return words

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -10,7 +11,7 @@ from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.verdict import AdviceVerdict, FixChoice, Help, ProviderSupport, helps_of, standing_of, verdict
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
 from pipeline.core.workers import Task, needed_bytes, run_tasks
@@ -67,6 +68,60 @@ class FitRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.fixed or self.as_is
 
 
+class FirstChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to try on a kind of phone, the best first: providers by name (none: the CPU), and why.
+
+    `ask` is the option that has the command ask about them, where they were not asked.
+    """
+
+    phones: str
+    providers: tuple[str, ...] = ()
+    reason: str = ""
+    ask: str = ""
+
+
+class PhoneKind(NamedTuple):
+    """Phones with their providers, those that ONNX Runtime develops before those that it keeps; `about` is why so."""
+
+    phones: str
+    providers: tuple[str, ...]
+    about: str
+    ask: str = ""
+
+
+PHONES = (
+    PhoneKind("iPhones", (COREML_MLPROGRAM, COREML_NN), "CoreML reaches GPU and Neural Engine"),
+    PhoneKind(
+        "Android phones", (WEBGPU, NNAPI, XNNPACK),
+        "WebGPU is in ONNX Runtime's Android package and runs on GPUs of all makers; Android 15 deprecated NNAPI",
+    ),
+    PhoneKind("Snapdragons", (QNN,), "QNN reaches the NPU", ask="--chip SM8650"),
+)  # fmt: skip
+"""Sources: docs/gpu.md, docs/npu.md."""
+
+WORTH = ("yes", "maybe")
+"""Verdicts of what is tried, the better first."""
+
+
+def first_choices(rows: Sequence[FitRow]) -> tuple[FirstChoice, ...]:
+    """What to try first on which phones: the better verdict, then the order of `PHONES`; beside each is the CPU."""
+    choices = []
+    for kind in PHONES:
+        asked = [row for name in kind.providers for row in rows if row.ep == name]
+        if not asked:
+            choices.append(FirstChoice(phones=kind.phones, reason=kind.about, ask=kind.ask))
+            continue
+        good = sorted((row for row in asked if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict))
+        reason = f"{good[0].fit.reason}. {kind.about}" if good else "no provider takes enough of the model"
+        providers = tuple(dict.fromkeys(row.ep for row in good))
+        choices.append(FirstChoice(phones=kind.phones, providers=providers[:MOST_FIRST], reason=reason))
+    return tuple(choices)
+
+
+MOST_FIRST = 2
+"""Beyond so many, measuring says more than rules."""
+
+
 class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer. `sizes` are those of the dynamic dimensions, `guessed` those that nobody gave.
 
@@ -84,6 +139,7 @@ class ModelFit(msgspec.Struct, frozen=True, kw_only=True):
     optimize: Optimize = Optimize.BASIC
     rows: tuple[FitRow, ...] = ()
     oldest: tuple[FitRow, ...] = ()
+    first: tuple[FirstChoice, ...] = ()
     helps: tuple[Help, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
@@ -165,6 +221,7 @@ def _fit(request: FitRequest, folder: Path) -> ModelFit:
         optimize=views.optimize,
         rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
         oldest=_oldest(rows, request, views, sized),
+        first=first_choices(rows),
         helps=helps_of(before, fixed, sizes or {}, unsuited),
         notes=(
             *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),

@@ -10,7 +10,7 @@ import msgspec
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings, percent_of
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings, Simulation, percent_of
 
 
 class FixChoice(StrEnum):
@@ -101,7 +101,8 @@ class FixResult(msgspec.Struct, frozen=True, kw_only=True):
 class Combination(msgspec.Struct, frozen=True, kw_only=True):
     """Fixes that together give the best standing, in the order of their application.
 
-    `settings` says what to set beside the model, in words of the command line.
+    `settings` says what to set beside the model, in words of the command line; `simulated` is what a chip's simulator
+    computes of it, where it was asked.
     """
 
     fixes: tuple[str, ...]
@@ -113,6 +114,7 @@ class Combination(msgspec.Struct, frozen=True, kw_only=True):
     absolute_error: float | None = None
     limit: float | None = None
     settings: tuple[str, ...] = ()
+    simulated: Simulation | None = None
     written: str | None = None
 
 

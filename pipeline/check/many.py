@@ -79,7 +79,7 @@ def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[s
 def open_artifact(file: str, session_options: Mapping[str, str], *, brief: bool = False) -> Any:
     """A session of an artifact on the CPU, `brief` for a few runs; ModelError when it does not load."""
     small = brief and Path(file).stat().st_size < SMALL_BYTES
-    lean = {} if file.endswith(".onnx") else LEAN
+    lean = LEAN if Path(file).suffix.lower() == ".ort" else {}
     settings = HostSession(level=Level.ALL, config={**lean, **session_options}, brief=brief, small=small)
     try:
         return make_session(Path(file), settings)

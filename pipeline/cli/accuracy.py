@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 @click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample.")
 @dimension_option
 @click.option(
+    "--ep",
+    type=click.Choice(["cpu", "qnn"]),
+    default="cpu",
+    show_default=True,
+    help="Run the models on the CPU, or in the simulator of a Snapdragon's NPU; ORIGINAL on the CPU.",
+)
+@click.option(
+    "--chip", metavar="CHIP", default="", help="With --ep qnn: whose NPU, by Build.SOC_MODEL, such as SM8650."
+)
+@click.option(
     "--metric", metavar="NAME",
     help="top-1, top-5, f1, map, miou, wer, cer, agreement, cosine, psnr, sqnr, max-error or module:function.  "
     "[default: top-1 with labels; without, agreement for scores of classes, else cosine]",
@@ -81,12 +91,39 @@ def _requests(
         vocabulary=answers["vocabulary"],
     )  # fmt: skip
     (original, *_) = find_models([reference])
+    sources = find_models(paths, (".onnx", ".ort"))
+    chip = _chip(answers["ep"], answers["chip"], [source.path for source in sources])
     return [
         AccuracyRequest(
-            model=source.path, reference=original, data=data, dimensions=answers["dimensions"], accuracy=asked
+            model=source.path,
+            reference=original,
+            data=data,
+            dimensions=answers["dimensions"],
+            chip=chip,
+            accuracy=asked,
         )
-        for source in find_models(paths, (".onnx", ".ort"))
+        for source in sources
     ]
+
+
+def _chip(ep: str, named: str, models: list[str]) -> str:
+    """The name of the chip that is simulated, "" for the CPU; errors for a chip without --ep qnn, and the reverse."""
+    from device_runner.chips import CHIPS, chip_named
+    from pipeline.core.errors import ConfigError
+    from pipeline.partition.qnn.claims import compiler_name
+
+    if ep != "qnn":
+        if named:
+            raise click.UsageError("--chip is for qnn: add --ep qnn")
+        return ""
+    if not named:
+        remedy = f"name one with --chip, such as {next(reversed(CHIPS))}"
+        raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)
+    if wrong := next((path for path in models if path.lower().endswith(".ort")), ""):
+        raise ConfigError("the simulator runs no ORT format files", where=wrong,
+                          remedy="name the ONNX model that the file was made from")  # fmt: skip
+    compiler_name()
+    return chip_named(named).name
 
 
 def _entry(outcome: "TaskOutcome[AccuracyRequest, AccuracyResult]") -> dict[str, Any]:

@@ -90,7 +90,7 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
     proofs = read_manifest(folder / "bundle").proofs
     if outputs.json_to:
         document = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
-        outputs.write_json({**document, "ships": content.ships, "proofs": proofs})
+        outputs.write_json({**document, "ships": content.ships, "contexts": content.contexts, "proofs": proofs})
     if outputs.text:
         _show(content, folder)
         for proof in proofs:
@@ -100,12 +100,15 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
 
 
 def _show(content: "Content", folder: Path) -> None:
+    from pipeline.release.contexts import context_line
     from pipeline.release.manifest import content_digest
 
     for shipped in content.ships:
         click.echo(
             f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.runs[0].provider} ({shipped.basis})"
         )
+    for context in content.contexts:
+        click.echo(context_line(context))
     click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
 
 

@@ -12,10 +12,11 @@ from pipeline.core.features import Place
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
-        "--coreml-options", "--stop-ops", "--safe", "--plugin",
+        "--coreml-options", "--stop-ops", "--safe", "--plugin", "--context",
     }),
     "Measurement": frozenset({
-        "--rounds", "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
+        "--concurrent", "--batch", "--stream", "--state", "--original", "--rounds",
+        "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
         "--percent",
     }),
     "State of the phone": frozenset({
@@ -24,7 +25,9 @@ SECTIONS: dict[str, frozenset[str]] = {
     }),
     "Fixes": frozenset({"--advise", "--fix"}),
     "Inputs": frozenset({"--test-data", "--input", "--dimension", "--labels", "--preprocess", "--part", "--samples"}),
-    "Output": frozenset({"--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--help"}),
+    "Output": frozenset({
+        "--junit", "--sarif", "--html", "--markdown", "--json", "--svg", "--fail-on", "--show-changes", "--help",
+    }),
 }  # fmt: skip
 """Options by the title under which help lists them, in that order; the others come first."""
 
@@ -81,6 +84,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "ort-mobile perf": (
         "ort-mobile perf a.ort b.ort",
         "ort-mobile perf a.ort --threads 1,2 --rounds 7 --json numbers.json",
+        "ort-mobile perf a.ort b.ort --concurrent 1,2,4:own",
         "ort-mobile perf a.ort --device adb:SERIAL --provider cpu,nnapi --nnapi-flags USE_FP16",
         "ort-mobile perf a.ort --device adb:SERIAL --mode steady,cold,sustained --sustained-seconds 600",
     ),

@@ -217,8 +217,13 @@ def diff(
 def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "dict[str, Needs]":
     """The needs of all artifacts. A config from some of them would fail the others, so one bad file fails all."""
     from pipeline.cli.main import show_error
+    from pipeline.model.ort_format import check_identifier
     from pipeline.required_ops.text import needs_of_artifacts
 
+    for path in paths:
+        if path.suffix.lower() == ".onnx" and path.is_file():  # an artifact of style onnx is for full builds
+            with path.open("rb") as file:
+                check_identifier(file.read(8), str(path))
     needs, errors = needs_of_artifacts(paths, providers=providers, extended=extended)
     for error in errors:
         show_error(error)

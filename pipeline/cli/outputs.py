@@ -59,6 +59,12 @@ class Outputs:
             version = {"version": DOCUMENT_VERSION}
             write_result(msgspec.json.encode({**version, **msgspec.to_builtins(document)}), self.json_to)
 
+    @property
+    def for_ci(self) -> bool:
+        """Whether `write_ci` has anything to write."""
+        files = self.junit_to or self.sarif_to or self.markdown_to
+        return bool(files or os.environ.get("GITHUB_ACTIONS") or os.environ.get("GITHUB_STEP_SUMMARY"))
+
     def write_ci(self, document: "CiDocument") -> None:
         """Write the files that are asked for; in GitHub Actions also annotations on stderr and the step's summary."""
         from pipeline import __version__

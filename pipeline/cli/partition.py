@@ -120,14 +120,16 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
     return facts, rules_release(facts, release)
 
 
-def _show(documents: "Sequence[PartitionDocument]") -> None:
-    from pipeline.partition.reference import ReferencedDocument
+def _show(documents: "Sequence[PartitionDocument]", *, compared: bool) -> None:
     from pipeline.report.partition import answer_parts, chip_parts, show_reference
     from pipeline.report.show import show
 
     for document in documents:
-        show(answer_parts(document.complete if isinstance(document, ReferencedDocument) else document.models))
-        if isinstance(document, ReferencedDocument):
+        show(answer_parts(document.complete))
+        if compared:
+            from pipeline.partition.reference import ReferencedDocument
+
+            assert isinstance(document, ReferencedDocument)  # noqa: S101 - an invariant
             show_reference(document.reference)
     show(chip_parts([answer for document in documents for answer in document.models]))
 
@@ -138,29 +140,35 @@ def _write_claims(
     """Claims as what a CI reads, as a drawing of one model, and as a page, where they are asked for."""
     from pipeline.core.errors import ConfigError
     from pipeline.core.files import write_text
-    from pipeline.partition.placement import draw
-    from pipeline.report.ci_campaign import of_partition
-    from pipeline.report.html import render_answers
 
     answers = [answer for document in documents for answer in document.models]
-    outputs.write_ci(of_partition(answers))
+    if outputs.for_ci:
+        from pipeline.report.ci_campaign import of_partition
+
+        outputs.write_ci(of_partition(answers))
     if svg and len(answers) != 1:
         remedy = "name one model, or leave --svg out"
         raise ConfigError("--svg draws one model", why=f"{len(answers)} are named", remedy=remedy)
     if svg and not answers[0].error:
+        from pipeline.partition.placement import draw
+
         write_text(svg, draw(answers[0]))
     if page:
+        from pipeline.report.html import render_answers
+
         write_text(page, render_answers(answers))
 
 
 def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Iterator[str]:
     """What the exit code stands for beside models without an answer."""
     from pipeline.advice.verdict import AdvisedAnswer
-    from pipeline.partition.reference import ReferencedDocument
-    from pipeline.report.partition import summary
 
     for document in documents:
-        if isinstance(document, ReferencedDocument) and document.exit_code:
+        if document.exit_code:
+            from pipeline.partition.reference import ReferencedDocument
+            from pipeline.report.partition import summary
+
+            assert isinstance(document, ReferencedDocument)  # noqa: S101 - an invariant
             yield summary(document.reference)
             yield from (
                 f"{model.path}: no answer of the library: {model.error}"
@@ -175,10 +183,9 @@ def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Ite
 
 def _exit_code(document: "PartitionDocument", fix: Path | None) -> int:
     from pipeline.core.errors import ExitCode
-    from pipeline.partition.reference import ReferencedDocument
 
     failed = ExitCode.SOME_FAILED if _unfinished(document.models, fix) else ExitCode.DONE
-    return max(failed, document.exit_code) if isinstance(document, ReferencedDocument) else failed
+    return max(failed, document.exit_code)
 
 
 def _watched(answers: "Iterable[ModelAnswer]") -> Iterator[Watched]:
@@ -269,7 +276,6 @@ def partition(
     rules, the library's claims are the answer.
     """
     from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
-    from pipeline.partition.reference import compare_answers
     from pipeline.report.partition import failed_models
     from pipeline.report.show import show
 
@@ -292,6 +298,8 @@ def partition(
     by_provider = _answers(paths, asked, Optimize(optimize), jobs, advice)
     documents = [PartitionDocument(models=models) for models in by_provider]
     if facts:
+        from pipeline.partition.reference import compare_answers
+
         compared = compare_answers(
             paths, by_provider[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
         )
@@ -299,7 +307,7 @@ def partition(
     outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(asked, by_provider))
     show(failed_models(answer for document in documents for answer in document.models), err=True)
     if outputs.text:
-        _show(documents)
+        _show(documents, compared=facts is not None)
     outputs.show_errors(_problems(documents, advice["fix"]))
     _write_claims(documents, outputs, svg=svg, page=page)
     code = max(_exit_code(document, advice["fix"]) for document in documents)
@@ -333,7 +341,9 @@ def check(
     outputs: Outputs,
     **answers: Any,
 ) -> None:
-    """Show how much of a model NNAPI, CoreML, XNNPACK, a chip's NPU and the CPU support, and what would help most.
+    """Show how much of a model each execution provider supports, which to try first on which phones, and what helps.
+
+    That are NNAPI, CoreML, XNNPACK, WebGPU (GPUs), with --chip the NPU of a Snapdragon, and the CPU.
 
     This is `ort-mobile partition` in short, which shows each node, and makes fixes.
 

@@ -12,6 +12,7 @@ from pipeline.cli.outputs import Outputs
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job.assemble import Assembled
 from pipeline.job.ship import JobResult
+from pipeline.release.contexts import context_line
 from pipeline.release.manifest import content_digest
 from pipeline.report.layout import failed_lines
 from pipeline.report.terminal import show_report
@@ -36,7 +37,12 @@ def job_document(result: JobResult) -> dict[str, Any]:
     """What a job left, for programs: the files, the bundle, and what speaks against shipping."""
     folder, content = result.folder, result.content
     bundle = (
-        {"folder": str(folder / "bundle"), "digest": content_digest(content), "ships": content.ships}
+        {
+            "folder": str(folder / "bundle"),
+            "digest": content_digest(content),
+            "ships": content.ships,
+            "contexts": content.contexts,
+        }
         if content
         else None
     )
@@ -66,6 +72,8 @@ def show_job(result: JobResult, outputs: Outputs) -> None:
     if outputs.text:
         click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
     if result.content and outputs.text:
+        for context in result.content.contexts:
+            click.echo(context_line(context))
         click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
     elif not result.content:
         reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)

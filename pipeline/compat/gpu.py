@@ -25,7 +25,10 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFile:
-    """A file as WebGPU is given it, in ORT format or not; `half` says whether the GPU has shader-f16, None: unknown."""
+    """A graph of a file, main or a body, as WebGPU is given it, in ORT format or not.
+
+    `half` says whether the GPU has shader-f16, None: unknown.
+    """
 
     graph: Graph
     ort_format: bool
@@ -34,17 +37,19 @@ class GpuFile:
 
     @cached_property
     def claimed(self) -> frozenset[int]:
-        """The indices of the main graph's nodes that run on the GPU."""
+        """The indices of the nodes that run on the GPU."""
         return claim(self.graph, self.settings).claimed
 
     @property
     def on_gpu(self) -> Iterator[Node]:
-        """Nodes that run on the GPU; of the main graph, as bodies of If and Loop are asked about by themselves."""
+        """Nodes that run on the GPU; those of bodies are asked about by themselves."""
         return (self.graph.nodes[index] for index in sorted(self.claimed))
 
     def shape(self, node: Node, slot: int) -> tuple[int | None, ...] | None:
-        """The shape of an input."""
-        return self.graph.value(node.inputs[slot]).shape if slot < len(node.inputs) else None
+        """The shape of an input, be it a constant."""
+        name = node.inputs[slot] if slot < len(node.inputs) else ""
+        constant = self.graph.constant(name)
+        return self.graph.value(name).shape if constant is None else constant.dims
 
     def rank(self, node: Node, slot: int = 0) -> int | None:
         """The number of dimensions of an input; None where it is not known."""
@@ -80,7 +85,9 @@ def _alone(file: GpuFile) -> str:
         if node.op_type not in COPIES:
             given |= {name for slot, name in enumerate(node.outputs) if name and f"out{slot}" not in here}
             taken |= {name for slot, name in enumerate(node.inputs) if name and f"in{slot}" not in here}
-    shared = taken & {*graph.inputs, *graph.initializers}
+            taken |= {*node.implicit_inputs}
+    around = {name for node in strangers for name in node.inputs} - graph.values.keys() - {""}
+    shared = taken & {*graph.inputs, *graph.initializers} | around  # where a body's outer values lie is not known
     return _named(
         node
         for node in strangers
@@ -94,6 +101,25 @@ def _fused_in_nhwc(file: GpuFile) -> str:
     return _named(node for node in file.graph.nodes.values() if node.op_type == "FusedConv")
 
 
+def _thirds(file: GpuFile, node: Node) -> bool:
+    """A Conv whose shader reads channels by threes and writes them by fours: the library mixes the two up.
+
+    Measured with 3 to 66 channels: wrong where they are a multiple of 3, not of 4 and more than 3, outputs are one of
+    4, and the kernel is larger than one element. In NCHW all are right.
+    """
+    if node.op_type not in ("Conv", "FusedConv") or not file.settings.nhwc or node.attributes.get("group", 1) != 1:
+        return False
+    made, channels, *kernel = file.shape(node, 1) or (0, 0)
+    if None in (made, channels, *kernel) or set(kernel) <= {1}:
+        return False
+    return bool(channels and made and channels > 3 and channels % 3 == 0 and channels % 4 and made % 4 == 0)
+
+
+def _flat_norm(file: GpuFile, node: Node) -> bool:
+    """A BatchNormalization of rank 2 in NCHW takes its rows for channels."""
+    return node.op_type == "BatchNormalization" and not file.settings.nhwc and file.rank(node) == 2
+
+
 def _opset(file: GpuFile) -> str:
     """Why the whole graph is refused in the layout NHWC, for its opset."""
     return layout_window(file.graph.opset, file.settings.ort_release) or "" if file.settings.nhwc else ""
@@ -102,8 +128,7 @@ def _opset(file: GpuFile) -> str:
 def _quantized(file: GpuFile) -> str:
     from pipeline.partition.webgpu.kernels import QUANTIZED
 
-    graphs = [file.graph, *(body for _, body in bodies(file.graph))]
-    nodes = [node for graph in graphs for node in graph.nodes.values() if QUANTIZED.fullmatch(node.op_type)]
+    nodes = [node for node in file.graph.nodes.values() if QUANTIZED.fullmatch(node.op_type)]
     if not nodes:
         return ""
     copies = copies_of(file.graph, file.settings, file.claimed) or 0
@@ -190,6 +215,16 @@ RULES: tuple[GpuRule, ...] = (
         "ship level basic, or the format .onnx: level all fuses this for the CPU",
     ),
     GpuRule(
+        "channels", _nodes(_thirds),
+        "WebGPU computes wrong numbers in the layout NHWC: {mark} has a multiple of 3 channels that is none of 4",
+        "set preferredLayout=NCHW, or pad the channels to a multiple of 4",
+    ),
+    GpuRule(
+        "normalization", _nodes(_flat_norm),
+        "WebGPU computes wrong numbers in the layout NCHW: {mark} has two dimensions",
+        "leave preferredLayout at NHWC, or ship level basic, which may fold it into the Gemm before it",
+    ),
+    GpuRule(
         "resize", _nodes(_other_axes),
         "WebGPU computes wrong numbers: {mark} scales linearly along other axes than the last two",
         "resize in NCHW (a Transpose before and behind), or leave it to the CPU (forceCpuNodeNames, of an .onnx file)",
@@ -239,14 +274,14 @@ def gpu_findings(
     """
     facts = path.stat()
     settings = Settings(provider=WEBGPU, ort_release=release, webgpu=webgpu_settings(options))
-    file = GpuFile(
-        graph=_graph(path, facts.st_size, facts.st_mtime_ns),
-        ort_format=path.suffix.lower() == ".ort",
-        settings=settings,
-        half=half,
-    )
+    graph = _graph(path, facts.st_size, facts.st_mtime_ns)
+    ort_format = path.suffix.lower() == ".ort"
+    parts = [
+        GpuFile(graph=part, ort_format=ort_format, settings=settings, half=half)
+        for part in (graph, *(body for _, body in bodies(graph)))
+    ]
     for rule in RULES:
-        if mark := rule.find(file):
+        if mark := next(filter(None, map(rule.find, parts)), ""):
             yield Finding(
                 severity=Severity.ERROR,
                 what=rule.what.format(mark=mark),

@@ -198,7 +198,15 @@ def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
     optimized = _read_optimized(target, before)
     moved = {weight.name: weight.place for weight in parts.weights}
     keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
-    optimized.proto.graph.initializer.extend(t for t in before.proto.graph.initializer if t.name in moved)
+    known = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
+    for weight in parts.weights:  # what an optimizer made has no message in the model before
+        tensor = optimized.proto.graph.initializer.add()
+        if weight.name in known:
+            tensor.CopyFrom(known[weight.name])
+        else:
+            tensor.name, tensor.data_type = weight.name, weight.data_type
+            tensor.dims.extend(weight.dims)
+            tensor.data_location = tensor.EXTERNAL
     return LeanModel(proto=optimized.proto, folder=optimized.folder, weights={**optimized.weights, **moved})
 
 
@@ -231,6 +239,8 @@ def write_whole(model: LeanModel, target: Path) -> None:
             read_in(tensor, model.weights[tensor.name])
         elif not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    for number, body in enumerate(subgraphs(proto.graph)):  # ORT format keeps no names of graphs, ONNX wants some
+        body.name = body.name or f"graph {number}"
     # Which of equal constants comes first is chance in ONNX Runtime: the same inputs give the same bytes.
     ordered = sorted(proto.graph.initializer, key=lambda tensor: tensor.name)
     del proto.graph.initializer[:]

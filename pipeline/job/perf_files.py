@@ -10,7 +10,7 @@ import msgspec
 
 from device_runner.device import Device, DeviceFacts
 from device_runner.files import sha256
-from device_runner.spec import OptimizationLevel, RunOptions, TensorFile
+from device_runner.spec import OptimizationLevel, RunOptions, Stream, TensorFile
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, denied_here, known_denied
 from pipeline.campaign.record import Skipped
 from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on, use_of
@@ -44,6 +44,13 @@ class PerfOrder:
     """Find the options that crash and keep them in the deny list."""
     conditions: ConditionsConfig | None = None
     """In which state of the device runs start, and what is set on it meanwhile; None asks for nothing."""
+    concurrent: str = ""
+    """Numbers of callers and how they call, as `--concurrent` has it; "" for none."""
+    batches: tuple[int, ...] = ()
+    stream: Stream | None = None
+    """Steps of a model with state, run besides; None for none."""
+    original: Path | None = None
+    """What streams are compared with; None for the first file."""
     wait_seconds: float = 0.0
     """How long a device that another process has is waited for."""
 

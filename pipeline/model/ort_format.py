@@ -431,7 +431,7 @@ def _mapped(path: Path) -> Iterator[Buffer]:
 @contextmanager
 def _judged(data: Buffer, source: str) -> Iterator[None]:
     """Check what the file is, and turn everything that can go wrong in reading it into one ModelError."""
-    _check_identifier(bytes(data[:64]), source)
+    check_identifier(bytes(data[:64]), source)
     try:
         yield
     except (BrokenError, struct.error) as error:
@@ -452,7 +452,8 @@ _FOREIGN = (
 )
 
 
-def _check_identifier(head: bytes, source: str) -> None:
+def check_identifier(head: bytes, source: str) -> None:
+    """ModelError where the first bytes of a file are not those of an ORT format model."""
     if not head:
         _refuse(source, "the file is empty", _REMEDY_BROKEN)
     if head[4:8] == IDENTIFIER:

@@ -353,6 +353,16 @@ class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelAnswer, ...]
     version: int = 1
 
+    @property
+    def complete(self) -> tuple[ModelAnswer, ...]:
+        """Answers that are whole: all but those of a library that does not say everything."""
+        return self.models
+
+    @property
+    def exit_code(self) -> int:
+        """What a comparison with a library ends with; 0 without one."""
+        return 0
+
 
 Steps = Sequence[tuple[tuple[int, int], int]]
 """Values with the release that brought each, the newest first."""

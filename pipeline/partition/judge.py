@@ -47,6 +47,7 @@ from pipeline.partition.input import (
 )
 from pipeline.partition.provider import Claim, claim, copies_of, unit_edges
 from pipeline.partition.qnn.claims import compiler_name, of_chip
+from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
 from pipeline.partition.view import view, view_of_file
@@ -77,6 +78,14 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     simulate: Dataset | None = None
     original: Reference | None = None
 
+    @property
+    def entry(self) -> Path | None:
+        """Where the answer is kept; None for one that is not: of rules, of a simulator, of a member of an archive."""
+        if self.simulate or self.source.member:
+            return None
+        question = msgspec.structs.replace(self, source=SourceModel(path=""))
+        return entry_of(self.source.path, self.settings, msgspec.json.encode(question))
+
 
 def judge(request: PartitionRequest) -> ModelAnswer:
     """The answer for one model; what is wrong with the model stands in the answer's `error`."""
@@ -86,7 +95,10 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             answer = judge_views(views, request.settings)
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
-            return msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            if views.subject.loaded and not views.subject.loaded.outside:
+                keep_answer(request.entry, answer)
+            return answer
     except ModelError as error:
         return failed_answer(request, _blamed_on_sizes(request, error) if request.sizes else error)
     except PipelineError as error:
@@ -362,11 +374,16 @@ def judge_paths(
         for wanted in asked
         for source in sources
     ]
+    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {
+        (request.source, request.settings): answer
+        for request in requests
+        if (answer := kept_answer(request.entry, request.source.name))
+    }
     tasks = [
         Task(label=request.source.name, request=request, memory_bytes=needed_bytes(source_bytes(request.source)))
         for request in requests
+        if (request.source, request.settings) not in waiting
     ]
-    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
     outstanding = iter([(request.source, request.settings) for request in requests])
     expected = next(outstanding, None)
     limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
@@ -376,6 +393,9 @@ def judge_paths(
         while expected in waiting:
             yield waiting.pop(expected)
             expected = next(outstanding, None)
+    while expected in waiting:
+        yield waiting.pop(expected)
+        expected = next(outstanding, None)
 
 
 MOST = 64

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from device_runner.chips import chip_named
 from device_runner.files import cache_folder, scratch_folder
 from device_runner.reading import decode_json
 from pipeline.core.abis import ARM64
@@ -22,7 +23,7 @@ from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
 from pipeline.partition.input import write_model
-from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.judge import PartitionRequest, judge, require_compilers
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
@@ -50,14 +51,20 @@ class _Known(msgspec.Struct, kw_only=True):
     standings: dict[str, PartitionCount] = {}
 
 
-def provider_settings(provider: str, api_level: int, where: str) -> Settings | None:
-    """The settings whose partitions count, of the installed release on a phone; ConfigError without rules."""
+def provider_settings(provider: str, api_level: int, where: str, chip: str = "") -> Settings | None:
+    """The settings whose partitions count, of the installed release on a phone; ConfigError without rules.
+
+    MissingError where the compiler of a chip is not installed, SpecError for a chip that there is not.
+    """
     if not provider:
         return None
     try:
-        return make_settings(provider, abi=ARM64, android=True, api_level=api_level or None)
+        name = chip_named(chip).name if chip else ""
+        settings = make_settings(provider, abi=ARM64, android=True, api_level=api_level or None, chip=name)
     except ConfigError as error:
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
+    require_compilers([settings])
+    return settings
 
 
 @dataclass(slots=True)
@@ -134,7 +141,8 @@ class Evaluator:
         """What the provider makes of the model with these nodes quantized, after level basic."""
         if self.settings is None:
             return None, ""
-        key = f"{_key(nodes)} {self.settings.provider} {self.settings.api_level} {self.settings.abi}"
+        asked = self.settings
+        key = f"{_key(nodes)} {asked.provider} {asked.api_level} {asked.abi} {asked.chip}".strip()
         if key not in self.known.standings:
             try:
                 self.known.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
@@ -234,7 +242,9 @@ class MixedOptions(StaticOptions, frozen=True, kw_only=True):
     evaluations: int = 60
     """At most so many quantized models are measured."""
     provider: str = ""
-    """Provider whose partitions count: nnapi, xnnpack, coreml-nn or coreml-mlprogram; without one none do."""
+    """Provider whose partitions count: nnapi, xnnpack, coreml-nn, coreml-mlprogram or qnn; without one none do."""
+    chip: str = ""
+    """With qnn: the Snapdragon whose NPU is asked, such as SM8650."""
     api_level: Annotated[int, msgspec.Meta(ge=0, le=31)] = 0
     """NNAPI's API level at which partitions are counted; 0: the newest that ONNX Runtime distinguishes."""
 
@@ -246,7 +256,7 @@ def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -
     """
     if options.evaluations < 1:
         raise ConfigError("the search needs at least one evaluation", where=context.where)
-    settings = provider_settings(options.provider, options.api_level, context.where)
+    settings = provider_settings(options.provider, options.api_level, context.where, options.chip)
     ready = prepare(model, options, context)
     bench = Evaluator.of(ready, ranges_of(ready, options, context), options, context)
     bench.settings, bench.most = settings, options.evaluations

@@ -53,8 +53,8 @@ def context_findings(
         yield Finding(
             severity=Severity.ERROR, what="contexts cannot be opened by this library", where=where,
             why=f"a {kind.value} build of ONNX Runtime loads no plugins, and QNN is one",
-            remedy="ship a full build (a reduced one has --include_ops_by_config without --minimal_build), or leave "
-            "`contexts` out of [variants]",
+            remedy="ship a full build (one with an operator config may be full, too), or leave `contexts` out of "
+            "[variants]",
         )  # fmt: skip
     for context in contexts:
         built = built_for(context.compatibility)
@@ -93,6 +93,12 @@ def shipped_context(
         min_api_level=max(target.min_api_level or 0, CHIP_API_LEVEL),
         steps=context.steps,
     )
+
+
+def context_line(context: ShippedContext) -> str:
+    """What ships to phones with a chip, as commands show it."""
+    chip = f"{context.chip} ({CHIPS[context.chip].title})" if context.chip in CHIPS else context.chip
+    return f"context  {context.target}: {context.model} {context.variant.name} for {chip}, QAIRT {context.qairt}"
 
 
 def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:

@@ -136,7 +136,7 @@ def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:
 
 
 def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
-    where = place(answer.ep, answer.path)
+    where = place(f"{answer.ep} {answer.chip}".strip(), answer.path)
 
     def finding(rule: str, text: str, severity: Severity = Severity.WARNING) -> CiFinding:
         return CiFinding(rule=rule, severity=severity, place=where, text=text, file=answer.path)
@@ -146,6 +146,10 @@ def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
     if answer.load and answer.load.error:
         text = "; ".join(filter(None, (answer.load.error, answer.load.remedy)))
         yield finding("session_fails", text, Severity.ERROR)
+    if answer.simulated and answer.simulated.passed is False:
+        at = f"{answer.simulated.op_type} '{answer.simulated.first}': " if answer.simulated.first else ""
+        text = "; ".join(filter(None, (f"{at}{answer.simulated.reason}", answer.simulated.remedy)))
+        yield finding("computed_otherwise", f"simulated: {text}", Severity.ERROR)
     refused = grouped(
         ((node.code or "unsupported", node.op_type, node.reason or "", node.remedy or ""), node)
         for node in answer.decisions

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from device_runner.chips import CHIPS
 from device_runner.device import DeviceFacts
 from pipeline.accuracy.interval import LEAST_SAMPLES
 from pipeline.accuracy.metrics import METRICS
@@ -451,6 +452,8 @@ def accuracy_parts(results: Sequence[AccuracyResult]) -> Iterator[Part]:
     if not results:
         return
     yield from map(Line, (headline(results[0]), ""))
+    if chip := results[0].chip:
+        yield from map(Line, (f"simulated: the models as the NPU of {chip} ({CHIPS[chip].title}) computes them", ""))
     yield _table(HEAD, accuracy_rows(results))
     yield from map(Line, ("", "Outputs, compared with the original's:"))
     yield _table(DRIFT_HEAD, drift_rows(results))

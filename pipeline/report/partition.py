@@ -3,12 +3,12 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from device_runner.chips import CHIPS
 from device_runner.providers import CPU, provider_named
-from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
 from pipeline.advice.verdict import (
     Advice,
     AdviceVerdict,
@@ -27,9 +27,12 @@ from pipeline.core.providers import NNAPI, PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of
 from pipeline.partition.placement import same_reason
-from pipeline.partition.reference import ClaimDiff, LibraryReference, NodeDiff, Side
 from pipeline.report.show import show
 from pipeline.report.wording import Line, Listing, Part, visible
+
+if TYPE_CHECKING:  # what only some commands show is not loaded by all
+    from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
+    from pipeline.partition.reference import ClaimDiff, LibraryReference, NodeDiff, Side
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 
@@ -88,6 +91,8 @@ def _best_lines(best: Combination) -> Iterator[Line]:
     yield Line("  ", ("best together", "bold"), f": {' + '.join(best.fixes)}: {best.gain}{_error(best)}")
     for setting in best.settings:
         yield Line(f"    needs the setting {setting}")
+    if best.simulated:
+        yield from (Line("  ", *line.spans) for line in _simulated(best.simulated))
     yield verdict_line(best.verdict, "    verdict then")
     if best.written:
         yield Line(f"    written to {best.written}")
@@ -99,11 +104,12 @@ MOST_NAMES = 6
 GUIDANCE = (
     "Fit follows ONNX Runtime's own guidance (its mobile usability checker): yes for one partition with over 75 % of\n"
     "the nodes, maybe for one with over 50 % or two with over 75 %, else no. It has none for XNNPACK, which computes\n"
-    "on the CPU: here maybe from over 50 % on. Measure on a phone before you decide."
+    "on the CPU: here maybe from over 50 % on. And none for WebGPU, which copies values where nodes are left to the\n"
+    "CPU: here yes up to 2 copies, maybe up to 4. Measure on a phone before you decide."
 )
 
 
-def show_fits(document: FitDocument) -> None:
+def show_fits(document: "FitDocument") -> None:
     """Print the answers to stdout, but for models that could not be judged."""
     good = [model for model in document.models if not model.error]
     for model in good:
@@ -113,7 +119,7 @@ def show_fits(document: FitDocument) -> None:
         click.echo(click.style(GUIDANCE, dim=True))
 
 
-def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
+def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
     opset = f", opset {model.opset}" if model.opset else ""
     nodes = counted(model.nodes, "node")
     yield f"{click.style(visible(model.path), bold=True)}: {nodes}{opset}, ONNX Runtime {', '.join(judged_for)}"
@@ -126,6 +132,7 @@ def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
     for row in _all_rows(model):
         if row.ep != CPU or row.fit.verdict == "no":
             yield f"{_title(row)}: {visible(row.fit.reason)}"
+    yield from _first(model)
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
@@ -133,12 +140,12 @@ def _lines(model: ModelFit, judged_for: Sequence[str]) -> Iterator[str]:
     yield ""
 
 
-def _all_rows(model: ModelFit) -> list[FitRow]:
+def _all_rows(model: "ModelFit") -> "list[FitRow]":
     """Each provider's, and behind it what differs on the oldest systems."""
     return [each for row in model.rows for each in (row, *(old for old in model.oldest if old.ep == row.ep))]
 
 
-def _title(row: FitRow) -> str:
+def _title(row: "FitRow") -> str:
     """Of a provider with rules, or of the CPU."""
     title = (PROVIDER_RULES.get(row.ep) or provider_named(row.ep)).title
     system = f"{row.chip} ({CHIPS[row.chip].title})" if row.chip else row.level
@@ -150,7 +157,7 @@ def _named(names: Sequence[str]) -> str:
     return visible(", ".join(names[:MOST_NAMES])) + more
 
 
-def _table(model: ModelFit) -> Iterator[str]:
+def _table(model: "ModelFit") -> Iterator[str]:
     """Columns for the model as it is, and beside them with sizes."""
     sides = ["as it is"]
     if any(row.fixed for row in model.rows):
@@ -168,7 +175,7 @@ def _table(model: ModelFit) -> Iterator[str]:
         yield f"{name:<{first}}{cells}".rstrip()
 
 
-def _sides(row: FitRow) -> Iterator[ProviderFit]:
+def _sides(row: "FitRow") -> "Iterator[ProviderFit]":
     yield row.as_is
     if row.fixed:
         yield row.fixed
@@ -178,7 +185,7 @@ def _sizes(sizes: Mapping[str, int]) -> list[str]:
     return [f"{name}={size}" for name, size in sizes.items()]
 
 
-def _cells(fit: ProviderFit) -> tuple[str, str, str]:
+def _cells(fit: "ProviderFit") -> tuple[str, str, str]:
     borders = fit.partitions if fit.copies is None else f"{fit.copies} cop{'y' if fit.copies == 1 else 'ies'}"
     return f"{fit.supported}/{fit.nodes}", "-" if borders is None else str(borders), fit.verdict
 
@@ -191,7 +198,20 @@ def _padded(cell: str, width: int, column: int) -> str:
     return coloured + " " * (width - len(cell))
 
 
-def _helps(model: ModelFit) -> Iterator[str]:
+def _first(model: "ModelFit") -> Iterator[str]:
+    """What to try first on which phones."""
+    yield ""
+    yield click.style("Try first:", bold=True)
+    for choice in model.first:
+        names = [PROVIDER_RULES[name].title for name in choice.providers]
+        if choice.ask:
+            yield f"  {choice.phones}: {choice.reason}; ask about it with {choice.ask}"
+            continue
+        yield f"  {choice.phones}: {', then '.join([*names, 'the CPU'])}"
+        yield f"    {visible(choice.reason)}"
+
+
+def _helps(model: "ModelFit") -> Iterator[str]:
     if not model.helps:
         return
     yield ""
@@ -212,7 +232,7 @@ def _help(remedy: Help) -> Iterator[str]:
         yield f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else "")
 
 
-def _command(model: ModelFit, ep: str) -> str:
+def _command(model: "ModelFit", ep: str) -> str:
     """The command that shows everything behind the last column of the table, for a provider."""
     words = ["ort-mobile", "partition", model.path]
     if model.optimize is Optimize.BASIC:
@@ -234,7 +254,7 @@ MOST_SIZES = 12
 MOST_OPERATORS = 4
 
 
-def failed_models(answers: Iterable[ModelAnswer | ModelFit]) -> Iterator[Line]:
+def failed_models(answers: "Iterable[ModelAnswer | ModelFit]") -> Iterator[Line]:
     """Models that could not be judged, once for all providers that say the same; for stderr."""
     failures = dict.fromkeys((answer.path, answer.error, answer.remedy) for answer in answers if answer.error)
     for path, error, remedy in failures:
@@ -323,6 +343,11 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
 def _simulated(simulation: Simulation) -> Iterator[Line]:
     """What the simulator computes; never how fast."""
     error, limit = simulation.error, simulation.limit
+    if simulation.passed and simulation.sqnr_db is not None:
+        cpu = "equal" if simulation.cpu_sqnr_db is None else f"{simulation.cpu_sqnr_db:.1f} dB"
+        near = f": {simulation.sqnr_db:.1f} dB to the original, on the CPU {cpu}, on {simulation.data}"
+        yield Line("  simulated: ", ("as on the CPU", "green"), near)
+        return
     off = "" if error is None else f", off by {error:.2g}" + ("" if limit is None else f", allowed is {limit:.2g}")
     if simulation.passed is None:
         yield Line("  simulated: ", ("not known", "yellow"), f": {simulation.reason}")
@@ -348,9 +373,10 @@ def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
         copies=fixed.copies,
         load_error=fixed.load.error if fixed.load else None,
     )
+    joined = "in" if fixed.copies is None else "with"
     yield Line(
         ("  with fixed sizes", "bold"),
-        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) in "
+        f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
         f"{PROVIDER_RULES[answer.ep].borders(standing.borders) or counted(fixed.partitions, 'partition')}",
     )
     yield verdict_line(verdict(standing, answer.ep))
@@ -449,7 +475,7 @@ MOST_DIFFERENT = 40
 """So many differing nodes of one model are listed; the JSON has all."""
 
 
-def show_reference(reference: LibraryReference) -> None:
+def show_reference(reference: "LibraryReference") -> None:
     """Print models beside one another, what differs with both reasons, and one line that sums up; to stdout."""
     few = len(reference.models) <= MOST_DETAILED
     for model in reference.models:
@@ -460,7 +486,7 @@ def show_reference(reference: LibraryReference) -> None:
     show([Line(summary(reference), wrap=False)])
 
 
-def summary(reference: LibraryReference) -> str:
+def summary(reference: "LibraryReference") -> str:
     """How many models differ, by which library."""
     library = f"libonnxruntime {reference.release or 'of unknown release'}"
     library += f" for {reference.abi} (sha256 {reference.sha256[:12]})"
@@ -473,7 +499,7 @@ def summary(reference: LibraryReference) -> str:
     return f"{models} checked against {library}: {reference.different} different{silent}"
 
 
-def _compared_model(model: ClaimDiff, *, everything: bool) -> Iterator[Part]:
+def _compared_model(model: "ClaimDiff", *, everything: bool) -> Iterator[Part]:
     nodes = [node for node in model.nodes if everything or node.different]
     yield Line((model.path, "bold"), "  ", *_verdict(model), wrap=False)
     if nodes:
@@ -485,7 +511,7 @@ def _compared_model(model: ClaimDiff, *, everything: bool) -> Iterator[Part]:
     yield Line()
 
 
-def _verdict(model: ClaimDiff) -> Iterator[str | tuple[str, str]]:
+def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:
     partitions = counted(model.library_partitions, "partition")
     if model.same is None:
         claimed = sum(node.library is not None and node.library.claimed for node in model.nodes)
@@ -498,7 +524,7 @@ def _verdict(model: ClaimDiff) -> Iterator[str | tuple[str, str]]:
         yield f": ours {counted(model.our_partitions or 0, 'partition')}, the library's {partitions}"
 
 
-def _nodes(nodes: Sequence[NodeDiff]) -> Listing:
+def _nodes(nodes: "Sequence[NodeDiff]") -> Listing:
     """Without rules for the release there is no column for ours."""
     ours = any(node.ours for node in nodes)
     rows = (
@@ -514,7 +540,7 @@ def _nodes(nodes: Sequence[NodeDiff]) -> Listing:
     return Listing(title="", head=head, rows=tuple(rows), marks={DIFFERENT: "red"})
 
 
-def _words(side: Side | None) -> str:
+def _words(side: "Side | None") -> str:
     if side is None:
         return "-"
     if side.claimed:

@@ -382,4 +382,5 @@ def _read(source: SourceModel) -> OrtModel:
     if not source.member:
         return read_ort(Path(source.path))
     with scratch_folder() as folder:
-        return read_ort(Spool(source, folder).fetch_model())
+        path = Spool(source, folder).fetch_model()
+        return read_ort(path.rename(path.with_suffix(".ort")))  # the suffix tells how a file is read

@@ -60,6 +60,17 @@ def overridable(made: Model) -> Model:
     return made
 
 
+def wide_weights() -> Model:
+    """Weights of 16 bits, which become float ones without a difference: an Add of them, opset 21."""
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["pre"]),
+        helper.make_node("DequantizeLinear", ["w", "s"], ["wide"]),
+        helper.make_node("Add", ["pre", "wide"], ["y"]),
+    ]
+    constants = {"w": np.arange(6, dtype=np.uint16), "s": np.float32(0.25)}
+    return model(nodes, [value("x", (1, 4, 6, 6))], ["y"], constants, opset=21)
+
+
 def clip_of_computed_bounds() -> Model:
     nodes = [
         helper.make_node("Constant", [], ["five"], value=numpy_helper.from_array(i64(5))),
@@ -137,7 +148,7 @@ def einsum(equation: str, *shapes: tuple[int, ...]) -> Model:
     return model(nodes, [value("x", shapes[0]), value("z", shapes[1])], ["y"])
 
 
-NNAPI, NN, MLP = "nnapi", "coreml-nn", "coreml-mlprogram"
+NNAPI, NN, MLP, GPU = "nnapi", "coreml-nn", "coreml-mlprogram", "webgpu"
 LAYER_NORM = {"scale": weights(6), "bias": weights(6)}
 CHANNELS = {"scale": weights(4), "bias": weights(4)}
 STATISTICS = {**CHANNELS, "mean": weights(4), "var": np.abs(weights(4))}
@@ -148,6 +159,9 @@ CASES: tuple[tuple[str, str, Make], ...] = (
     ("constant-initializers", NNAPI,
      lambda: overridable(one("Conv", inputs=("w",), constants={"w": weights(3, 4, 3, 3)}))),
     ("f32", NNAPI, half),
+    ("drop-empty-inputs", GPU,
+     lambda: one("ConvTranspose", inputs=("w", ""), constants={"w": weights(4, 2, 3, 3)})),
+    ("in-float", GPU, wide_weights),
     ("constant-clip", MLP, clip_of_computed_bounds),
     ("clip-as-max-min", NNAPI, lambda: one("Clip", inputs=("", "high"), constants={"high": np.float32(0.25)})),
     ("clip-as-max-min", NNAPI, lambda: one("Clip", opset=10, min=0.0, max=0.5)),

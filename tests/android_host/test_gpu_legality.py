@@ -90,6 +90,21 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, 
         ),
         "", {}, "webgpu-resize", is_wrong,
     ),
+    "Conv of nine channels in NHWC": (
+        lambda: parsed(
+            "g (float[1, 9, 6, 6] x) => (float[1, 4, 4, 4] y) { y = Conv (x, w) }",
+            w=np.linspace(-1, 1, 4 * 9 * 9, dtype=np.float32).reshape(4, 9, 3, 3) ** 3,
+        ),
+        "", {}, "webgpu-channels", is_wrong,
+    ),
+    "BatchNormalization of two dimensions in NCHW": (
+        lambda: parsed(
+            "g (float[1, 4] x) => (float[1, 4] y) { y = BatchNormalization (x, s, b, m, v) }",
+            s=np.array([1, 2, 3, 4], np.float32), b=np.array([3, -2, 1, 0], np.float32),
+            m=np.array([0, 1, 2, 3], np.float32), v=np.ones(4, np.float32),
+        ),
+        "", NCHW, "webgpu-normalization", is_wrong,
+    ),
     "a bias without a name": (
         no_bias, "", {}, "webgpu-empty-bias", crashes,
     ),
@@ -149,5 +164,10 @@ def test_quantized_activations_are_refused_with_their_copies(tmp_path: Path) -> 
 
 def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None:
     onnx.save(residual(), tmp_path / "m.onnx")
+    nine = parsed(
+        "g (float[1, 9, 6, 6] x) => (float[1, 4, 4, 4] y) { y = Conv (x, w) }", w=np.ones((4, 9, 3, 3), np.float32)
+    )
+    onnx.save(nine, tmp_path / "nine.onnx")
+    assert list(gpu_findings(tmp_path / "nine.onnx", Release(1, 29), NCHW, "m")) == []
     for file in (tmp_path / "m.onnx", convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")):
         assert list(gpu_findings(file, Release(1, 29), {}, "m", half=False)) == []

@@ -46,7 +46,7 @@ def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, 
         result = run(phone, mnist, provider="webgpu")
     found = failure(result)
     assert (found.kind, found.message) == (
-        FailureKind.PROVIDER_MISSING,
+        FailureKind.WRONG_DEVICE,
         "no Vulkan driver that computes on the CPU",
     )
     assert "chromium-common" in found.remedy

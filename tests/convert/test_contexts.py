@@ -126,7 +126,7 @@ def test_contexts_of_chips_and_precisions_compute_what_the_model_does(tmp_path: 
     more = ("--precision", "float,qnn", "--test-data", EVALUATION, "--check", "--json", tmp_path / "answer.json")
     done = contexts(tmp_path / "out", MNIST, *more, chips="SM8650,SM8635")
     rows = {row["variant"]: row for row in json.loads((tmp_path / "answer.json").read_text())["artifacts"]}
-    made = {"qnn-SM8650", "qnn-SM8650-u8s8pc", "qnn-SM8635-u8s8pc"}
+    made = {"qnn-SM8650", "qnn-SM8650-u8s8qnn", "qnn-SM8635-u8s8qnn"}
     for name in made:
         row = rows[name]
         chip = CHIPS[row["chip"]]
@@ -175,7 +175,7 @@ def test_a_model_that_a_chip_cannot_have_is_told_why(tmp_path: Path, sample: obj
 def test_a_harmed_binary_is_one_error_of_the_run(tmp_path: Path) -> None:
     contexts(tmp_path, MNIST, "--precision", "float,qnn", "--test-data", EVALUATION)
     binary = tmp_path / "mnist.qnn-SM8650_qnn.bin"
-    whole, other = binary.read_bytes(), (tmp_path / "mnist.qnn-SM8650-u8s8pc_qnn.bin").read_bytes()
+    whole, other = binary.read_bytes(), (tmp_path / "mnist.qnn-SM8650-u8s8qnn_qnn.bin").read_bytes()
     for content, cause in (
         (whole[:20_000], "cut or damaged"),
         (np.random.default_rng(0).bytes(len(whole)), "cut or damaged"),

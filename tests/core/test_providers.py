@@ -196,8 +196,8 @@ def test_a_run_leads_to_the_rules_of_its_claims(options: RunOptions, rules: str 
 
 def test_a_name_without_rules_is_refused_with_those_that_have_some() -> None:
     with pytest.raises(ConfigError) as caught:
-        make_settings("webgpu")
-    assert caught.value.what == "no rules for the execution provider 'webgpu'"
+        make_settings("cuda")
+    assert caught.value.what == "no rules for the execution provider 'cuda'"
     assert caught.value.remedy == f"use one of {', '.join(PROVIDER_RULES)}"
 
 

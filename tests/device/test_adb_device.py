@@ -4,6 +4,7 @@ import statistics
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnxruntime
 import pytest
@@ -12,8 +13,12 @@ import pipeline.partition.plugin as claims
 from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, LinkError, list_serials, script, server_at
 from device_runner.build import build_library
-from device_runner.result import FailureKind, Mark, Status
+from device_runner.chips import CHIPS
+from device_runner.device import open_device
+from device_runner.plugins import installed_plugin
+from device_runner.result import Failure, FailureKind, Mark, Status
 from device_runner.spec import ElementType, Plugin, RunOptions, RunSpec, TensorFile
+from tests.command import ort_mobile
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 
@@ -78,6 +83,37 @@ def test_a_plugin_lies_with_its_files_in_the_run_folder(
 
 
 EXAMPLE = Path(__file__).parents[2] / "build_configs/examples/mnist"
+
+
+@pytest.mark.npu
+def test_a_context_finds_its_binary_and_gives_what_the_simulator_gives_here(
+    opened: Open, phone: Phone, tmp_path: Path
+) -> None:
+    plugin = installed_plugin("qnn")
+    if isinstance(plugin, Failure):
+        pytest.skip("the package onnxruntime-qnn is not installed")
+    folder = Path(plugin.library).parent
+    libraries = folder.with_name("onnxruntime_qnn.libs").iterdir()
+    parts = (folder / "libHtpPrepare.so", folder / "libQnnSystem.so", *libraries)
+    plugin = msgspec.structs.replace(plugin, files=(*plugin.files, *map(str, parts)))
+    levels = ("--level", "basic", "--style", "fixed", "--no-config")
+    ort_mobile("convert", EXAMPLE / "mnist.onnx", "--output", tmp_path, *levels, "--context", "SM8650")
+    context = tmp_path / "mnist.qnn-SM8650.onnx"
+    options = RunOptions(provider="qnn", provider_options=CHIPS["SM8650"].options)
+    spec = RunSpec(
+        id="context", model=str(context), options=options, plugin=plugin, min_runs=1, min_seconds=0.0, warmup=0,
+        outputs_folder=str(tmp_path / "phone"),
+    )  # fmt: skip
+    device = opened(phone)
+    result = device.run(spec)
+    assert result.status is Status.OK, result.failure
+    with open_device("local") as local:
+        here = local.run(msgspec.structs.replace(spec, outputs_folder=str(tmp_path / "here")))
+    assert Path(result.outputs[0].file).read_bytes() == Path(here.outputs[0].file).read_bytes()
+    context.with_name("mnist.qnn-SM8650_qnn.bin").unlink()
+    lacking = device.run(spec)
+    assert lacking.failure
+    assert "not beside its ONNX file" in lacking.failure.cause
 
 
 def test_answers_to_a_labelled_set_come_back(opened: Open, phone: Phone, tmp_path: Path) -> None:

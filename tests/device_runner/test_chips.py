@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from device_runner.chips import CHIPS, chip_named, chip_of_phone
+from device_runner.device import DeviceFacts, parse_selector
 from device_runner.errors import SpecError
 
 
@@ -29,6 +31,15 @@ def test_the_page_lists_them() -> None:
 
 def test_numbers_are_of_one_chip_each() -> None:
     assert len({row.soc_model for row in CHIPS.values()}) == len(CHIPS)
+
+
+def test_phones_are_asked_for_by_their_chip() -> None:
+    phone = DeviceFacts(name="adb:1", platform="android", soc="QTI SM8550-AC")
+    assert parse_selector("chip=SM8550")(phone)
+    assert not parse_selector("chip=SM8650")(phone)
+    assert not parse_selector("chip=SM8550")(replace(phone, soc="Google Tensor G3"))
+    with pytest.raises(SpecError, match="no Snapdragon chip is called 'SM9'"):
+        parse_selector("chip=SM9")
 
 
 @pytest.mark.parametrize(

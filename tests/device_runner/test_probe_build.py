@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from device_runner.library import find_archive
 from device_runner.local import wheel_library
 from device_runner.probe.elf import Elf, NotElf, Segment, parse_elf, read_elf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer, encode_inspection, encode_request
-from device_runner.spec import Plugin, RunOptions, RunSpec
+from device_runner.spec import Concurrency, Plugin, RunOptions, RunSpec, Stream
 from tests.android_host.conftest import NEWEST, fetch
 
 needs_zig = pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="the package ziglang is not installed")
@@ -60,6 +61,9 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
 
     library = build_library(Path(claims.__file__).parent, claims.LIBRARY)
     plugin = Plugin(library=str(library), name="claims")
+    callers = Concurrency(callers=3, seconds=0.1)
+    shared = Concurrency(callers=2, own_sessions=True, shared_arena=True, global_threads=True, seconds=0.1)
+    beside = msgspec.structs.replace(shared, beside=(str(models / "sum.onnx"),))
     nothing = RunOptions(provider="OrtMobileClaims", session_config={claims.CLAIMS: "/dev/null"})
 
     def of(model: str, **values: object) -> bytes:
@@ -70,6 +74,10 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
         "ok": of("sum.onnx", dimensions={"N": 2}),
         "cold": of("sum.onnx", dimensions={"N": 2}, cold=True),
         "sustained": of("sum.onnx", dimensions={"N": 2}, sustain_seconds=0.2),
+        "callers": of("sum.onnx", dimensions={"N": 2}, concurrent=callers),
+        "beside": of("sum.onnx", dimensions={"N": 2}, concurrent=beside),
+        "stream": of("sum.onnx", dimensions={"N": 2}, stream=Stream(steps=5, states={"s": "a"})),
+        "state of another shape": of("sum.onnx", dimensions={"N": 2}, stream=Stream(steps=5, states={"y": "a"})),
         "refused": of("null.onnx", options=RunOptions(provider="xnnpack", provider_options={"a": "b", "c": "d"})),
         "open": of("sum.onnx"),
         "broken": of("noise.ort"),
@@ -120,7 +128,7 @@ def test_clean_under_valgrind(models: Path, tmp_path: Path) -> None:
     )
     options = ["-q", "--trace-children=yes", "--leak-check=full", f"--suppressions={rules}"]
     command = ["valgrind", *options, f"--log-file={tmp_path}/log.%p", str(probe)]
-    for name in ("ok", "cold", "sustained"):
+    for name in ("ok", "cold", "sustained", "callers", "beside", "stream"):
         answer, _ = execute(command, requests(models, tmp_path)[name], tmp_path)
         assert answer.status == "ok", name
     logs = [path.read_text() for path in tmp_path.glob("log.*")]

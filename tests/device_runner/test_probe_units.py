@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="cc is not instal
 UNITS = (
     "answer",
     "cache",
+    "callers",
     "checksum",
     "json",
     "measure",
@@ -41,7 +42,9 @@ def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of units.c."""
     path = tmp_path_factory.mktemp("units") / "units"
     sources = [Path(__file__).with_name("units.c"), *(SOURCES / f"{unit}.c" for unit in UNITS)]
-    subprocess.run(["cc", *STANDARD, *SANITIZE, f"-I{SOURCES}", "-o", str(path), *map(str, sources)], check=True)
+    subprocess.run(
+        ["cc", *STANDARD, *SANITIZE, f"-I{SOURCES}", "-o", str(path), *map(str, sources), "-lpthread"], check=True
+    )
     return path
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from pipeline.advice.advise import MODEL_FIXES
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import ModelAnswer, Simulation
+from pipeline.partition.qnn import claims
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
 from tests.command import ort_mobile
@@ -131,6 +132,47 @@ def test_numbers_beyond_half_precision_are_named(tmp_path: Path) -> None:
     onnx.save(large_norm(), tmp_path / "m.onnx")
     answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-50:50")
     assert "half precision ends at 65504" in answer["simulated"]["reason"]
+
+
+def accuracy(*arguments: str, code: int = 0) -> Any:
+    data = ("--reference", MNIST, "--test-data", "build_configs/examples/mnist/evaluation.npz")
+    return ort_mobile("accuracy", MNIST, *data, *arguments, code=code)
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_accuracy_as_the_chip_computes_says_that_it_is_simulated() -> None:
+    chip = ("--ep", "qnn", "--chip", "SM8650", "--samples", "24")
+    text = accuracy(*chip, "--max-drop", "0.9").text
+    assert "simulated: the models as the NPU of SM8650 (Snapdragon 8 Gen 3) computes them" in text
+    assert "within" in text
+    (row,) = accuracy(*chip, "--json", "-").document()["models"]
+    assert (row["chip"], row["samples"], row["labelled"]) == ("SM8650", 24, True)
+    assert 40 < row["outputs"][0]["sqnr_db"] < 90, "half precision, and neither float nor nothing"
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_there_is_no_accuracy_where_the_chip_makes_no_session() -> None:
+    assert (
+        "computes floats, and the NPU of Snapdragon 8s Gen 3 has none"
+        in accuracy("--ep", "qnn", "--chip", "SM8635", code=1).err
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--chip", "SM8650"), "--chip is for qnn"),
+        (("--ep", "qnn"), "none is named"),
+        (("--ep", "qnn", "--chip", "SM865"), "did you mean SM8650?"),
+    ],
+)
+def test_wrong_questions_for_accuracy_are_one_clear_error(
+    arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "compiler_name", lambda: "a compiler")
+    assert text in accuracy(*arguments, code=2).err
 
 
 def test_only_a_chips_compiler_has_a_simulator() -> None:

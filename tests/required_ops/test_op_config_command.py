@@ -52,7 +52,8 @@ def test_create_from_files_folders_and_archives_is_the_same(folder: Path, tmp_pa
             opened.write(path, f"deep/{path.name}")
     sources = [[folder], sorted(folder.iterdir()), sorted(folder.iterdir(), reverse=True), [archive]]
     for place, source in enumerate(sources):
-        assert run("create", *source, "-o", tmp_path / f"{place}.config")[0] == 0
+        ended = run("create", *source, "-o", tmp_path / f"{place}.config")
+        assert ended[0] == 0, ended
     (content,) = {(tmp_path / f"{place}.config").read_bytes() for place in range(len(sources))}
     assert b"FusedConv" in content
     assert b"Tan" in content

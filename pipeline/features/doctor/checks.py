@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from device_runner.chips import chip_of_phone
 from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.providers import CPU, NNAPI, PROVIDERS
@@ -24,6 +25,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
+from pipeline.partition.qnn.claims import compiler_lacking, compiler_name
 from pipeline.passes.surgery import CONSTANT_INITIALIZERS, FIXED_DIMENSIONS
 
 HEAVY = frozenset({
@@ -206,6 +208,7 @@ TROUBLE = "performance/tune-performance/troubleshooting.html"
 LEVELS = "performance/model-optimizations/graph-optimizations.html"
 ORT_FORMAT = "performance/model-optimizations/ort-format-models.html"
 QUANTIZATION = "performance/model-optimizations/quantization.html"
+QNN_PAGE = "execution-providers/QNN-ExecutionProvider.html"
 MOBILE = "tutorials/mobile/helpers/model-usability-checker.html"
 XNNPACK_PAGE = "execution-providers/Xnnpack-ExecutionProvider.html"
 PROFILING = "performance/tune-performance/profiling-tools.html"
@@ -451,6 +454,20 @@ def _on(name: str, model: ExaminedModel) -> Iterator[Remedy]:
         )  # fmt: skip
 
 
+def _npu(model: ExaminedModel) -> CheckProposal:
+    chip = chip_of_phone(model.facts.soc.rpartition(" ")[2])
+    if chip is None:
+        return CheckProposal(why_not="the device has no Snapdragon whose NPU is known (docs/npu.md)")
+    if not model.is_onnx:
+        return CheckProposal(why_not="only the .onnx file that this one was converted from can be asked about")
+    there = f"it has the NPU of {chip.name} ({chip.title}), which computes {'floats and ' * chip.floats}integers"
+    lacking = compiler_lacking()
+    command = f"ort-mobile partition MODEL --ep qnn --chip {chip.name} --advise --simulate"
+    if lacking:
+        return CheckProposal(note=f"{there}; it cannot be asked here: {lacking.text}", advice=lacking.remedy)
+    return CheckProposal(note=f"{there}; {compiler_name()} is asked about it", advice=command)
+
+
 FEW_NODES = 3.0
 """Nodes a partition, on average, below which borders tend to cost more than an accelerator gains."""
 
@@ -573,6 +590,10 @@ CHECKS = (
     DoctorCheck(
         id="partitions", title="Small partitions", how="nodes for each partition, by the provider's rules",
         source=MOBILE, propose=_partitions,
+    ),
+    DoctorCheck(
+        id="npu", title="The NPU of a Snapdragon", how="chip of the phone, compiler on this computer", source=QNN_PAGE,
+        propose=_npu,
     ),
     DoctorCheck(
         id="precision", title="8-bit forms", how="counted, not measured: accuracy needs data", source=QUANTIZATION,

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from device_runner.build import units
+from device_runner.chips import chip_of_phone
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
 from device_runner.files import cache_folder
 from device_runner.reading import decode_json, visible
@@ -342,7 +343,13 @@ def state_of(store: Store, wanted: str | None = None) -> dict[str, Any]:
         "version": 1,
         "hosts": hosts,
         "devices": [
-            {"name": name, "host": facts.host, "model": facts.model, "soc": facts.soc}
+            {
+                "name": name,
+                "host": facts.host,
+                "model": facts.model,
+                "soc": facts.soc,
+                "chip": f"{chip.name} ({chip.title})" if (chip := chip_of_phone(facts.soc.rpartition(" ")[2])) else "",
+            }
             for name, facts in attached_devices(store).items()
         ],
         "campaigns": [_campaign(store, name, titles[name]) for name in campaigns],

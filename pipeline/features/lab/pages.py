@@ -202,7 +202,7 @@ def _lab(shelf: Shelf) -> dict[str, Any]:
 def _lab_page(shelf: Shelf) -> str:
     state = state_of(shelf.store)
     hosts = ((row["name"], row["state"], f"{row['silent_seconds']:g} s", row["note"]) for row in state["hosts"])
-    devices = ((row["name"], row["host"], row["model"], row["soc"]) for row in state["devices"])
+    devices = ((row["name"], row["host"], row["model"], row["chip"] or row["soc"]) for row in state["devices"])
     jobs = (
         (job["device"], row["campaign"], job["state"], job["host"], job["reason"])
         for row in state["campaigns"] for job in row["jobs"]

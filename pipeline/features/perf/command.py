@@ -21,6 +21,14 @@ from pipeline.cli.outputs import Outputs, json_option, write_result
 from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings
 
 
+def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
+    """Whole numbers from 1 to 4096 with commas between."""
+    parts = text.split(",") if text else []
+    if not all(part.isdecimal() and 1 <= int(part) <= 4096 for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of whole numbers from 1 to 4096, as in 1,2,4,8")
+    return tuple(map(int, parts))
+
+
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
 @click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
@@ -46,6 +54,18 @@ from pipeline.cli.run import conditions_of, measure_options, options_of, run_con
     "--blame", is_flag=True,
     help="Reduce options that crash to a minimal set, and add it to the deny list.",
 )  # fmt: skip
+@click.option(
+    "--concurrent", default="", metavar="N,…[:WORD]…",
+    help="Throughput with N threads that call one session; :own gives each a session, :together calls the first file "
+    "with the others beside it, :arena and :pool share memory and threads.",
+)  # fmt: skip
+@click.option("--batch", "batches", callback=counts, metavar="N,…", default="", help="Throughput with such batches.")
+@click.option("--stream", "steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Run a stream of N steps.")
+@click.option("--state", "states", multiple=True, metavar="OUTPUT=INPUT", help="State of a stream; repeatable.")
+@click.option(
+    "--original", type=click.Path(path_type=Path, dir_okay=False),
+    help="ONNX model whose stream must give the same.  [default: the first file]",
+)  # fmt: skip
 @run_conditions
 @perf_test_option
 @plugin_option
@@ -66,6 +86,11 @@ def perf(
     min_seconds: float,
     profiles: Path | None,
     blame: bool,
+    concurrent: str,
+    batches: tuple[int, ...],
+    steps: int | None,
+    states: tuple[str, ...],
+    original: Path | None,
     perf_test: str | None,
     plugins: dict[str, tuple[str, ...]],
     outputs: Outputs,
@@ -78,9 +103,13 @@ def perf(
     """
     import msgspec
 
+    from device_runner.spec import Stream
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
+    from pipeline.core.errors import ExitCode
+    from pipeline.features.perf.callers import CallersRow, callers_parts, open_batch, parse_concurrent
     from pipeline.features.perf.job import exit_code, measure_files
+    from pipeline.features.perf.stream import StreamRow, parse_states, stream_parts
     from pipeline.job.perf_files import PerfOrder
     from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
@@ -103,16 +132,33 @@ def perf(
         conditions=conditions_of(answers),
         profiles=profiles,
         blame=blame,
+        concurrent=concurrent,
+        batches=batches,
+        stream=Stream(steps=steps, states=parse_states(states)) if steps else None,
+        original=original,
         wait_seconds=lease_seconds,
     )
-    report, profiled, denied = measure_files(order, progress())
+    if states and not steps:
+        raise click.UsageError("--state is for --stream N; add it", ctx)
+    if concurrent:
+        parse_concurrent(concurrent, files)  # what is wrong is said before anything runs
+    for file in files if batches else ():
+        open_batch(file)
+    report, profiled, denied, others = measure_files(order, progress())
     if profiles:
         write_result(msgspec.json.encode(profiled), str(profiles / "profiles.json"))
-    outputs.write_json(report)
+    callers = [row for row in others if isinstance(row, CallersRow)]
+    streams = [row for row in others if isinstance(row, StreamRow)]
+    more = {"callers": callers, "streams": streams}
+    outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
     if outputs.text:
         show_report(report)
         show(profile_parts(profiled))
-    if code := exit_code(report):
+        show(callers_parts(callers))
+        show(stream_parts(streams))
+    wrong = [check for row in streams for check in row.checks if check.failed]
+    failed = ExitCode.SOME_FAILED * any(row.failure for row in others)
+    if code := exit_code(report) or failed or ExitCode.CHECK_FAILED * bool(wrong):
         outputs.show_errors(failed_lines(report))
     show_denied(denied)
     ctx.exit(code)

@@ -8,6 +8,8 @@ from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.progress import Progress
+from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
+from pipeline.features.perf.stream import StreamRow, measure_streams
 from pipeline.job.bench import Bench, bench, opened_alone, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
 from pipeline.job.predict import profile_run
@@ -20,10 +22,10 @@ from pipeline.report.rows import make_rows, measured_rows, medians
 
 def measure_files(
     order: PerfOrder, progress: Progress
-) -> tuple[CampaignReport, tuple[Profiled, ...], tuple[Denied, ...]]:
+) -> tuple[CampaignReport, tuple[Profiled, ...], tuple[Denied, ...], list[CallersRow | StreamRow]]:
     """Run every file with every set of options, by the engine of campaigns and with a store of its own.
 
-    Beside the report: profiles and what is denied from now on, where these were asked for.
+    Beside the report: profiles, what is denied from now on and throughput, where these were asked for.
     Raises ConfigError for a file that is not there, and what opening the device with its library raises.
     """
     for file in order.files:
@@ -45,6 +47,14 @@ def measure_files(
         )
         stored, left = here.measure(campaign, plan)
         denied = here.blame(plan) if order.blame else ()
+        others: list[CallersRow | StreamRow] = []
+        if order.stream:
+            original = order.original or order.files[0]
+            others += measure_streams(
+                order.stream, original, distinct(possible), plan, here, order.dimensions, order.data
+            )  # fmt: skip
+        asked = parse_concurrent(order.concurrent or "1", order.files) if order.concurrent or order.batches else []
+        others += measure_callers(asked, order.batches, distinct(possible), plan, here, order.dimensions)
         profiled = _profiles(order, plan, distinct(possible), here) if order.profiles else ()
         # The first file is what all others are compared with.
         planned = list(recorded(runs, runs[0].run_name if runs else None))
@@ -69,7 +79,7 @@ def measure_files(
             warnings=tuple(warnings(runs, judge)),
             profile_views=profile_views(profiled, medians(rows.rows), {}),
         )
-    return report, profiled, denied
+    return report, profiled, denied, others
 
 
 def _profiles(order: PerfOrder, plan: CampaignPlan, runs: Sequence[PlannedRun], here: Bench) -> tuple[Profiled, ...]:

@@ -458,6 +458,17 @@ def not_compared(why: str) -> ProofFinding:
     )
 
 
+def not_run(failure: Failure) -> ProofFinding:
+    """The finding where this computer has not what a way to run needs: the library was asked nothing."""
+    return ProofFinding(
+        severity=Severity.WARNING,
+        kind=FindingKind.NOT_COMPARED,
+        what="it was not run on this computer",
+        why="; ".join(part for part in (failure.message, failure.cause) if part),
+        remedy=failure.remedy,
+    )
+
+
 def shortened(text: str) -> str:
     """A library's own words on one line, without what is over `MOST_SAID`."""
     line = " ".join(text.split())

@@ -19,7 +19,7 @@ from device_runner.errors import RunnerError
 from device_runner.host_device import check_host
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
-from device_runner.result import RunResult
+from device_runner.result import FailureKind, RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
 from pipeline.check.compare import (
     Array,
@@ -48,6 +48,7 @@ from pipeline.features.prove.plan import (
     library_system,
     loaded,
     not_compared,
+    not_run,
     opened,
     places_of,
     tensor_files,
@@ -388,6 +389,9 @@ class _Prover:
 
     def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
         options, failure, expected = trial.options, observed.result.failure, self._expected(trial.shipped)
+        if failure and failure.kind is FailureKind.WRONG_DEVICE:
+            yield not_run(failure)
+            return
         if expected.outputs is None and not failure:
             yield not_compared(expected.origin)
         yield from explain_run(

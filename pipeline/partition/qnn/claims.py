@@ -7,6 +7,7 @@ nodes it took, its trace and the backend's log why not the others. A session tha
 import hashlib
 import importlib.util
 import logging
+import platform
 import re
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from device_runner.files import cache_folder
 from device_runner.reading import decode_json, read_regular
 from pipeline.core.errors import MissingError, PipelineError, install_extra
 from pipeline.core.files import sha256_of, write_bytes
+from pipeline.core.releases import Release, installed_release
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
@@ -42,6 +44,9 @@ NHWC: Final = "com.ms.internal.nhwc"
 
 TABLE: Mapping[str, object] = {}
 """No operator is known to be claimed before the compiler is asked, so that every function is inlined."""
+
+HOST = "linux on x86_64"
+"""The only system on which the compiler offers an NPU."""
 
 SECONDS = 100.0
 """For one question: less than a worker has for a model, so that a hang is an answer."""
@@ -84,6 +89,8 @@ CAUSES = (
           "express it by other operators, or leave it to the CPU at the model's end"),
     Cause(r"(\w+) operator not supported by HTP backend", "operator", "the NPU has no {1}",
           "express it by other operators, or leave it to the CPU at the model's end"),
+    Cause("Failed to add node", "backend", "the NPU has it not for these types and shapes, or not the operator that it "
+          "belongs to"),
     Cause("to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)", "border",
           "it converts an input or output of the model, which ONNX Runtime does on the CPU: no partition is cut"),
     Cause("may only change the spatial dimensions", "attr",
@@ -115,6 +122,17 @@ FAILURES = (
           "fold constants first, with --optimize basic"),
     Cause("Could not find an implementation for (.+?) node", "cpu", "neither the NPU nor the CPU has a kernel for {1}",
           "compute this part in another type, such as f32"),
+    Cause("contextCreateFromBinary failed", "context",
+          "the context is of another generation of NPUs, of a newer QAIRT, or for several chips",
+          "make it again for this chip; a context for several chips cannot be opened on this computer"),
+    Cause("file path in ep_cache_context does not exist", "context", "the .bin of the context is not beside the model",
+          "keep both in one folder, under the names that they were made with"),
+    Cause("fallback to CPU EP has been explicitly disabled", "cpu", "some nodes are not for the NPU, and the CPU is "
+          "forbidden", "allow it, or fix the nodes that are named here"),
+    Cause("soc_model and htp_arch having equal number|mode is enabled but (?:SoC model|soc_model)", "option",
+          "an option of the provider does not suit the chip", "leave options beside --chip out"),
+    Cause("graph execute error", "run", "the NPU makes a session and does not run it",
+          "quantize the model, or find the node with `transform --do extract`"),
     Cause("Graph optimization|Type Error|ShapeInferenceError|INVALID_GRAPH", "model", "ONNX Runtime refuses the model"),
 )  # fmt: skip
 """Why no session is made; an error that is not here stands as ONNX Runtime says it."""
@@ -137,14 +155,41 @@ class CompilerAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def compiler_name() -> str:
     """The compiler as answers name it, with the release of its package; MissingError without it."""
+    if error := compiler_lacking():
+        raise error
+    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+
+
+def compiler_lacking() -> MissingError | None:
+    """Why the compiler cannot be asked: no such host, no package, or an ONNX Runtime that it does not go with."""
+    licence = "its libraries are under Qualcomm's licence, which installing accepts"
+    system = f"{sys.platform} on {platform.machine()}"
     if importlib.util.find_spec(PACKAGE) is None:
-        here = "" if sys.platform == "linux" else f"; it needs Linux on x86-64, this is {sys.platform}"
-        raise MissingError(
+        here = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
+        return MissingError(
             "Qualcomm's compiler for the NPU is not installed",
             why=f"only it knows what a Snapdragon takes of a model{here}",
-            remedy=f"{install_extra('qnn')} (its libraries are under Qualcomm's licence, which installing accepts)",
+            remedy=f"{install_extra('qnn')} ({licence})",
         )
-    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+    if system != HOST:
+        return MissingError(
+            "Qualcomm's compiler for the NPU does not work here",
+            why=f"its package offers no NPU on {system}", remedy="use a computer with Linux on x86-64",
+        )  # fmt: skip
+    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", row) for row in requires("onnxruntime-qnn")]
+    least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
+    if least and installed_release() < least:
+        return MissingError(
+            "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
+            why=f"it needs {Release(*least)} or later, installed is {Release(*installed_release())}",
+            remedy="install a later onnxruntime (pip install --upgrade onnxruntime)",
+        )
+    return None
+
+
+def requires(package: str) -> list[str]:
+    """What a package says that it needs."""
+    return metadata.requires(package) or []
 
 
 def of_chip(
@@ -155,6 +200,10 @@ def of_chip(
     `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
     MissingError without the compiler, ModelError where it does not work.
     """
+    empty = _empty_value(graph)
+    if empty:  # of which the compiler dies by a division by zero
+        why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
+        return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
     target = folder / f"asked-{chip.name}.onnx"
     write_model(replace(loaded, proto=model), target, named=True)  # the answer knows nodes by names only
     entry = cache_folder() / "npu" / f"{_digest(target, chip)}.json"
@@ -164,6 +213,13 @@ def of_chip(
         if answer.ended_by != "time":  # a busy machine is no fact about the model
             _remember(entry, answer)
     return claim_on(graph, answer, chip)
+
+
+def _empty_value(graph: Graph) -> str:
+    """A value without an element that the model reads or makes; "" where there is none."""
+    makes = (name for node in graph.nodes.values() for name in node.outputs if name)
+    names = (*graph.inputs, *makes)
+    return next((name for name in names if 0 in (graph.value(name).shape or ())), "")
 
 
 def _digest(target: Path, chip: Chip) -> str:
@@ -190,7 +246,8 @@ def _remember(entry: Path, answer: CompilerAnswer) -> None:
 def ask(model: Path, chip: Chip, limit_seconds: float, inputs: Path | None = None) -> CompilerAnswer:
     """One question to the compiler; its crash or hang is the answer.
 
-    With `inputs`, an .npz, the simulator runs the model: its outputs are beside the model as .npz, in their order.
+    With `inputs`, an .npz of one sample or several, the simulator runs the model on each: its outputs are beside the
+    model as .npz, in their order.
     """
     target = model.with_suffix(".json")
     options = [f"{key}={value}" for key, value in chip.options.items()]
@@ -251,20 +308,22 @@ def _failure(graph: Graph, answer: CompilerAnswer, chip: Chip) -> Refusal | None
     if answer.ended_by == "time":
         return Refusal("hang", "the compiler gave no answer in time", "ask again on an idle machine")
     if answer.ended_by:
-        empty = next((name for name, value in graph.values.items() if value.shape and 0 in value.shape), None)
-        why = f"; '{empty}' has a dimension of size 0, which it does not stand" if empty else ""
         return Refusal(
-            "crash", f"the compiler crashed ({answer.ended_by}){why}",
-            "give the model's values other sizes" if empty else "find the node with `transform --do extract`",
-        )  # fmt: skip
+            "crash", f"the compiler crashed ({answer.ended_by})", "find the node with `transform --do extract`"
+        )
     if not answer.error:
         return None
-    text = PREFIX.sub("", answer.error).strip()
     floats = (
         None if chip.floats else next((node for node in graph.nodes.values() if _computes_floats(graph, node)), None)
     )
-    failure = next(_refusals_of(FAILURES, text), Refusal("session", f"no session is made: {text}"))
+    failure = failure_of(answer.error)
     return _float(floats, chip) if floats and failure.code in ("layout", "build") else failure
+
+
+def failure_of(error: str) -> Refusal:
+    """What an error of ONNX Runtime or the provider means."""
+    text = PREFIX.sub("", error).strip()
+    return next(_refusals_of(FAILURES, text), Refusal("session", f"no session is made: {text}"))
 
 
 def _refusals_of(causes: Iterable[Cause], text: str) -> Iterator[Refusal]:
@@ -338,7 +397,7 @@ def _float(node: Node, chip: Chip) -> Refusal:
     return Refusal(
         "float",
         f"{node.op_type} '{node.first_output}' computes floats, and the NPU of {chip.title} has none",
-        "quantize every operator of the model (--precision qnn, or `transform --do static-qdq`)",
+        "quantize every operator of the model (--precision qnn, or --advise)",
     )
 
 

@@ -26,7 +26,8 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
 
     `subgraphs` are providers with their nodes (name, domain, operator), `refusals` the provider's reasons and `invalid`
     the backend's operators by names of nodes; or `error` is why no session is made. With `inputs`, an .npz of arrays in
-    the order of the model's inputs, the chip's simulator runs it, and its outputs are beside the answer as .npz.
+    the order of the model's inputs, sample by sample, the chip's simulator runs it, and its outputs are beside the
+    answer as .npz.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked may be killed
     with tempfile.TemporaryDirectory(dir=Path(answer).parent) as folder:
@@ -70,8 +71,12 @@ def _run(session: Any, inputs: str, outputs: Path) -> None:
 
     session.disable_fallback()
     with np.load(inputs, allow_pickle=False) as arrays:
-        feeds = {value.name: arrays[f"arr_{i}"] for i, value in enumerate(session.get_inputs())}
-    np.savez(outputs, *session.run(None, feeds))
+        names = [value.name for value in session.get_inputs()]
+        results = []
+        for start in range(0, len(arrays.files), len(names)):
+            feeds = {name: arrays[f"arr_{start + place}"] for place, name in enumerate(names)}
+            results += session.run(None, feeds)
+    np.savez(outputs, *results)
 
 
 def _log_to(path: Path) -> None:

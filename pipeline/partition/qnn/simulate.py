@@ -29,14 +29,14 @@ from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.dataset import Dataset
 from pipeline.model.edit import copied
-from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.onnx_model import LeanModel, LoadedModel
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
-from pipeline.partition.answer import Simulation
+from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.input import write_model
-from pipeline.partition.qnn.claims import ask
+from pipeline.partition.qnn.claims import ask, failure_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 SECONDS = 600.0
-"""For one inference: the simulator takes some 200 times a CPU's time."""
+"""For one session with an inference: the simulator takes some 200 times a CPU's time."""
+
+SAMPLE_SECONDS = 120.0
+"""For each further inference of a session."""
 
 HALF_MAX = 65504.0
 """The largest number of half precision, in which an NPU computes floats."""
@@ -82,8 +85,8 @@ def simulate(
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
     answered = _simulated(loaded, model, chip, inputs, folder / "simulated.onnx")
-    if isinstance(answered, str):
-        return Simulation(passed=False, reason=answered, data=reference.data.source)
+    if isinstance(answered, Refusal):
+        return Simulation(passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source)
     tolerance = _tolerance(reference)
     checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
@@ -139,15 +142,32 @@ def _tolerance(reference: Reference) -> Tolerance:
     return reference.tolerance(MAX_RELATIVE_ERROR[precision])
 
 
-def _simulated(loaded: LoadedModel, model: "ModelProto", chip: Chip, inputs: Arrays, target: Path) -> Arrays | str:
+def _simulated(loaded: LoadedModel, model: "ModelProto", chip: Chip, inputs: Arrays, target: Path) -> Arrays | Refusal:
     """The outputs by name, or why there are none."""
-    write_model(replace(loaded, proto=model), target, named=True)
-    np.savez(target.with_suffix(".in.npz"), *(inputs[value.name] for value in own_inputs(model)))
-    answer = ask(target, chip, SECONDS, target.with_suffix(".in.npz"))
-    if answer.error or answer.ended_by:
-        return answer.error or f"the simulator ended ({answer.ended_by})"
+    answered = run_samples(replace(loaded, proto=model), chip, [inputs], target)
+    return answered if isinstance(answered, Refusal) else answered[0]
+
+
+def run_samples(model: LeanModel, chip: Chip, feeds: Sequence[Arrays], target: Path) -> list[Arrays] | Refusal:
+    """What the simulator makes of each sample, by names of outputs; or why there is nothing.
+
+    `target` is where the model is written, with files beside it.
+    """
+    write_model(model, target, named=True)
+    given = target.with_suffix(".in.npz")
+    names = [value.name for value in own_inputs(model.proto)]
+    np.savez(given, *(sample[name] for sample in feeds for name in names))
+    answer = ask(target, chip, SECONDS + SAMPLE_SECONDS * (len(feeds) - 1), given)
+    if answer.ended_by:
+        return Refusal("crash", f"the simulator ended ({answer.ended_by})")
+    if answer.error:
+        return failure_of(answer.error)
+    outputs = [value.name for value in model.proto.graph.output]
     with np.load(target.with_suffix(".npz"), allow_pickle=False) as arrays:
-        return {value.name: arrays[f"arr_{i}"] for i, value in enumerate(model.graph.output)}
+        return [
+            {name: arrays[f"arr_{number * len(outputs) + place}"] for place, name in enumerate(outputs)}
+            for number in range(len(feeds))
+        ]
 
 
 def _first_departing(
@@ -163,7 +183,7 @@ def _first_departing(
     open_model = _with_outputs(model, graph, values)
     target = folder / "opened.onnx"
     answered = _simulated(loaded, open_model, chip, inputs, target)
-    if isinstance(answered, str):
+    if isinstance(answered, Refusal):
         return None
     wanted = [*values, *(value.name for value in model.graph.output)]
     session = make_session(target, HostSession())

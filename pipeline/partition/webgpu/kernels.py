@@ -140,11 +140,18 @@ def bound_types(graph: Graph, node: Node) -> dict[str, str]:
 
 def kernel_of(graph: Graph, node: Node, settings: Settings) -> Kernel | None:
     """The kernel for a node; None where the provider has none."""
-    rows = kernels().get((node.domain, node.op_type), ())
-    if not rows:
+    if (node.domain, node.op_type) not in kernels():
         return None
-    types = bound_types(graph, node)
-    return next((row for row in rows if _fits(row, node.since_version, types, settings)), None)
+    types = tuple(bound_types(graph, node).items())
+    return _kernel(node.domain, node.op_type, node.since_version, types, settings)
+
+
+@lru_cache(maxsize=8192)
+def _kernel(
+    domain: str, op_type: str, version: int, types: tuple[tuple[str, str], ...], settings: Settings
+) -> Kernel | None:
+    rows = kernels()[domain, op_type]
+    return next((row for row in rows if _fits(row, version, dict(types), settings)), None)
 
 
 @lru_cache(maxsize=4096)
@@ -164,9 +171,7 @@ def _fits(kernel: Kernel, version: int, types: Mapping[str, str], settings: Sett
 QUANTIZED = re.compile(r"Q(Linear|uantizeLinear|Gemm|Attention)\w*|(MatMul|Conv)Integer\w*|Dynamic(Quantize\w+)")
 """Operators of quantized activations: WebGPU has a kernel for none of them."""
 
-FROM_QUANTIZED = (
-    "ship the float model, or weights of 4 or 8 bits (MatMulNBits): with activations quantized each goes back and forth"
-)
+FROM_QUANTIZED = "ship the float model, or weights of 4 or 8 bits (precisions gpu4, gpu8)"
 SIZES = "give the dimensions of the inputs sizes (--dimension): then level basic computes it"
 REWRITES = {
     "Dropout": "drop it: for inference it does nothing",
@@ -235,6 +240,8 @@ def _no_type(node: Node, dtype: str, constraint: str, rows: list[Kernel], settin
             "int64", f"{text}; enableInt64 adds it", "set enableInt64=1, or give the dimensions of the inputs sizes"
         )
     names = list(dict.fromkeys(name for row in rows for name in row.taken(constraint, settings)))
+    if dtype == "i64":
+        return Refusal("type", f"{text}, there are some for {', '.join(names)}", SIZES)
     return Refusal(
         "type", f"{text}, there are some for {', '.join(names)}", f"compute this part in {' or '.join(_likely(names))}"
     )

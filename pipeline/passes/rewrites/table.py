@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.config.values import Accelerator
 from pipeline.core.errors import ModelError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, XNNPACK
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.model.edit import drop_unread
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Edit, Effect, Model, NotApplicable, Options, Pass, PassContext
@@ -30,6 +30,7 @@ from pipeline.passes.rewrites.arithmetic import (
     reduction,
 )
 from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
+from pipeline.passes.rewrites.gpu import in_float, without_empty_inputs
 from pipeline.passes.rewrites.linear import (
     conv_2d,
     counted_pads,
@@ -111,12 +112,18 @@ def _facts(model: Model, dialect: str, provider: str | None, context: PassContex
 
 
 NNAPI_ONLY, NN_ONLY, MLPROGRAM_ONLY = frozenset({NNAPI}), frozenset({COREML_NN}), frozenset({COREML_MLPROGRAM})
-QNN_ONLY = frozenset({QNN})
+QNN_ONLY, WEBGPU_ONLY = frozenset({QNN}), frozenset({WEBGPU})
 
 REWRITES = (
     _rewrite("f32", "Compute in 32-bit floats.",
              compute_in_f32,
              absent="nothing is f16, or bodies, functions or weights in other files keep it from being changed"),
+    _rewrite("drop-empty-inputs", "Drop inputs at a node's end that have no name.",
+             without_empty_inputs, exact=True,
+             absent="no node lists an input without a name at its end"),
+    _rewrite("in-float", "Compute in float what is quantized.",
+             in_float, helps=WEBGPU_ONLY,
+             absent="nothing is quantized by constant scales of whole values, at opset 11 or later"),
     _rewrite("constant-clip", "Make Clip's bounds constants.",
              nodes(Clip=constant_bounds), exact=True,
              absent="no refused Clip has bounds that are computed from constants"),

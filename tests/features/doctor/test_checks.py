@@ -17,6 +17,8 @@ from pipeline.campaign.options import options_name
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.check.compare import OutputCheck
+from pipeline.core.errors import MissingError
+from pipeline.features.doctor import checks
 from pipeline.features.doctor.checks import (
     CAST_KEY,
     CHECKS,
@@ -276,3 +278,15 @@ def test_no_gain_and_nothing_measured_are_different() -> None:
     assert "the time was over" in never.measured[0].why
     assert finding_of_check(ROWS["threads"], CheckProposal(why_not="no"), []).outcome is Outcome.NOT_APPLICABLE
     assert finding_of_check(ROWS["threads"], CheckProposal(note="n", advice="a"), []).outcome is Outcome.NOTE
+
+
+def test_a_phone_with_a_snapdragon_is_told_how_to_ask_about_its_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    phone = DeviceFacts(name="d", platform="android", soc="QTI SM8635")
+    monkeypatch.setattr(checks, "compiler_lacking", lambda: MissingError("no compiler", remedy="install it"))
+    lacking = proposed("npu", facts=phone)
+    assert "SM8635 (Snapdragon 8s Gen 3), which computes integers" in lacking.note
+    assert lacking.advice == "install it"
+    monkeypatch.setattr(checks, "compiler_lacking", lambda: None)
+    monkeypatch.setattr(checks, "compiler_name", lambda: "a compiler")
+    assert "--chip SM8635 --advise" in proposed("npu", facts=phone).advice
+    assert proposed("npu").why_not

@@ -75,6 +75,7 @@ def test_torch_layer_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore")
 def test_tensorflow_in_all_its_forms(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     from tests.features.imports import trained

@@ -7,4 +7,8 @@ typedef struct {
 #define PTHREAD_MUTEX_INITIALIZER {{0}}
 int pthread_mutex_lock(pthread_mutex_t *mutex);
 int pthread_mutex_unlock(pthread_mutex_t *mutex);
+typedef long pthread_t;
+typedef struct pthread_attr pthread_attr_t; /* never made here: NULL is the default */
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*work)(void *), void *context);
+int pthread_join(pthread_t thread, void **result);
 #endif

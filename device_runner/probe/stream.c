@@ -1,0 +1,136 @@
+#include "stream.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "measure.h"
+#include "platform.h"
+#include "tensors.h"
+
+/* An output that becomes an input. */
+struct state {
+    size_t output, input;
+};
+
+struct sequence {
+    struct input *input;
+    FILE *file;
+};
+
+static bool input_index(struct probe *probe, const char *name, size_t *index) {
+    for (*index = 0; *index < probe->input_count; ++*index)
+        if (!strcmp(probe->inputs[*index].name, name)) return true;
+    return fail(probe->answer, "bad_input", 0, "the model has no input %s", name);
+}
+
+static bool output_index(struct probe *probe, const char *name, size_t *index) {
+    for (*index = 0; *index < probe->output_count; ++*index)
+        if (!strcmp(probe->outputs[*index].name, name)) return true;
+    return fail(probe->answer, "bad_input", 0, "the model has no output %s", name);
+}
+
+/* Whether the output can take the input's place: the same type and sizes. */
+static bool fits(struct probe *probe, const struct state *state) {
+    struct shape given = {0}, taken = {0};
+    OrtTensorTypeAndShapeInfo *info = NULL;
+    const char *from = probe->outputs[state->output].name, *to = probe->inputs[state->input].name;
+    if (!probe->outputs[state->output].tensor)
+        return fail(probe->answer, "bad_input", 0, "the state %s is no tensor", from);
+    bool done = output_shape(probe, state->output, &given) &&
+                ok(probe, ORT(probe->ort, GetTensorTypeAndShape)(probe->inputs[state->input].value, &info)) &&
+                read_shape(probe, info, &taken);
+    if (info) ORT(probe->ort, ReleaseTensorTypeAndShapeInfo)(info);
+    if (!done) return false;
+    bool same = given.type == taken.type && given.rank == taken.rank &&
+                !memcmp(given.sizes, taken.sizes, given.rank * sizeof *given.sizes);
+    return same || fail(probe->answer, "bad_input", 0, "the state changes its shape or type from %s to %s: a stream of "
+                        "steps needs states of one size", to, from);
+}
+
+static bool find_states(struct probe *probe, struct state *states) {
+    const char *const *triple;
+    size_t count = 0;
+    for (size_t at = 0; (triple = next(probe->request, "state", &at)); count++) {
+        if (!output_index(probe, triple[1], &states[count].output) || !input_index(probe, triple[2], &states[count].input) ||
+            !fits(probe, &states[count]))
+            return false;
+        probe->outputs[states[count].output].reused = true; /* into the buffer that the input has left */
+    }
+    return true;
+}
+
+static bool open_sequences(struct probe *probe, struct sequence *sequences) {
+    const char *const *triple;
+    size_t count = 0, index = 0;
+    for (size_t at = 0; (triple = next(probe->request, "sequence", &at)); count++) {
+        if (!input_index(probe, triple[1], &index)) return false;
+        sequences[count].input = &probe->inputs[index];
+        sequences[count].file = fopen(triple[2], "rb");
+        if (!sequences[count].file)
+            return fail(probe->answer, "bad_input", 0, "sequence %s: %s: %s", triple[1], triple[2], strerror(errno));
+    }
+    return true;
+}
+
+/* The inputs of the next step. */
+static bool feed(struct probe *probe, const struct sequence *sequences, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        struct input *input = sequences[i].input;
+        if (fread(input->data, 1, input->bytes, sequences[i].file) != input->bytes)
+            return fail(probe->answer, "bad_input", 0, "the sequence of input %s has fewer steps than the stream",
+                        input->name);
+    }
+    return true;
+}
+
+static void carry(struct probe *probe, const struct state *states, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        OrtValue **given = &probe->output_values[states[i].output], *left = probe->inputs[states[i].input].value;
+        probe->inputs[states[i].input].value = *given;
+        probe->input_values[states[i].input] = *given;
+        *given = left;
+    }
+}
+
+static bool step(struct probe *probe) {
+    struct answer *answer = probe->answer;
+    drop_others(probe);
+    uint64_t begin = now_ns();
+    OrtStatus *status = run_once(probe);
+    answer->latencies[answer->runs] = now_ns() - begin;
+    if (status) return ok(probe, status);
+    answer->runs++;
+    return true;
+}
+
+/* The first inference, which made the outputs' memory, left the inputs as they were: the stream begins with them. */
+static bool run_steps(struct probe *probe, const struct state *states, size_t state_count,
+                      const struct sequence *sequences, size_t sequence_count) {
+    uint64_t end = now_ns() + (uint64_t)probe->request->max_ns;
+    for (int64_t at = 0; at < probe->request->steps; at++) {
+        if (at) carry(probe, states, state_count);
+        if (!feed(probe, sequences, sequence_count) || !step(probe)) return false;
+        if (now_ns() >= end) return fail(probe->answer, "timeout", 0, "%lld of %lld steps in the longest time allowed",
+                                         (long long)at + 1, (long long)probe->request->steps);
+    }
+    probe->answer->stop = STOP_ENOUGH;
+    probe->answer->memory_peak = peak_bytes();
+    return true;
+}
+
+bool stream_runs(struct probe *probe) {
+    size_t state_count = count_of(probe->request, "state"), sequence_count = count_of(probe->request, "sequence");
+    struct state *states = allocate(probe, state_count, sizeof *states);
+    struct sequence *sequences = allocate(probe, sequence_count, sizeof *sequences);
+    if (probe->request->steps > RUNS_KEPT)
+        fail(probe->answer, "bad_input", 0, "a stream of over %d steps", RUNS_KEPT);
+    bool done = states && sequences && !probe->answer->failed && find_states(probe, states) &&
+                open_sequences(probe, sequences) && run_steps(probe, states, state_count, sequences, sequence_count);
+    for (size_t i = 0; sequences && i < sequence_count; i++)
+        if (sequences[i].file) fclose(sequences[i].file);
+    free(sequences);
+    free(states);
+    return done;
+}

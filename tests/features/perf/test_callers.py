@@ -1,0 +1,91 @@
+"""`perf --concurrent` and `--batch`: throughput of real sessions, and what is asked wrongly."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.features.perf.callers import CallersRow, _paying, callers_parts
+from pipeline.report.wording import Listing
+from tests import onnx_samples
+from tests.command import ort_mobile
+
+SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models with an open batch, and one without, as `convert` and exporters give them."""
+    folder = tmp_path_factory.mktemp("callers")
+    onnx_samples.save(onnx_samples.linear(64), folder / "a.onnx")
+    onnx_samples.save(onnx_samples.linear(64, seed=5), folder / "b.onnx")
+    onnx_samples.save(onnx_samples.conv_bn(4), folder / "fixed.onnx")
+    ort_mobile("convert", folder / "a.onnx", "--output", folder, "--level", "all", "--style", "fixed", "--no-config")
+    return [folder / "a.all-fixed.ort", folder / "b.onnx", folder / "fixed.onnx"]
+
+
+def callers(*words: object) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ort_mobile("perf", *words, *SHORT).document()["callers"]
+    return rows
+
+
+@pytest.mark.long
+def test_callers_of_one_session_and_of_one_each(files: list[Path]) -> None:
+    model = (files[2], "--concurrent")
+    rows = callers(*model, "1,2") + callers(*model, "2:own:arena:pool")
+    assert [(row["callers"], row["own_sessions"], row["shared"]) for row in rows] == [
+        (1, False, []), (2, False, []), (2, True, ["arena", "pool"])
+    ]  # fmt: skip
+    for row in rows:
+        assert 0 < row["low"] <= row["throughput"] <= row["high"]
+        assert 0 < row["median_ns"] <= row["high_ns"]
+        assert row["memory_bytes"] > 1 << 20
+        assert row["failure"] == ""
+
+
+def test_models_beside_each_other(files: list[Path]) -> None:
+    (row,) = callers(*files[:2], "--dimension", "batch=2", "--concurrent", "1:together")
+    assert row["file"] == "a.all-fixed.ort"
+    assert list(row["beside"]) == ["b.onnx"]
+    assert row["beside"]["b.onnx"] > 0
+
+
+def test_a_batch_counts_all_of_its_samples(files: list[Path]) -> None:
+    rows = callers(files[0], "--dimension", "batch=1", "--batch", "1,64")
+    assert [row["batch"] for row in rows] == [1, 64]
+    assert rows[1]["throughput"] > rows[0]["throughput"]
+    assert sum(row["pays"] for row in rows) == 1
+
+
+def test_the_largest_batch_that_gains_is_the_one_that_pays() -> None:
+    def row(batch: int, throughput: float, **values: Any) -> CallersRow:
+        return CallersRow(
+            file="a", run="cpu", callers=1, batch=batch, throughput=throughput, low=throughput * 0.99, **values
+        )
+
+    rows = [row(1, 100), row(2, 150), row(4, 152), row(8, 0, failure="no memory")]
+    assert [each.pays for each in _paying(rows)] == [False, True, False, False]
+    (table,) = callers_parts(_paying(rows))
+    assert isinstance(table, Listing)
+    assert table.rows[1][3] == "2 (pays)"
+    assert "no memory" in table.rows[3]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--concurrent", "0"), "numbers from 1 to 64"),
+        (("--concurrent", "2,x"), "numbers from 1 to 64"),
+        (("--concurrent", "65"), "numbers from 1 to 64"),
+        (("--concurrent", "2:owned"), "any of :own"),
+        (("--concurrent", "2:together"), "name two files"),
+        (("--batch", "1,0"), "no list of whole numbers"),
+        (("--batch", "2"), "the batch has a fixed size"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_error_before_anything_runs(
+    words: tuple[str, ...], why: str, files: list[Path]
+) -> None:
+    done = ort_mobile("perf", files[2], *words, code=2)
+    assert why in done.err
+    assert "measure:" not in done.err

@@ -1,0 +1,79 @@
+"""`perf --stream`: a recurrent model step by step in the probe, beside the same steps of the original here."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import helper
+
+from tests import onnx_samples
+from tests.command import Done, ort_mobile
+
+SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
+STATES = ("--state", "h1=h0", "--state", "c1=c0")
+
+
+def lstm(scale: float = 1.0) -> onnx.ModelProto:
+    """One step of an LSTM of 8 numbers with its two states, and a projection of what it gives."""
+    weights = [onnx_samples.weight("w", 1, 32, 4), onnx_samples.weight("r", 1, 32, 8, seed=1)]
+    projection = onnx_samples.weight("p", 8, 3, seed=2)
+    for value in (projection,):
+        numbers = onnx.numpy_helper.to_array(value) * scale
+        value.CopyFrom(onnx.numpy_helper.from_array(numbers.astype("float32"), "p"))
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r", "", "", "h0", "c0"], ["", "h1", "c1"], hidden_size=8),
+        helper.make_node("MatMul", ["h1", "p"], ["y"]),
+    ]
+    takes = [onnx_samples.value("x", [1, 1, 4]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h0", "c0"))]
+    gives = [onnx_samples.value("y", [1, 1, 3]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h1", "c1"))]
+    return onnx_samples.make(nodes, takes, gives, [*weights, projection])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return onnx_samples.save(lstm(), tmp_path_factory.mktemp("stream") / "lstm.onnx")
+
+
+def streamed(model: Path, *words: object, code: int = 0) -> Done:
+    return ort_mobile("perf", model, *words, *SHORT, code=code)
+
+
+def row_of(done: Done) -> dict[str, Any]:
+    (row,) = done.document()["streams"]
+    assert isinstance(row, dict)
+    return row
+
+
+@pytest.mark.long
+def test_a_thousand_steps_end_where_those_of_the_original_do(model: Path) -> None:
+    row = row_of(streamed(model, "--stream", "1000", *STATES))
+    assert row["steps"] == 1000
+    assert 0 < row["median_ns"] <= row["high_ns"]
+    assert [(check["output"], check["passed"]) for check in row["checks"]] == [("y", True), ("h1", True), ("c1", True)]
+
+
+def test_a_stream_that_carries_no_state_ends_elsewhere(model: Path, tmp_path: Path) -> None:
+    """The check would find a state that gets lost: of the original's stream, here without its second state."""
+    whole = row_of(streamed(model, "--stream", "3", *STATES))
+    other = onnx_samples.save(lstm(1.5), tmp_path / "other.onnx")
+    row = row_of(streamed(model, "--stream", "3", *STATES, "--original", other, code=4))
+    assert [check["passed"] for check in row["checks"]] == [False, True, True]
+    half = row_of(streamed(model, "--stream", "3", "--state", "h1=h0"))
+    assert [check["passed"] for check in half["checks"]] == [True] * 3
+    assert whole["checks"][2]["limit"] != half["checks"][2]["limit"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--stream", "3", "--state", "h1"), "not a state"),
+        (("--stream", "3", "--state", "h1=h0", "--state", "c1=h0"), "not a state"),
+        (("--stream", "3", "--state", "h1=x0"), "no input 'x0'"),
+        (("--stream", "3", "--state", "h9=h0"), "no output 'h9'"),
+        (("--stream", "3", "--state", "y=h0"), "changes its shape"),
+        (("--state", "h1=h0"), "--state is for --stream"),
+    ],
+)
+def test_a_state_that_cannot_be_is_one_error(words: tuple[str, ...], why: str, model: Path) -> None:
+    assert why in streamed(model, *words, code=2).err

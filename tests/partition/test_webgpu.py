@@ -1,0 +1,143 @@
+"""WebGPU: its claims beside the plugin's labels, the reasons, settings, copies, and what users are shown."""
+
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from pipeline.core.errors import ConfigError
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import ModelAnswer, make_settings
+from pipeline.partition.graph import Graph
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.provider import claim, copies_of
+from pipeline.partition.webgpu import kernels as kernels_module
+from pipeline.partition.webgpu.kernels import kernels
+from tests.recorded_graphs import record, unpack
+from tests.webgpu.labels import claimed, recorded, settings_of
+
+LABELS = {"ops": 5_000, "dags": 240, "real": 65}
+"""At least so many models have a label and a recorded graph."""
+
+
+def value(name: str, shape: tuple[int | str, ...], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def saved(tmp_path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], output: str = "y",
+          opset: int = 17, kind: int = TensorProto.FLOAT) -> Path:  # fmt: skip
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info(output, kind, None)])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
+    return path
+
+
+def answer_of(path: Path, *options: str, release: str = "1.29") -> ModelAnswer:
+    settings = make_settings("webgpu", release=release, webgpu_options=options)
+    answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
+    assert not answer.error, answer.error
+    return answer
+
+
+def _graph(packed: bytes) -> Graph:
+    return unpack(msgspec.msgpack.decode(packed)[0])
+
+
+@pytest.mark.parametrize("archive", list(LABELS))
+def test_claims_are_those_of_the_plugin(archive: str) -> None:
+    shown = {key.removesuffix("@none"): packed for key, packed in record(archive, "1.23").items() if "@none" in key}
+    wrong, judged = [], 0
+    for name, packed in shown.items():
+        # Functions that providers other than WebGPU claim whole were kept in these graphs.
+        if name.startswith("local_function/"):
+            continue
+        graph = _graph(packed)
+        judged += 1
+        for setting in ("nhwc", "nchw"):
+            settings, label = settings_of(setting), recorded()[archive, setting][name]
+            ours = claim(graph, settings).claimed
+            for index, node in graph.nodes.items():
+                truth = claimed(label, node.name, node.first_output)
+                if truth != (index in ours) and not (label.error and truth):
+                    wrong.append((name, setting, node.op_type, node.since_version, index in ours))
+            # In NHWC the transformation of layouts adds copies, and takes some away.
+            if setting == "nchw" and archive != "ops" and not label.error:
+                assert copies_of(graph, settings, ours) == label.copies, name
+    assert wrong == []
+    assert judged >= LABELS[archive]
+
+
+def test_a_type_that_an_option_adds_names_it(tmp_path: Path) -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"])
+    inputs = [value("x", (8,), TensorProto.INT64), value("i", (2,), TensorProto.INT64)]
+    path = saved(tmp_path, [node], inputs, opset=13, kind=TensorProto.INT64)
+    answer = answer_of(path)
+    assert answer.decisions[0].reason == "no kernel for Gather of i64 at opset 13; enableInt64 adds it"
+    assert answer.decisions[0].remedy is not None
+    assert "enableInt64=1" in answer.decisions[0].remedy
+    assert answer_of(path, "enableInt64=1").claimed == 1
+    assert answer_of(path, "enableGraphCapture=1").claimed == 1
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "reason"),
+    [
+        ("Round", 17, "no kernel for Round"),
+        ("HardSwish", 17, "no kernel for HardSwish before ONNX Runtime 1.29"),
+        ("Relu", 17, ""),
+        ("Abs", 5, "no kernel for Abs of opset 1, there are some for 6 to 12, 13"),
+    ],
+)
+def test_reasons_name_the_nearest_kernel(op_type: str, opset: int, reason: str, tmp_path: Path) -> None:
+    path = saved(tmp_path, [helper.make_node(op_type, ["x"], ["y"])], [value("x", (1, 4))], opset=opset)
+    answer = answer_of(path, "preferredLayout=NCHW", release="1.28")
+    assert (answer.decisions[0].reason or "") == reason
+    assert answer.claimed == (not reason)
+
+
+def test_old_opsets_have_no_layout_transformation(tmp_path: Path) -> None:
+    path = saved(tmp_path, [helper.make_node("Sigmoid", ["x"], ["y"])], [value("x", (1, 4))], opset=6)
+    assert answer_of(path).claimed == 0
+    assert answer_of(path, "preferredLayout=NCHW").claimed == 1
+
+
+def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Sigmoid", ["a"], ["b"], name="second"),
+        helper.make_node("Tanh", ["b"], ["y"], name="third"),
+    ]
+    path = saved(tmp_path, nodes, [value("x", (1, 4))])
+    assert (answer_of(path).claimed, answer_of(path).copies) == (3, 0)
+    answer = answer_of(path, "forceCpuNodeNames=second")
+    assert (answer.claimed, answer.copies) == (2, 2)
+    assert [(cut.op_type, cut.copies) for cut in answer.cuts] == [("Sigmoid", 0)]
+    captured = answer_of(path, "forceCpuNodeNames=second", "enableGraphCapture=1")
+    assert captured.load is not None
+    assert captured.load.code == "capture"
+
+
+def test_a_bias_without_a_name_ends_the_process(tmp_path: Path) -> None:
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
+    path = saved(tmp_path, [helper.make_node("ConvTranspose", ["x", "w", ""], ["y"])], [value("x", (1, 1, 4, 4))])
+    model = onnx.load(path)
+    model.graph.initializer.append(weights)
+    onnx.save(model, path)
+    load = answer_of(path).load
+    assert load is not None
+    assert load.code == "crash"
+    assert "drop-empty-inputs" in (load.remedy or "")
+
+
+def test_options_that_the_provider_would_ignore_are_errors() -> None:
+    with pytest.raises(ConfigError, match="has no option 'preferedLayout'"):
+        make_settings("webgpu", webgpu_options=["preferedLayout=NCHW"])
+    with pytest.raises(ConfigError, match="preferredLayout cannot be 'nchw'"):
+        make_settings("webgpu", webgpu_options=["preferredLayout=nchw"])
+
+
+def test_the_table_is_small_and_whole() -> None:
+    assert sum(map(len, kernels().values())) > 160
+    assert Path(kernels_module.__file__).with_name("kernels.txt").stat().st_size < 10_000

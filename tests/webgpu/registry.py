@@ -1,0 +1,109 @@
+"""Reads the kernels that a WebGPU plugin registers, through a proxy, and says where our table differs.
+
+`python -m tests.webgpu.registry [--write]`: with the packages onnxruntime and onnxruntime-ep-webgpu installed, and a
+software Vulkan driver. Exit status 1 where a kernel differs; with --write the lines of a table of this plugin are
+printed, to be compared with pipeline/partition/webgpu/kernels.txt (marks of older releases are kept there by hand).
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from device_runner.build import build_library
+from pipeline.model.types import SHORT_NAMES
+from pipeline.partition.webgpu.kernels import kernels
+from tests.webgpu.plugin import drivers
+
+OPEN = 2**31 - 1
+"""The last version of a registration without an end."""
+MOVERS = ("MemcpyFromHost", "MemcpyToHost")
+
+Registered = frozenset[tuple[str, str, int, int | None, str, str, frozenset[str]]]
+"""Domain, operator, first and last version, constraint, type, and what stays at the CPU: one entry for each type."""
+
+SESSION = """
+import sys
+import onnx, onnxruntime
+from onnx import helper
+value = lambda name: helper.make_tensor_value_info(name, 1, [1])
+graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [value("x")], [value("y")])
+model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+onnxruntime.register_execution_provider_library("webgpu", sys.argv[1])
+devices = [row for row in onnxruntime.get_ep_devices() if row.ep_name == "WebGpuExecutionProvider"]
+options = onnxruntime.SessionOptions()
+options.add_provider_for_devices(devices[:1], dict(word.split("=") for word in sys.argv[2:]))
+onnxruntime.InferenceSession(model.SerializeToString(), options, enable_fallback=False)
+"""
+
+
+class KernelRow(msgspec.Struct, frozen=True):
+    """One kernel as the proxy writes it; types are ONNX's numbers."""
+
+    op: str
+    domain: str
+    first: int
+    last: int
+    types: dict[str, list[int]]
+    cpu: list[str]
+
+
+def registered(plugin: str, *options: str) -> Registered:
+    """The kernels of a plugin with some options of its own."""
+    proxy = build_library(Path(__file__).parent, "libproxy.so")
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "kernels.jsonl"
+        names = {"PROXIED_PLUGIN": plugin, "KERNELS_FILE": str(written)}
+        command = [sys.executable, "-c", SESSION, str(proxy), *options]
+        subprocess.run(command, env=os.environ | drivers() | names, check=True)
+        rows = msgspec.json.Decoder(KernelRow).decode_lines(written.read_bytes())
+    return frozenset(
+        (row.domain, row.op, row.first, None if row.last == OPEN else row.last, name, SHORT_NAMES[kind],
+         frozenset(row.cpu) if row.op != "GroupQueryAttention" else frozenset())
+        for row in rows if row.op not in MOVERS
+        for name, kinds in (row.types or {"": [1]}).items() for kind in kinds
+    )  # fmt: skip
+
+
+def ours(*, int64: bool) -> Registered:
+    """Our table as the newest release has it."""
+    return frozenset(
+        (domain, op, opsets.first, opsets.last, name, kind.name,
+         kernel.on_cpu if op != "GroupQueryAttention" else frozenset())
+        for (domain, op), rows in kernels().items() for kernel in rows for opsets in kernel.opsets
+        for name, marked in kernel.types.items() for kind in marked if int64 or not kind.int64
+    )  # fmt: skip
+
+
+def _lines(entries: Iterable[tuple[object, ...]]) -> list[str]:
+    return sorted(" ".join(str(part) if part is not None else "open" for part in entry) for entry in entries)
+
+
+def main() -> int:
+    """Compare the installed plugin's kernels with our table; 1 where these differ."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="print every kernel of the plugin")
+    chosen = parser.parse_args()
+    from onnxruntime_ep_webgpu import get_library_path  # type: ignore[import-not-found,unused-ignore]
+
+    different = 0
+    for int64 in (False, True):
+        theirs = registered(get_library_path(), f"enableInt64={int(int64)}")
+        table = ours(int64=int64)
+        lines = [*(f"only the plugin: {line}" for line in _lines(theirs - table)),
+                 *(f"only our table: {line}" for line in _lines(table - theirs))]  # fmt: skip
+        different += len(lines)
+        version = metadata.version("onnxruntime-ep-webgpu")
+        print(f"plugin {version}, enableInt64={int(int64)}: {len(theirs)} kernels by type, {len(lines)} differ")
+        print("".join(f"  {line}\n" for line in (_lines(theirs) if chosen.write else lines)), end="")
+    return min(different, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
