@@ -109,10 +109,10 @@ def _thirds(file: GpuFile, node: Node) -> bool:
     """
     if node.op_type not in ("Conv", "FusedConv") or not file.settings.nhwc or node.attributes.get("group", 1) != 1:
         return False
-    made, channels, *kernel = file.shape(node, 1) or (0, 0)
-    if None in (made, channels, *kernel) or set(kernel) <= {1}:
+    filters, channels, *kernel = file.shape(node, 1) or (0, 0)
+    if None in (filters, channels, *kernel) or set(kernel) <= {1}:
         return False
-    return bool(channels and made and channels > 3 and channels % 3 == 0 and channels % 4 and made % 4 == 0)
+    return bool(channels and filters and channels > 3 and channels % 3 == 0 and channels % 4 and filters % 4 == 0)
 
 
 def _flat_norm(file: GpuFile, node: Node) -> bool:
