@@ -342,7 +342,7 @@ def install_packages(session: nox.Session, names: tuple[str, ...], what: str, *,
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     """Genuine Android libraries in processes of this computer; needs npm for their packages, installs qemu-user."""
     install_emulator(session)
-    session.install("-e", ".[android]", f"onnxruntime=={onnxruntime}", *groups("test"))
+    session.install("-e", ".[android,webgpu]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)
     session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
 
@@ -375,6 +375,14 @@ def oracle(session: nox.Session, onnxruntime: str) -> None:
     session.run("python", "-m", "tests.oracle_agreement", "--release", release, *session.posargs)
     if release == "1.23":  # the labels of operators are of this release
         session.run("python", "-m", "tests.oracle_histograms")
+
+
+@nox.session
+def releases_watch(session: nox.Session) -> None:
+    """The newest wheel and Android library that registries serve, beside our rules, as a table; needs npm."""
+    session.install("-e", ".[android]", *groups("test"))
+    session.install("--upgrade", "onnxruntime")
+    session.run("python", "-m", "tests.releases_watch", *session.posargs, success_codes=[0, 1])
 
 
 @development_session

@@ -53,6 +53,17 @@ class NnapiDevice(Struct, frozen=True, kw_only=True):
     version: str = ""
 
 
+class GraphicsProcessor(Struct, frozen=True, kw_only=True):
+    """A phone's GPU by Vulkan: name, versions of driver and Vulkan, whether shaders may use half precision (None: it
+    does not say).
+    """
+
+    name: str
+    driver: str = ""
+    vulkan: str = ""
+    shader_f16: bool | None = None
+
+
 class Readiness(StrEnum):
     """Whether runs can start now."""
 
@@ -69,7 +80,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     several hosts are told apart (`identity`).
     `platform` is android, linux, macos; `abis` are Android's names (arm64-v8a, x86_64, ...), best first;
     `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready. `nnapi` is None where no probe
-    has looked yet; `nnapi_devices` are named from API level 29 on.
+    has looked yet; `nnapi_devices` are named from API level 29 on. `gpu` is told from API level 29 on.
     """
 
     name: str
@@ -92,6 +103,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     thermal_status: int | None = None
     nnapi: bool | None = None
     nnapi_devices: tuple[NnapiDevice, ...] = ()
+    gpu: GraphicsProcessor | None = None
     host: str = ""
     serial: str = ""
 
@@ -128,6 +140,11 @@ class Device(ABC):
     def plugins(self) -> frozenset[str]:
         """Execution providers that it loads from packages on this computer where its library lacks them."""
         return frozenset()
+
+    @property
+    def shader_f16(self) -> bool | None:
+        """Whether shaders of its GPU may use half precision; None where that is not known."""
+        return None
 
     @abstractmethod
     def library_for(self, given: str | None) -> Library:

@@ -38,18 +38,27 @@ from device_runner.spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuProfile:
-    """A core of phones: qemu's name of it, and what Linux shows of it in /proc/cpuinfo."""
+    """A core of phones: qemu's name of it, and what Linux shows of it in /proc/cpuinfo.
+
+    `announced` are bits of AT_HWCAP2 that Android's library is shown beyond what the emulator has: of a kernel that
+    announces instructions which trap. `common`: phones have it, so that `all` stands for it.
+    """
 
     qemu: str
     part: int
     variant: int = 0
     features: str
     architecture: int = 8
+    announced: int = 0
+    common: bool = True
 
 
 V8 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 V8_2 = f"{V8} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
 V8_6 = f"{V8_2} jscvt fcma ssbs sb flagm flagm2 frint i8mm bf16"
+
+HWCAP2_SME = 0x7F << 23
+"""SME and its products of 16-bit integers, doubles, bytes, halves, bfloat16, floats, and FA64 (Linux, asm/hwcap.h)."""
 
 CPUS: dict[str, CpuProfile] = {
     "cortex-a53": CpuProfile(qemu="cortex-a53", part=0xD03, features=V8),
@@ -58,9 +67,18 @@ CPUS: dict[str, CpuProfile] = {
     "cortex-a710": CpuProfile(qemu="cortex-a710", part=0xD47, variant=2, features=f"{V8_6} sve sve2 svei8mm svebf16"),
     "i8mm": CpuProfile(qemu="max,sve=off,sme=off", part=0xD47, variant=2, features=V8_6),
     "sme": CpuProfile(qemu="max", part=0xD47, variant=2, features=f"{V8_6} sve sve2 svei8mm svebf16 sme"),
+    "sme-traps": CpuProfile(
+        qemu="max,sme=off",
+        part=0xD47,
+        variant=2,
+        features=f"{V8_6} sve sve2 svei8mm svebf16 sme",
+        announced=HWCAP2_SME,
+        common=False,
+    ),
 }
 """Profiles of arm64 by name: without dot product (A53); with dot product and half precision (A55, A76: qemu 7.2 has
-no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all)."""
+no A55, whose instructions are the A76's); with i8mm as well (A710 in newer emulators, `i8mm` in all); with SME, which
+qemu has since 7.1, and none has SME2. `sme-traps` announces SME and has none: what takes it ends with SIGILL."""
 
 
 V7 = "half thumb fastmult vfp edsp neon vfpv3 tls vfpv4 idiva idivt vfpd32 lpae evtstrm"
@@ -198,6 +216,7 @@ def cpu_files(profile: CpuProfile, cores: int) -> Iterator[tuple[str, str]]:
     for name in ("possible", "present", "online"):
         yield f"sys/devices/system/cpu/{name}", f"0-{cores - 1}\n" if cores > 1 else "0\n"
     yield "sys/devices/system/cpu/kernel_max", f"{cores - 1}\n"
+    yield "hwcap2", f"{profile.announced:#x}\n"
 
 
 def default_abi() -> str:
@@ -231,6 +250,15 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
     emulator = _emulator(abi)
     _check_emulator(emulator, row.cpus, name)
     return Processor(abi=abi, cpu=name, command=(emulator, "-cpu", row.cpus[name].qemu, "-L", _sysroot(abi)))
+
+
+def common_cpus(abi: str) -> tuple[str, ...]:
+    """The profiles of an ABI that phones have and the emulator here, for `all`; raises UnavailableError as above."""
+    emulator = _emulator(abi)
+    facts = Path(emulator).stat()
+    _, cores = _said(emulator, facts.st_size, facts.st_mtime_ns)
+    rows = HOST_ABIS[abi].cpus.items()
+    return tuple(name for name, row in rows if row.common and row.qemu.partition(",")[0] in cores)
 
 
 def _check_system(abi: str) -> None:
@@ -342,7 +370,9 @@ def untimed(result: RunResult, cpu: str) -> RunResult:
         failure = msgspec.structs.replace(
             failure,
             cause=f"the library used an instruction that {cpu} or this emulator does not have",
-            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows",
+            remedy="try a newer QEMU or another cpu=; whether phones have it, a phone shows"
+            if cpu not in CPUS or not CPUS[cpu].announced
+            else f"{cpu} plays a chip whose kernel announces SME and that traps, as reported of SM8850",
         )
     return msgspec.structs.replace(result, **UNTIMED, failure=failure, cpu=cpu, marks=(*result.marks, Mark.EMULATED))
 

@@ -158,6 +158,12 @@ UNTIMED = {
 }
 """What of a result is the emulator's own, or the software GPU's."""
 
+SOFTWARE_CRASH = {
+    "cause": "the library, the model, or the driver that plays a GPU ended the process",
+    "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver; "
+    "lavapipe of LLVM 15 dies of Exp in half precision, which says nothing of phones",
+}
+
 OPTIONS = ("vulkan",)
 
 
@@ -201,6 +207,16 @@ class LocalDevice(ProbeDevice):
         """Those of the registry; without the package of one, its run says so."""
         return frozenset(name for name, row in PROVIDERS.items() if row.plugin)
 
+    @property
+    def shader_f16(self) -> bool | None:
+        """That of the driver that plays a GPU, where one does."""
+        if not self._vulkan and self._has_gpu():
+            return None
+        try:
+            return find_driver(self._vulkan).float16
+        except UnavailableError:
+            return None
+
     def library_for(self, given: str | None) -> Library:
         """The given library for this computer's ABI, else that of the installed onnxruntime."""
         return resolve(given or str(wheel_library()), machine_abi())
@@ -235,6 +251,8 @@ class LocalDevice(ProbeDevice):
         if result.ep_devices and row.plugin and row.plugin.by_chip:
             return replace(result, marks=(*result.marks, Mark.SIMULATED))
         if row.gpu and VARIABLE in self._environment:
+            if result.failure and result.failure.kind is FailureKind.CRASH:
+                result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
             return replace(result, **UNTIMED, marks=(*result.marks, Mark.SOFTWARE_GPU))
         return result
 

@@ -257,15 +257,25 @@ def smallest_failing(options: RunOptions, fails: Callable[[RunOptions], bool]) -
 
 
 class DeviceClass(Struct, frozen=True, kw_only=True):
-    """Devices that fail alike: the same chip (or model, where it does not tell) at the same API level."""
+    """Devices that fail alike: the same chip (or model, where it does not tell) at the same API level.
+
+    For what a GPU runs it is the GPU with its driver, too: `gpu` is "" for what does not depend on it.
+    """
 
     chip: str
     api_level: int
+    gpu: str = ""
 
 
 def class_of(facts: DeviceFacts) -> DeviceClass:
     """The class of a device."""
     return DeviceClass(chip=facts.soc or facts.model, api_level=facts.api_level)
+
+
+def class_for(facts: DeviceFacts, options: RunOptions) -> DeviceClass:
+    """The class of a device in which options fail alike."""
+    gpu = facts.gpu if provider_named(options.provider).gpu else None
+    return replace(class_of(facts), gpu=f"{gpu.name}, driver {gpu.driver}" if gpu else "")
 
 
 class Denied(Struct, frozen=True, kw_only=True):
@@ -298,7 +308,9 @@ def denial(
     """Why these options are not to be tried on that device: an entry all of whose parts they have. None to go on."""
     values = _values(options)
     for entry in entries:
-        same = entry.devices == class_of(facts) and entry.options.provider == options.provider
+        same = (
+            entry.devices in (class_of(facts), class_for(facts, options)) and entry.options.provider == options.provider
+        )
         meant = entry.model_sha256 in (None, model_sha256)
         if same and meant and _values(entry.options) <= values:
             return Failure(

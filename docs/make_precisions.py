@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.advice.precisions import compute_claims
 from pipeline.core.errors import PipelineError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, WEBGPU, XNNPACK
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
 from pipeline.core.releases import NEWEST_RULES, OLDEST_RULES, Release
 from pipeline.dataset import Dataset, samples
 from pipeline.model.onnx_model import load_model
@@ -42,7 +42,6 @@ PLACES: Mapping[str, tuple[str, int]] = {
     "CoreML, MLProgram": (COREML_MLPROGRAM, 31),
     "CoreML, NeuralNetwork": (COREML_NN, 31),
     "XNNPACK": (XNNPACK, 31),
-    "WebGPU": (WEBGPU, 31),
 }
 """Headings with the provider and NNAPI's API level."""
 SAMPLES = 8

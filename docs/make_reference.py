@@ -5,6 +5,7 @@ python docs/make_reference.py [--check]
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,20 @@ import msgspec
 
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
+from pipeline.advice.fitness import FitDocument
 from pipeline.cli.help import TOPICS
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts
 from pipeline.core.documents import document_schema
 from pipeline.core.errors import ExitCode
+from pipeline.features.app.inspection import AppDocument
 from pipeline.features.doctor.diagnosis import DoctorReport
 from pipeline.features.pairs.comparison import SideComparison
 from pipeline.features.pairs.report import BisectionReport, GateReport
 from pipeline.features.tune.report import schema as tune_schema
+from pipeline.library.difference import LibraryDiff
+from pipeline.partition.answer import PartitionDocument
 from pipeline.passes.registry import PASSES
 from pipeline.report.model import schema as results_schema
 
@@ -143,21 +148,134 @@ def schema_page(kind: type[msgspec.Struct], description: str) -> str:
     return json.dumps(document_schema(kind, kind.__name__, description), indent=2) + "\n"
 
 
+SCHEMAS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "run-spec": (RunSpec, "Everything that one measured run needs."),
+    "run-result": (RunResult, "Everything that one run gave. Times in nanoseconds."),
+    "doctor": (DoctorReport, "What `ort-mobile doctor --json` writes."),
+    "comparison": (SideComparison, "What `ort-mobile compare --json` writes."),
+    "gate": (GateReport, "What `ort-mobile gate --json` writes."),
+    "bisection": (BisectionReport, "What `ort-mobile gate --bisect --json` writes."),
+    "check": (FitDocument, "What `ort-mobile check --json` writes."),
+    "partition": (PartitionDocument, "What `ort-mobile partition --json` writes for one provider."),
+    "app": (AppDocument, "What `ort-mobile app --json` writes."),
+    "library-diff": (LibraryDiff, "What `ort-mobile library diff --json` writes."),
+}
+"""JSON schemas by the name of their file: the type, and what has such a document."""
+
+QUESTIONS = (
+    ("How much of a model do NNAPI, CoreML and XNNPACK take, and is one worth using?", "check my.onnx --json -"),
+    ("Which nodes does a provider not take, and why?", "partition my.onnx --ep nnapi --json -"),
+    ("What would make it take more?", "partition my.onnx --ep nnapi --advise --json -"),
+    ("Stop a build when a model got worse", "check my.onnx --fail-on 'coverage<0.1' --fail-on refused:Resize"),
+    ("Which changes of a model are there?", "transform --list"),
+    (
+        "Convert to ORT format, and compare the outputs",
+        "convert my.onnx --output out --level all --style fixed --check --json -",
+    ),
+    ("Which operators must a reduced build have?", "op-config create out"),
+    ("Are those of a config enough?", "op-config check out/required_operators.config out --json -"),
+    ("How fast is a file here?", "perf out/my.all-fixed.ort --rounds 1 --min-runs 1 --json -"),
+    ("Write a config for the whole job", "init my.onnx --output my.toml"),
+    ("Convert, check, choose and bundle", "run my.toml --convert-only --output output/my"),
+    ("Is a bundle whole?", "bundle verify output/my/bundle --json -"),
+    ("What of an app breaks on phones?", "app app.aar --json -"),
+    ("What does the next library change?", "library diff old.so new.so --json -"),
+    ("What is a library?", "library show new.so --json -"),
+    ("Which libraries are here, and which can be had?", "library list --json -"),
+)
+"""What somebody wants to know, and the command that answers; a test runs all."""
+
+AGENTS_INTRO = """# For programs that drive ort-mobile
+
+One page for scripts and coding assistants. Every command of the first table runs without a phone and without a network,
+and tests run them as they stand here. `docs/reference/commands.md` has all options.
+
+- `--json -` writes one JSON object with a `version` to stdout and nothing else there; messages are on stderr.
+- Decide by the exit code and by codes in the JSON (`rule`, `code`, `kind`), never by the words of a message.
+- An error has four parts on stderr: `error:`, `where:`, `why:`, `remedy:`. The remedy is what to do next.
+- No command reads from a terminal. Nothing is contacted but by `library get` and by devices that are named.
+- Paths in results are relative to the current folder, as they were given.
+
+"""
+
+
+def agents_page() -> str:
+    """What to run for which question, exit codes, schemas, and what needs more than this computer."""
+    rows = "".join(f"| {question} | `ort-mobile {line}` |\n" for question, line in QUESTIONS)
+    codes = "".join(f"| {int(code)} | {text} |\n" for code, text in EXIT_TEXTS.items())
+    schemas = "".join(f"| [{name}.schema.json]({name}.schema.json) | {text} |\n" for name, (_, text) in SCHEMAS.items())
+    needs = (
+        ("a phone by adb", "devices --json -", "is it ready? then `--device adb:SERIAL` of run, perf, tune and gate"),
+        ("the Android library", "library get android:1.29.0", "then `prove output/my/bundle --library android:1.29.0`"),
+        (
+            "qemu-user",
+            "prove output/my/bundle --library app.aar --cpu all",
+            "arm64 on this computer, each class of processor",
+        ),
+        ("two versions", "gate old.ort new.ort --device adb:SERIAL --json -", "exit code 4: the new one is slower"),
+    )
+    more = "".join(f"| {what} | `ort-mobile {line}` | {text} |\n" for what, line, text in needs)
+    return (
+        f"{MADE}{AGENTS_INTRO}## What to run\n\n| question | command |\n| --- | --- |\n{rows}\n"
+        f"## Exit codes\n\n| code | meaning |\n| --- | --- |\n{codes}\n"
+        f"## Documents\n\n| schema | document |\n| --- | --- |\n{schemas}"
+        "| [config.schema.json](config.schema.json) | The TOML file of `ort-mobile run`. |\n"
+        "| [results.schema.json](results.schema.json) | results.json of a run. |\n\n"
+        f"## With more than this computer\n\n| needs | command | what then |\n| --- | --- | --- |\n{more}"
+    )
+
+
+def llms_text() -> str:
+    """The index of the docs for language models (llmstxt.org): a title, a line, links with what is behind them."""
+    titles = {
+        path.name: next(line for line in path.read_text("utf-8").splitlines() if line.startswith("# "))
+        for path in sorted(DOCS.glob("*.md"))
+    }
+    links = "".join(
+        f"- [{title.removeprefix('# ')}](docs/{name})\n" for name, title in titles.items() if name != "for-agents.md"
+    )
+    return (
+        "# ort-mobile\n\n> Turns an ONNX model into an Android and iOS release, tested with the exact files and "
+        "library that ship: convert, check, partition, measure, bundle, prove.\n\n"
+        "- [What to run for which question, exit codes, JSON schemas](docs/for-agents.md): begin here\n"
+        "- [Every command with its options](docs/reference/commands.md)\n\n"
+        f"## Docs\n\n{links}"
+    )
+
+
+def guides_page() -> str:
+    """What ONNX Runtime's guides tell their readers, with the command and the test, from docs/guides.toml."""
+    rows = tomllib.loads((DOCS / "guides.toml").read_text(encoding="utf-8"))["rows"]
+    works = sum("command" in row for row in rows)
+    parts = [
+        MADE.replace("from the code", "from docs/guides.toml"),
+        "# ONNX Runtime's performance guides, sentence by sentence\n\n",
+        f"What they tell their readers to do, the command, and its test: {works} of {len(rows)} work.\n",
+    ]
+    for guide in dict.fromkeys(row["guide"] for row in rows):
+        parts.append(f"\n## {guide}\n\n| told | command | test |\n| --- | --- | --- |\n")
+        for row in rows:
+            if row["guide"] == guide:
+                done = f"`{row['command']}`" if "command" in row else row["why"]
+                name = row.get("test", "").partition("::")
+                shown = f"[{name[2]}](../{name[0]})" if name[2] else ""
+                parts.append(f"| {row['told']} | {done} | {shown} |\n")
+    return "".join(parts)
+
+
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     return {
         DOCS / "reference" / "commands.md": commands_page(),
         DOCS / "reference" / "config.md": config_page(),
         DOCS / "reference" / "passes.md": passes_page(),
+        DOCS / "guides.md": guides_page(),
         DOCS / "config.schema.json": json.dumps(config_schema(tuple(PASSES)), indent=2) + "\n",
         DOCS / "results.schema.json": json.dumps(results_schema(), indent=2) + "\n",
         DOCS / "tune.schema.json": json.dumps(tune_schema(), indent=2) + "\n",
-        DOCS / "run-spec.schema.json": schema_page(RunSpec, "Everything that one measured run needs."),
-        DOCS / "run-result.schema.json": schema_page(RunResult, "Everything that one run gave. Times in nanoseconds."),
-        DOCS / "doctor.schema.json": schema_page(DoctorReport, "What `ort-mobile doctor --json` writes."),
-        DOCS / "comparison.schema.json": schema_page(SideComparison, "What `ort-mobile compare --json` writes."),
-        DOCS / "gate.schema.json": schema_page(GateReport, "What `ort-mobile gate --json` writes."),
-        DOCS / "bisection.schema.json": schema_page(BisectionReport, "What `ort-mobile gate --bisect --json` writes."),
+        **{DOCS / f"{name}.schema.json": schema_page(kind, text) for name, (kind, text) in SCHEMAS.items()},
+        DOCS / "for-agents.md": agents_page(),
+        DOCS.parent / "llms.txt": llms_text(),
     }
 
 

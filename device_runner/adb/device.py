@@ -330,6 +330,14 @@ class AdbDevice(ProbeDevice):
         with self._answering():
             return self._known_facts()
 
+    @property
+    def shader_f16(self) -> bool | None:
+        """What its Vulkan says; None from a device that does not answer."""
+        with contextlib.suppress(LinkError):
+            gpu = self._known_facts().gpu
+            return gpu.shader_f16 if gpu else None
+        return None
+
     def conditions(self) -> Conditions:
         """State of it, some seconds old at most; raises UnavailableError when it does not answer."""
         with self._answering():

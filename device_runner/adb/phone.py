@@ -10,8 +10,8 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Sequence
-from typing import BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -22,6 +22,7 @@ from device_runner.device import (
     TYPES,
     DeviceFacts,
     DriverType,
+    GraphicsProcessor,
     NnapiDevice,
     Readiness,
     Waiting,
@@ -78,7 +79,7 @@ def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str
         with contextlib.suppress(LinkError):
             output = link.shell(script(ASK, root, str(len(request)), probe), stdin=request, seconds=ASK_SECONDS + 5.0)
             answer = decode_answer(output.stdout)
-            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.found):
+            if isinstance(answer, ProbeAnswer) and (answer.status is Status.OK or answer.nnapi.is_there):
                 named = answer.nnapi.devices if answer.status is Status.OK else ()
                 nnapi = msgspec.structs.replace(answer.nnapi, devices=named)
                 link.shell(script(NOTE, root, msgspec.json.encode(nnapi).decode()))
@@ -94,7 +95,50 @@ def add_nnapi(link: Link, facts: DeviceFacts, answers: dict[str, str], root: str
         for device in nnapi.devices
         if facts.api_level >= NNAPI_DEVICES_API_LEVEL
     )
-    return msgspec.structs.replace(facts, nnapi=nnapi.found, nnapi_devices=devices)
+    return msgspec.structs.replace(facts, nnapi=nnapi.is_there, nnapi_devices=devices)
+
+
+GPU_BYTES = 1 << 19
+"""The most that is read of what Vulkan says of itself, some 100 KB."""
+
+
+def parse_gpu(text: str) -> GraphicsProcessor | None:
+    """The first GPU of `cmd gpu vkjson` (frameworks/native/vulkan/vkjson); None for what is no such document.
+
+    WebGPU's shader-f16 needs shaderFloat16 and storageBuffer16BitAccess (Dawn, PhysicalDeviceVk.cpp).
+    """
+    try:
+        document = decode_json(text, dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    devices = document.get("devices")
+    device = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    properties = device.get("properties")
+    if not isinstance(properties, dict) or not isinstance(properties.get("deviceName"), str):
+        return None
+    known = dict(_switches(device, depth=8))
+    needed = [known.get(key) for key in ("shaderFloat16", "storageBuffer16BitAccess")]
+    return GraphicsProcessor(
+        name=_line(properties["deviceName"]),
+        driver=_vulkan_version(properties.get("driverVersion")),
+        vulkan=_vulkan_version(properties.get("apiVersion")),
+        shader_f16=None if None in needed else all(needed),
+    )
+
+
+def _switches(value: Any, depth: int) -> Iterator[tuple[str, bool]]:
+    """Every number and truth value in a document by its key, wherever releases of Android put it."""
+    for key, inner in value.items() if isinstance(value, dict) and depth else ():
+        if isinstance(inner, (int, bool)):
+            yield str(key), bool(inner)
+        yield from _switches(inner, depth - 1)
+
+
+def _vulkan_version(number: object) -> str:
+    """A packed version of Vulkan (VK_VERSION_MAJOR and its like) as 512.744.0."""
+    if not isinstance(number, int) or not 0 < number < 1 << 32:
+        return ""
+    return f"{number >> 22}.{number >> 12 & 0x3FF}.{number & 0xFFF}"
 
 
 PROPERTIES = (
@@ -112,6 +156,7 @@ SECTIONS = {
     "kernel": "uname -r",
     "battery": "dumpsys battery",
     "thermal": "dumpsys thermalservice",
+    "gpu": f"cmd gpu vkjson | head -c {GPU_BYTES}",
     **NNAPI_SECTIONS,
 }
 """Name to command; what a device does not have or allow gives nothing."""
@@ -180,6 +225,7 @@ def parse_facts(name: str, answers: dict[str, str]) -> DeviceFacts:
         battery_percent=conditions.battery_percent,
         charging=conditions.charging,
         thermal_status=conditions.thermal_status,
+        gpu=parse_gpu(answers.get("gpu", "")),
     )
 
 

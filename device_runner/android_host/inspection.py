@@ -254,9 +254,9 @@ def _ask_once(device: ProbeDevice, asked: Sequence[Question]) -> tuple[NnapiAnsw
     answer = device.inspect([line for question in asked for line in question.triples()], LIMIT_SECONDS)
     if isinstance(answer, Failure):
         raise _silent(device.name, answer.message, answer.remedy)
-    if not answer.nnapi.found and answer.status is not Status.OK:
+    if not answer.nnapi.is_there and answer.status is not Status.OK:
         raise _silent(device.name, answer.message)
-    if not answer.nnapi.found:
+    if not answer.nnapi.is_there:
         raise UnavailableError(
             f"{device.name} has no NNAPI", why="it has no libneuralnetworks.so", remedy="use a phone"
         )

@@ -203,7 +203,7 @@ class NnapiDeviceAnswer(msgspec.Struct, frozen=True):
 class NnapiAnswer(msgspec.Struct, frozen=True):
     """What a system's NNAPI says of itself: whether it is there, its runtime's level (0: not told), its devices."""
 
-    found: bool
+    is_there: bool = msgspec.field(name="found")
     level: Annotated[int, msgspec.Meta(ge=0, le=2_000_000_000)]
     devices: Annotated[tuple[NnapiDeviceAnswer, ...], msgspec.Meta(max_length=16)]
 

@@ -1,6 +1,6 @@
 """The metric of a model and of its original on the same samples, with the interval of the drop and its verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,18 +25,7 @@ from pipeline.check.compare import read_tensor
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity
 
-
-class OutputsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Outputs that a device computed, and the original's on the same samples: raw tensors of stacked samples, as in
-    pipeline.check.result.LabelledSet. `labels` has one for each sample, or none at all.
-    """
-
-    model: str
-    outputs: tuple[TensorFile, ...]
-    expected: tuple[TensorFile, ...]
-    labels: tuple[int | str, ...] = ()
-    accuracy: AccuracyConfig = AccuracyConfig()
-    data: str = ""
+NO_BUDGET = AccuracyConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +219,24 @@ def _judged(result: AccuracyResult, interval: DropInterval | None, pairs: tuple[
     return msgspec.structs.replace(result, verdict=verdict, samples_needed=needed)
 
 
-def measure_outputs(request: OutputsRequest) -> AccuracyResult:
-    """The same metric on outputs that a device computed; ModelError for tensors that have other samples than these."""
-    ours = {tensor.name: read_tensor(tensor) for tensor in request.outputs}
-    expected = {tensor.name: read_tensor(tensor) for tensor in request.expected}
+def measure_outputs(
+    model: str,
+    outputs: Iterable[TensorFile],
+    originals: Iterable[TensorFile],
+    labels: Sequence[int | str] = (),
+    accuracy: AccuracyConfig = NO_BUDGET,
+) -> AccuracyResult:
+    """The same metric on outputs that a device computed; ModelError for tensors that have other samples than these.
+
+    Both are raw tensors of stacked samples, as in pipeline.check.result.LabelledSet; a label for each, or none at all.
+    """
+    ours = {tensor.name: read_tensor(tensor) for tensor in outputs}
+    expected = {tensor.name: read_tensor(tensor) for tensor in originals}
     counts = {len(array) for array in (*ours.values(), *expected.values())}
-    counts |= {len(request.labels)} if request.labels else set()
+    counts |= {len(labels)} if labels else set()
     if set(expected) - set(ours) or len(counts) != 1:
         raise ModelError(
-            "the device's outputs are not those of the original", where=request.model,
+            "the device's outputs are not those of the original", where=model,
             why=f"outputs {', '.join(ours)} instead of {', '.join(expected)}, samples and labels {sorted(counts)}",
             remedy="run the labelled samples on the device again",
         )  # fmt: skip
@@ -247,8 +245,8 @@ def measure_outputs(request: OutputsRequest) -> AccuracyResult:
             sample=f"sample {number}",
             outputs={name: array[number] for name, array in ours.items()},
             expected={name: array[number] for name, array in expected.items()},
-            label=request.labels[number] if request.labels else None,
+            label=labels[number] if labels else None,
         )
         for number in range(counts.pop())
     )
-    return score(answers, request.model, request.accuracy, request.data)
+    return score(answers, model, accuracy, "")

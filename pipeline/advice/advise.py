@@ -389,6 +389,9 @@ def _objection(checks: Iterable[OutputCheck], *, exact: bool) -> str:
 PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""
 
+SIMULATED_FACTOR = 6
+"""So many times as long where a simulator runs each candidate."""
+
 MOST_ROUNDS = 3
 """Passes over the fixes while the combination still improves: one fix may make room for another."""
 
@@ -404,7 +407,7 @@ def advise(request: AdviceRequest) -> Advice:
         reference = _reference(loaded, request.data, sizes, folder)
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
             sizes = reference.data.sizes | sizes
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if request.simulate else 1)
         bench = TrialContext(
             folder=folder, provider=request.settings.provider, reference=reference, data=request.data, deadline=deadline
         )
@@ -455,10 +458,12 @@ def with_forms(
                     effect=Effect.LOSSY)  # fmt: skip
         result, state = _attempt_form(form, recipe.precision, start, bench)
         results.append(result)
-        if state is not None:
-            end, more = _climb(state, [fix for fix in fixes if fix not in used], {}, bench)
-            states.append((end, (*used, form, *more)))
-        if state is not None and (states[-1][0].error or 0.0) <= MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]:
+        if state is None:
+            continue
+        end, more = _climb(state, [fix for fix in fixes if fix not in used], {}, bench)
+        states.append((end, (*used, form, *more)))
+        near = (end.error or 0.0) <= MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+        if near and not end.standing.trouble:
             break
     if not states:
         return results, best, used[: len(used) - len(enabling)]
@@ -685,7 +690,8 @@ def advise_answers(
         for request in good
     ]
     advice: dict[str, Advice] = {}
-    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS):
+    limit = TIMEOUT_SECONDS * (SIMULATED_FACTOR if simulate else 1)
+    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=limit):
         error = outcome.error
         why = error.text if error else "no advice"
         advice[outcome.task.label] = outcome.value or Advice(error=why)

@@ -21,7 +21,7 @@ from device_runner.options import (
     MAPPED,
     Denied,
     add_denied,
-    class_of,
+    class_for,
     denial,
     impossible_here,
     parts,
@@ -88,7 +88,7 @@ def blame(device: Device, facts: DeviceFacts, spec: RunSpec, crashed: RunResult)
         return None
     entry = Denied(
         model_sha256=None if parts(smallest) else spec.model_sha256,
-        devices=class_of(facts),
+        devices=class_for(facts, smallest),
         options=smallest,
         ort_version=last.ort_version,
         kind=FailureKind.CRASH,

@@ -332,7 +332,7 @@ def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> No
 def _show_checks(checks: "Iterable[Check]") -> None:
     for check in checks:
         mark = click.style("ok     ", fg="green") if check.good else click.style("missing", fg="red")
-        click.echo(f"{mark} {check.name}: {check.found or 'not found'} ({check.why})", err=True)
+        click.echo(f"{mark} {check.name}: {check.present or 'not found'} ({check.why})", err=True)
         if not check.good:
             click.echo(f"        {check.remedy}", err=True)
 

@@ -46,7 +46,7 @@ class Condition(NamedTuple):
     broken: Callable[[Watched], str]
 
 
-class Asked(NamedTuple):
+class ConditionKinds(NamedTuple):
     """What the conditions of a command can be about."""
 
     measures: Sequence[str] = ()
@@ -66,7 +66,7 @@ def fail_on_option(
     measures: Sequence[str] = (), *, operators: bool = False, rules: Sequence[str] = ()
 ) -> Callable[[AnyCommand], AnyCommand]:
     """The option of a command that has these measures, that tells which operators are refused, with these findings."""
-    asked = Asked(measures, operators, rules)
+    asked = ConditionKinds(measures, operators, rules)
 
     def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
         try:
@@ -83,12 +83,12 @@ def fail_on_option(
 class _Wrong(ValueError):
     """A condition that is none: what of it, and what may have been meant."""
 
-    def __init__(self, text: str, why: str, asked: Asked, close: Sequence[str]) -> None:
+    def __init__(self, text: str, why: str, asked: ConditionKinds, close: Sequence[str]) -> None:
         hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(asked.examples)}"
         super().__init__(f"{text!r}: {why}; {hint}")
 
 
-def _condition(text: str, asked: Asked) -> Condition:
+def _condition(text: str, asked: ConditionKinds) -> Condition:
     if text in tuple(Severity):
         return Condition(text, "", lambda seen: _worst(seen.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
@@ -115,7 +115,7 @@ def _condition(text: str, asked: Asked) -> Condition:
     raise _Wrong(text, "this is no condition here", asked, difflib.get_close_matches(text, conditions, n=1))
 
 
-def _measure(text: str, match: re.Match[str], asked: Asked) -> Condition:
+def _measure(text: str, match: re.Match[str], asked: ConditionKinds) -> Condition:
     name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] else 1)
     if name not in asked.measures:
         close = [MEASURES[near] for near in difflib.get_close_matches(name, asked.measures, n=1)]

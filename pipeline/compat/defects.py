@@ -344,6 +344,22 @@ def _listed(nodes: Iterable[OrtNode]) -> str:
     return first + (f" and {len(known) - 1} more" if len(known) > 1 else "")
 
 
+PRODUCTS = frozenset({"Conv", "FusedConv", "FusedMatMul", "Gemm", "FusedGemm", "MatMul"})
+"""Operators whose float kernels KleidiAI has for processors with SME."""
+SME = "sme"
+"""A matrix unit of newer ARM processors; SM8850 and SM8845 are the first chips of Android phones with it."""
+
+
+def _float_products(model: OrtModel, _: ReadWeight | None) -> str:
+    nodes = (
+        node
+        for graph in model.graph.walk()
+        for node in graph.nodes
+        if node.op_type in PRODUCTS and _type(graph, _input(node, 0)) == FLOAT
+    )
+    return _listed(nodes)
+
+
 INT8_SUMS = (
     "int8 sums may overflow on ARM processors without dot product, such as Cortex-A53 ({mark})",
     "two products are added in 16 bits, and twice -128 by -128 does not fit (onnxruntime issue 31573); 0 of u8 is -128",
@@ -391,6 +407,21 @@ DEFECTS: tuple[Defect, ...] = (
         "armeabi-v7a libraries leave out products of int8 by int8 ({mark})",
         "of an odd number of rows the last one lacks its last K mod 16 products",
         "quantize to u8 values (u8s8, u8u8), or ship arm64-v8a only", depends=True,
+    ),
+    Defect(
+        "sme-crash", _float_products,
+        lambda c: Release(1, 23) <= c.release <= Release(1, 24) and c.on_arm64(SME, there=True),
+        frozenset({Release(1, 23)}),
+        "Android libraries of 1.23.0 to 1.24.3 crash on processors with SME: SM8850, SM8845 ({mark})",
+        "KleidiAI's kernels for SME2 are taken where SME is announced: SIGILL (onnxruntime issues 26377, 27282, 27884)",
+        "ship 1.24.4 or later, or exclude these chips in Google Play's device catalogue", depends=True,
+    ),
+    Defect(
+        "sme-values", _float_products,
+        lambda c: c.release == Release(1, 27) and c.on_arm64(SME, there=True), frozenset({Release(1, 27)}),
+        "1.27 computes wrong values on SM8850, without an error ({mark})",
+        "reported of a speech encoder that 1.28.0 computes right, with and without KleidiAI (sherpa-onnx issue 3845)",
+        "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True,
     ),
     Defect(
         "half-precision", lambda model, _: _listed(_half_nodes(model)),

@@ -69,30 +69,33 @@ def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:
 
 
 def _alone(file: GpuFile) -> str:
-    """Values of an ORT format file that are made in one memory and read in the other without a copy between."""
+    """Nodes of an ORT format file that read in one memory what is made in the other, without a copy between.
+
+    A node on the GPU keeps some values at the CPU, too: the bounds of Clip, the shape of Reshape.
+    """
     if not file.ort_format:
-        return ""
-    graph, claimed = file.graph, file.claimed
-    strangers = [n for i, n in graph.nodes.items() if i not in claimed and n.op_type not in COPIES]
-    if not strangers:
         return ""
     from pipeline.partition.webgpu.kernels import cpu_slots
 
-    given: set[str] = set()
-    taken: set[str] = set()
-    for node in file.on_gpu:
-        here = frozenset() if node.op_type in COPIES else cpu_slots(node.op_type, node.domain, node.since_version)
-        if node.op_type not in COPIES:
-            given |= {name for slot, name in enumerate(node.outputs) if name and f"out{slot}" not in here}
-            taken |= {name for slot, name in enumerate(node.inputs) if name and f"in{slot}" not in here}
-            taken |= {*node.implicit_inputs}
-    around = {name for node in strangers for name in node.inputs} - graph.values.keys() - {""}
-    shared = taken & {*graph.inputs, *graph.initializers} | around  # where a body's outer values lie is not known
-    return _named(
-        node
-        for node in strangers
-        if given & {*node.inputs, *node.implicit_inputs} or taken & {*node.outputs} or shared & {*node.inputs}
-    )
+    graph, claimed = file.graph, file.claimed
+    written: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is the GPU's memory
+    read: dict[bool, dict[str, list[Node]]] = {True: {}, False: {}}
+    for index, node in graph.nodes.items():
+        if node.op_type in COPIES:
+            continue
+        on_gpu = index in claimed
+        at_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
+        for slot, name in enumerate(node.inputs):
+            read[on_gpu and f"in{slot}" not in at_cpu].setdefault(name, []).append(node)
+        for name in node.implicit_inputs:
+            read[on_gpu].setdefault(name, []).append(node)
+        for slot, name in enumerate(node.outputs):
+            written[on_gpu and f"out{slot}" not in at_cpu].add(name)
+    both = read[True].keys() & read[False].keys() & {*graph.inputs, *graph.initializers}
+    around = read[False].keys() - graph.values.keys() - graph.initializers.keys()  # outer values of a body
+    crossing = (written[True] & read[False].keys()) | (written[False] & read[True].keys()) | both | around
+    readers = [node for side in read.values() for name in crossing - {""} for node in side.get(name, ())]
+    return _named(iter({node.index: node for node in readers}.values()))
 
 
 def _fused_in_nhwc(file: GpuFile) -> str:
@@ -109,10 +112,10 @@ def _thirds(file: GpuFile, node: Node) -> bool:
     """
     if node.op_type not in ("Conv", "FusedConv") or not file.settings.nhwc or node.attributes.get("group", 1) != 1:
         return False
-    made, channels, *kernel = file.shape(node, 1) or (0, 0)
-    if None in (made, channels, *kernel) or set(kernel) <= {1}:
+    features, channels, *kernel = file.shape(node, 1) or (0, 0)
+    if None in (features, channels, *kernel) or set(kernel) <= {1}:
         return False
-    return bool(channels and made and channels > 3 and channels % 3 == 0 and channels % 4 and made % 4 == 0)
+    return bool(channels and features and channels > 3 and channels % 3 == 0 and channels % 4 and features % 4 == 0)
 
 
 def _flat_norm(file: GpuFile, node: Node) -> bool:
@@ -139,12 +142,12 @@ def _other_axes(file: GpuFile, node: Node) -> bool:
     """Whether a linear Resize scales other axes than the last two; False where sizes are not known."""
     if node.op_type != "Resize" or node.attributes.get("mode") not in ("linear", b"linear"):
         return False
-    shape, made = file.shape(node, 0), file.graph.value(node.first_output).shape
+    shape, scaled = file.shape(node, 0), file.graph.value(node.first_output).shape
     scales = file.graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if scales is not None and scales.count:
         changed = [scale != 1 for scale in scales.numbers()]
-    elif shape and made and len(shape) == len(made):
-        changed = [None not in (a, b) and a != b for a, b in zip(shape, made, strict=True)]
+    elif shape and scaled and len(shape) == len(scaled):
+        changed = [None not in (a, b) and a != b for a, b in zip(shape, scaled, strict=True)]
     else:
         return False
     return any(changed[:-2])
@@ -231,8 +234,8 @@ RULES: tuple[GpuRule, ...] = (
     ),
     GpuRule(
         "memories", _alone,
-        "WebGPU fails at the first run or gives garbage: in an ORT format file nothing is copied between GPU and CPU, "
-        "and the CPU has {mark}",
+        "WebGPU fails at the first run or gives garbage: an ORT format file copies nothing between GPU and CPU, and "
+        "{mark} would read in one memory what is made in the other",
         "ship the format .onnx (variants `*-onnx`), or have every node claimed (`ort-mobile partition --ep webgpu`)",
     ),
     GpuRule(

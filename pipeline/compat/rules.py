@@ -230,7 +230,8 @@ def runtime_on(device: Device, library: str | None, plugins: Collection[str] = (
     """
     try:
         runtime = runtime_of(device.library_for(library).facts)
-        return runtime and msgspec.structs.replace(runtime, plugins=device.plugins | set(plugins))
+        plugged = device.plugins | set(plugins)
+        return runtime and msgspec.structs.replace(runtime, plugins=plugged, shader_f16=device.shader_f16)
     except (RunnerError, OSError) as error:
         log.info("%s: its library is not known before it runs: %s", device.name, error)
         return None
@@ -501,6 +502,8 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
             if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong
                 read[name] = finding_of(error, name)
         except OSError as error:
+            if file.suffix.lower() == ".onnx":
+                continue
             read[name] = finding_of(ModelError("the file cannot be read", why=str(error)), name)
     return read
 

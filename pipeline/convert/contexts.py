@@ -83,7 +83,7 @@ class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def context_variant(chip: str, precision: str) -> Variant:
-    """The variant of a context: qnn-SM8650, or qnn-SM8650-u8s8pc."""
+    """The variant of a context: qnn-SM8650, or qnn-SM8650-u8s8qnn."""
     return Variant(level=Level.BASIC, providers=(QNN,), precision=precision, chip=chip)
 
 

@@ -105,7 +105,8 @@ def rules_of_run(provider: str, options: Mapping[str, str]) -> ProviderRules | N
 
 def in_android_libraries() -> tuple[str, ...]:
     """The providers of which an Android library can be asked what it claims."""
-    return tuple(row.name for row in PROVIDER_RULES.values() if not (row.by_chip or row.run.never_on("android")))
+    rows = (row for row in PROVIDER_RULES.values() if not (row.by_chip or row.copies))
+    return tuple(row.name for row in rows if not row.run.never_on("android"))
 
 
 def aware_names() -> tuple[str, ...]:

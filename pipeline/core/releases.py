@@ -30,6 +30,10 @@ NEWEST_KNOWN = Release(1, 32)
 OLDEST_RULES, NEWEST_RULES = Release(1, 19), Release(1, 29)
 """The lines whose claims were checked against real builds and libraries; later ones are judged by the newest's rules"""
 
+LABELLED = (Release(1, 21), Release(1, 23), Release(1, 26), Release(1, 28), Release(1, 29))
+"""Those of them with labels or a library of their own (tests/ground_truth; 1.26: the Android library); between two that
+agree a release is judged as both are."""
+
 DEFAULT_RELEASE = Release(1, 23)
 """What stands in where no package named onnxruntime is installed (nightly builds have other names)."""
 
@@ -146,9 +150,18 @@ def rules_of(release: tuple[int, int]) -> Release:
 
 
 def by_rules(release: tuple[int, int]) -> str:
-    """How to name a release in an answer: `1.31 (by the rules of 1.29)` where it has none of its own."""
+    """How to name a release in an answer: `1.31 (by the rules of 1.29)` where it has none of its own, and
+    `1.25 (by rules checked with 1.23 and 1.26)` where it was not compared itself.
+    """
     named = Release(*release)
-    return str(named) if has_rules(named) else f"{named} (by the rules of {rules_of(named)})"
+    if not has_rules(named):
+        return f"{named} (by the rules of {rules_of(named)})"
+    older, newer = ([row for row in LABELLED if row < named], [row for row in LABELLED if row > named])
+    return (
+        str(named)
+        if named in LABELLED
+        else (f"{named} (by rules checked with {' and '.join(map(str, [*older[-1:], *newer[:1]]))})")
+    )
 
 
 T = TypeVar("T")

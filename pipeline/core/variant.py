@@ -55,7 +55,7 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The canonical name: used in configs, file names, logs, tables and tests.
 
-        As in `all-fixed-u8u8-nnapi`, and of a context as in `qnn-SM8650-u8s8pc`.
+        As in `all-fixed-u8u8-nnapi`, and of a context as in `qnn-SM8650-u8s8qnn`.
         """
         return self._named(self.precision)
 

@@ -17,7 +17,7 @@ import msgspec
 from device_runner.device import Device, DeviceFacts
 from device_runner.result import RunResult
 from device_runner.spec import TensorFile
-from pipeline.accuracy.score import OutputsRequest, measure_outputs
+from pipeline.accuracy.score import measure_outputs
 from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
 from pipeline.campaign.options import check_runs
 from pipeline.campaign.plan import (
@@ -121,15 +121,8 @@ class OutputJudge:
         if original is None or not original.labels:
             return check
         try:
-            result = measure_outputs(
-                OutputsRequest(
-                    model=planned.source,
-                    outputs=(msgspec.structs.replace(outputs, name=original.outputs.name),),
-                    expected=(original.outputs,),
-                    labels=original.labels,
-                    accuracy=self.accuracy,
-                )
-            )
+            named = msgspec.structs.replace(outputs, name=original.outputs.name)
+            result = measure_outputs(planned.source, [named], [original.outputs], original.labels, self.accuracy)
         except PipelineError as error:
             log.warning("%s: no accuracy from this device: %s", planned.source, error)
             return check

@@ -28,7 +28,7 @@ from pipeline.model.ort_format import (
 if TYPE_CHECKING:
     import onnx
 
-ONNX_FORMAT = "0"
+ONNX_FORMAT = "onnx"
 """What stands for the ORT format version of a file that is none."""
 TENSOR = 4
 

@@ -26,10 +26,10 @@ ASK_SECONDS = 30
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a build needs: what was found, and what to do when that is not enough."""
+    """One thing that a build needs: what is present, and what to do when that is not enough."""
 
     name: str
-    found: str = ""
+    present: str = msgspec.field(default="", name="found")
     good: bool
     why: str = ""
     remedy: str = ""
@@ -124,7 +124,7 @@ def require(checks: tuple[Check, ...]) -> None:
 def _source_check(tree: SourceTree | None, request: Request) -> Check:
     return Check(
         name="source tree",
-        found=f"ONNX Runtime {tree.version} in {tree.path}" if tree else "",
+        present=f"ONNX Runtime {tree.version} in {tree.path}" if tree else "",
         good=tree is not None,
         why=f"the target wants {request.version}",
         remedy=f"git clone --recursive --branch v{request.version} the repository microsoft/onnxruntime, and give its "
@@ -138,7 +138,7 @@ def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
     new_enough = not minimum or (bool(version) and version_key(version or "0") >= version_key(minimum))
     return Check(
         name=tool.command[0],
-        found=version or ("" if version is None else "of unknown version"),
+        present=version or ("" if version is None else "of unknown version"),
         good=version is not None and new_enough,
         why=f"{tool.why}{f', {minimum} or newer' if minimum else ''}",
         remedy=tool.remedy,
@@ -153,7 +153,7 @@ def _python_check(name: str, why: str) -> Check:
     except PackageNotFoundError:
         installed = ""
     return Check(
-        name=f"Python package {name}", found=installed, good=bool(installed), why=why,
+        name=f"Python package {name}", present=installed, good=bool(installed), why=why,
         remedy=f"{sys.executable} -m pip install {name}",
     )  # fmt: skip
 
@@ -162,10 +162,10 @@ def _android_checks(request: Request, tree: SourceTree | None, environment: Mapp
     sdk, ndk = android_folders(environment)
     platforms = sorted(path.name for path in (sdk / "platforms").glob("android-*")) if sdk else []
     checks = [
-        Check(name="Android SDK", found=f"{sdk} ({', '.join(platforms) or 'no platforms'})" if sdk else "",
+        Check(name="Android SDK", present=f"{sdk} ({', '.join(platforms) or 'no platforms'})" if sdk else "",
               good=bool(platforms), why="Gradle compiles the AAR with it",
               remedy="get Android's command line tools, `sdkmanager 'platforms;android-34'`, and set ANDROID_HOME"),
-        Check(name="Android NDK", found=f"{ndk} {_ndk_version(ndk)}" if ndk else "", good=ndk is not None,
+        Check(name="Android NDK", present=f"{ndk} {_ndk_version(ndk)}" if ndk else "", good=ndk is not None,
               why="compiles for the phone",
               remedy="`sdkmanager 'ndk;27.2.12479018'`, and set ANDROID_NDK_HOME to its folder"),
     ]  # fmt: skip
@@ -180,10 +180,10 @@ def _tree_checks(source: Path, request: Request) -> list[Check]:
         request.release >= ASSET_CACHE_SINCE and script.is_file() and ASSET_CACHE_FLAG in script.read_text("utf-8")
     )
     return [
-        Check(name="gradle-wrapper.jar", found=str(wrapper) if wrapper.is_file() else "", good=wrapper.is_file(),
+        Check(name="gradle-wrapper.jar", present=str(wrapper) if wrapper.is_file() else "", good=wrapper.is_file(),
               why="Gradle packs the AAR; some source archives leave it out",
               remedy="take a git checkout, or run `gradle wrapper` in its folder java"),
-        Check(name="downloads by vcpkg", found=f"{ASSET_CACHE_FLAG} in {AAR_SCRIPT}" if blocked else "allowed",
+        Check(name="downloads by vcpkg", present=f"{ASSET_CACHE_FLAG} in {AAR_SCRIPT}" if blocked else "allowed",
               good=not blocked, why="that flag blocks all downloads outside Microsoft, and no setting turns it off",
               remedy=f"remove {ASSET_CACHE_FLAG} from {script}"),
     ]  # fmt: skip
@@ -218,9 +218,9 @@ def _system_checks(request: Request, _tree: SourceTree | None, _environment: Map
     return [
         *(_tool_check(tool, None) for tool in (_PROTOC, _PKG_CONFIG)),
         Check(name="headers of this system's libraries",
-              found=f"missing: {', '.join(missing)}" if missing else f"{len(_HEADERS)} packages", good=not missing,
+              present=f"missing: {', '.join(missing)}" if missing else f"{len(_HEADERS)} packages", good=not missing,
               why="they take the place of downloads", remedy=f"apt-get install {' '.join(missing)}"),
-        Check(name="source of ONNX", found=str(onnx.parent.parent) if onnx.is_file() else "", good=onnx.is_file(),
+        Check(name="source of ONNX", present=str(onnx.parent.parent) if onnx.is_file() else "", good=onnx.is_file(),
               why="minimal builds compile three of its files",
               remedy="unpack the release that cmake/deps.txt names, and give its folder as onnx_source in [build]"),
     ]  # fmt: skip
@@ -239,7 +239,7 @@ def _disk_check(request: Request, work: Path) -> Check:
     free = shutil.disk_usage(folder).free
     needed = DISK_BYTES[request.target.platform] * len(request.abis)
     return Check(
-        name="disk", found=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
+        name="disk", present=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
         why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
         remedy="free some space, or choose another folder with --output",
     )  # fmt: skip

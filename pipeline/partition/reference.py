@@ -592,6 +592,12 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
             why="its claims are those of the chip's own compiler already",
             remedy="leave --reference out",
         )
+    if PROVIDER_RULES[provider].copies:
+        raise ConfigError(
+            f"an Android library is not asked about {provider}",
+            why="its claims follow a table that was read from the plugin of the same sources (docs/gpu.md)",
+            remedy="leave --reference out",
+        )
     if run.never_on("android"):
         owner = run.owner
         raise ConfigError(

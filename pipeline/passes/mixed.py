@@ -40,11 +40,8 @@ VERY_GOOD_DB = 120.0
 """Reported for outputs that are equal; its negative for outputs with NaN, which JSON has no number for."""
 
 
-class PartitionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules of a provider say of a model: partitions (None where they do not count), why it does not load."""
-
-    partitions: int | None = None
-    load_error: str = ""
+PartitionCount = tuple[int | None, str]
+"""What rules of a provider say of a model: partitions (None where they do not count), why it does not load or ""."""
 
 
 class _Known(msgspec.Struct, kw_only=True):
@@ -143,7 +140,7 @@ class Evaluator:
     def standing(self, nodes: Collection[str]) -> PartitionCount:
         """What the provider makes of the model with these nodes quantized, after level basic."""
         if self.settings is None:
-            return PartitionCount()
+            return None, ""
         asked = self.settings
         key = f"{_key(nodes)} {asked.provider} {asked.api_level} {asked.abi} {asked.chip}".strip()
         if key not in self.known.standings:
@@ -196,7 +193,7 @@ def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
         )
     failed = answer.error or (answer.load.error if answer.load else None) or ""
     counts = not settings.rules.on_cpu and not answer.error
-    return PartitionCount(partitions=answer.borders if counts else None, load_error=failed)
+    return answer.borders if counts else None, failed
 
 
 def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:
@@ -306,10 +303,10 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
 def _trial(bench: Evaluator, types: Sequence[str], nodes: Sequence[str]) -> Trial:
     left = Trial(types=tuple(types), nodes=tuple(nodes), sqnr_db=0.0, quantized=0)
     chosen = bench.without(left.types, left.nodes)
-    standing = bench.standing(chosen) if chosen else PartitionCount()
+    partitions, load_error = bench.standing(chosen) if chosen else (None, "")
     return msgspec.structs.replace(
         left, sqnr_db=bench.sqnr(chosen), quantized=len(chosen),
-        partitions=standing.partitions, load_error=standing.load_error,
+        partitions=partitions, load_error=load_error,
     )  # fmt: skip
 
 
@@ -408,8 +405,8 @@ def _ranked(bench: Evaluator, best: Trial, losses: Sequence[LayerLoss]) -> list[
     if best.partitions is None:
         return ranked
     for name in ranked[:MOST_JUDGED]:
-        alone = bench.standing(bench.without(best.types, (*best.nodes, name)))
-        noise[name] /= math.inf if alone.load_error else max(1, 1 + (alone.partitions or 0) - best.partitions)
+        partitions, load_error = bench.standing(bench.without(best.types, (*best.nodes, name)))
+        noise[name] /= math.inf if load_error else max(1, 1 + (partitions or 0) - best.partitions)
     return sorted(noise, key=noise.__getitem__, reverse=True)
 
 

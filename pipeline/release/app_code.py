@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import jinja2
+import msgspec
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CPU, provider_named
@@ -104,8 +105,104 @@ def code_for(platform: str, options: RunOptions, file: str) -> tuple[Code, ...]:
     return tuple(writer(options, file) for writer in writers)
 
 
+FIRST_RUN = "// The first run compiles shaders, for seconds: not on the main thread, and before anybody waits for it."
+"""A comment that all of these languages share."""
+
+
+def _without_gpu(options: RunOptions) -> RunOptions:
+    """The same options on the CPU, which runs the file where there is no GPU."""
+    return msgspec.structs.replace(options, provider=CPU, provider_options={})
+
+
+def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
+    """Kotlin that opens a file on a GPU, or on the CPU and says so, and warms up in the background."""
+    language = replace(JAVA, text=_kotlin_text)
+    return (
+        *(f"import {name}" for name in (*_jvm_imports(options), "ai.onnxruntime.OrtException")),
+        "import java.util.logging.Logger",
+        "",
+        "fun optionsFor(gpu: Boolean): OrtSession.SessionOptions {",
+        "    val options = OrtSession.SessionOptions()",
+        *(f"    {call}" for call in session_calls(language, options)),
+        *(f"    if (gpu) {call}" for call in _jvm_provider(options, _kotlin_map)),
+        "    return options",
+        "}",
+        "val environment = OrtEnvironment.getEnvironment()",
+        "val session = try {",
+        "    environment.createSession(path, optionsFor(gpu = true))",
+        "} catch (error: OrtException) {",
+        f'    Logger.getLogger("model").warning("{_no_gpu(options)}: $error")',
+        "    environment.createSession(path, optionsFor(gpu = false))",
+        "}",
+        FIRST_RUN,
+        "// kotlin.concurrent.thread { session.run(inputs).close() }",
+    )
+
+
+def _java_gpu(options: RunOptions) -> tuple[str, ...]:
+    """The same in Java."""
+    opened = (
+        "    OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
+        *(f"    {call};" for call in session_calls(JAVA, options)),
+    )
+    create = "    session = environment.createSession(path, options);"
+    return (
+        *(f"import {name};" for name in (*_jvm_imports(options), "ai.onnxruntime.OrtException", "java.util.Map")),
+        "import java.util.logging.Logger;",
+        "",
+        "OrtEnvironment environment = OrtEnvironment.getEnvironment();",
+        "OrtSession session;",
+        "try {",
+        *opened,
+        *(f"    {call};" for call in _jvm_provider(options, _java_map)),
+        create,
+        "} catch (OrtException error) {",
+        f'    Logger.getLogger("model").warning("{_no_gpu(options)}: " + error);',
+        *opened,
+        create,
+        "}",
+        FIRST_RUN,
+        "// new Thread(() -> warmUp(session)).start();  // warmUp calls session.run(inputs).close()",
+    )
+
+
+def _no_gpu(options: RunOptions) -> str:
+    return f"{provider_named(options.provider).title} is not there, so the CPU runs the model"
+
+
+def _swift_gpu(options: RunOptions, resource: str) -> tuple[str, ...]:
+    """The same in Swift."""
+    plain = _without_gpu(options)
+    return (
+        "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
+        "",
+        "func optionsFor(gpu: Bool) throws -> ORTSessionOptions {",
+        "    let options = try ORTSessionOptions()",
+        *(f"    {call}" for call in swift_calls(plain)),
+        *(f"    if gpu {{ {call} }}" for call in swift_calls(options) if call not in set(swift_calls(plain))),
+        "    return options",
+        "}",
+        "",
+        "let environment = try ORTEnv(loggingLevel: .warning)",
+        f"let path = Bundle.main.path({resource})!",
+        "let session: ORTSession",
+        "do {",
+        "    session = try ORTSession(env: environment, modelPath: path, sessionOptions: optionsFor(gpu: true))",
+        "} catch {",
+        f'    print("{_no_gpu(options)}: \\(error)")',
+        "    session = try ORTSession(env: environment, modelPath: path, sessionOptions: optionsFor(gpu: false))",
+        "}",
+        FIRST_RUN,
+        "// DispatchQueue.global().async {",
+        "//     _ = try? session.run(withInputs: inputs, outputNames: outputs, runOptions: nil)",
+        "// }",
+    )
+
+
 def kotlin(options: RunOptions, file: str) -> Code:
     """Kotlin for Android: from a file, or from the bytes of an asset."""
+    if provider_named(options.provider).gpu:
+        return Code(language="kotlin", title="Kotlin", lines=_kotlin_gpu(options))
     calls = _jvm_calls(replace(JAVA, text=_kotlin_text), options, _kotlin_map)
     return Code(
         language="kotlin",
@@ -128,6 +225,8 @@ def kotlin(options: RunOptions, file: str) -> Code:
 def java(options: RunOptions, file: str) -> Code:
     """Java, on Android and on desktops: from a file, or from bytes."""
     provider = provider_named(options.provider)
+    if provider.gpu:
+        return Code(language="java", title="Java", lines=_java_gpu(options))
     maps = ("java.util.Map",) if provider.java and provider.has_options else ()
     return Code(
         language="java",
@@ -189,6 +288,8 @@ def swift(options: RunOptions, file: str) -> Code:
     """Swift by the Objective-C package: it opens files only."""
     stem, _, suffix = file.rpartition(".")
     resource = f"forResource: {swift_text(stem)}, ofType: {swift_text(suffix)}"
+    if provider_named(options.provider).gpu:
+        return Code(language="swift", title="Swift", lines=_swift_gpu(options, resource))
     return Code(
         language="swift",
         title="Swift",

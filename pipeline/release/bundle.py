@@ -9,6 +9,7 @@ import msgspec
 
 from device_runner.files import staging_folder, take_place
 from device_runner.library import release_of
+from device_runner.providers import provider_named
 from device_runner.reading import visible
 from device_runner.result import utc_now
 from pipeline.campaign.record import TunedClass
@@ -185,10 +186,14 @@ def _contexts(contexts: Sequence[ShippedContext]) -> Iterator[str]:
 
 def basis_text(shipped: Shipped) -> str:
     """Why this variant ships, in a sentence."""
+    gpu = provider_named(shipped.runs[0].provider)
+    warm = f" {gpu.title} compiles shaders in the first run, for seconds: run it once in the background." * gpu.gpu
     if shipped.basis == "measured":
         where = "on which devices, and where another is faster"
-        return f"Variant {shipped.variant.name}, chosen by measurements on such devices ({MEASURED_FILE}: {where})."
-    return f"Variant {shipped.variant.name}; not measured on such a device."
+        return (
+            f"Variant {shipped.variant.name}, chosen by measurements on such devices ({MEASURED_FILE}: {where}).{warm}"
+        )
+    return f"Variant {shipped.variant.name}; not measured on such a device.{warm}"
 
 
 def _signature(signature: ModelSignature) -> Iterator[str]:

@@ -108,6 +108,11 @@ def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:
     return f"{':'.join(PLUGIN)}:{plugin}", f"{':'.join(RUNTIME)}:{qairt}"
 
 
+def shipped_files(contexts: Iterable[ShippedContext]) -> dict[str, ShippedContext]:
+    """The files of contexts by their paths in the bundle, each once."""
+    return {path: context for context in contexts for path in (context.file, context.binary)}
+
+
 def other_phones(context: ShippedContext) -> Mapping[Loading, tuple[str, ...]]:
     """What the loaders of phones with other chips say to a context, in the order of their generations."""
     built = built_for(context.compatibility)

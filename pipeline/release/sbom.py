@@ -16,6 +16,7 @@ import numpy as np
 from device_runner.library import release_of
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
+from pipeline.release.contexts import gradle_notations, shipped_files
 from pipeline.release.manifest import AppRule, Content, ModelSignature, Shipped, TensorSignature
 
 SBOM_FILE = "evidence/sbom.cdx.json"
@@ -70,6 +71,8 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     figures = msgspec.convert(dict(evidence), _Figures)
     models = [_model(content, shipped, figures) for shipped in _files(content)]
     libraries = _libraries(content)
+    contexts = [*_contexts(content)]
+    qualcomms = [*_qualcomms(content)]
     data = list(_data(figures))
     bundle = {
         "type": "library",
@@ -88,8 +91,14 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
             **({"tools": {"components": tools}} if tools else {}),
             "component": bundle,
         },
-        "components": [*models, *{part["bom-ref"]: part for part in libraries.values()}.values(), *data],
-        "dependencies": _dependencies(content, models, libraries, data),
+        "components": [
+            *models,
+            *contexts,
+            *{part["bom-ref"]: part for part in libraries.values()}.values(),
+            *qualcomms,
+            *data,
+        ],
+        "dependencies": _dependencies(content, models, libraries, data, [row["bom-ref"] for row in qualcomms]),
     }
     serial = uuid.uuid5(NAMESPACE, msgspec.json.encode(document, order="sorted").decode())
     return msgspec.json.format(
@@ -125,6 +134,39 @@ def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
         "pedigree": {"ancestors": [original]},
         "modelCard": _card(shipped, signature, figures),
     }
+
+
+def _contexts(content: Content) -> Iterator[Json]:
+    """Both files of every context, with the model that they were compiled from."""
+    sizes = {file.path: file.sha256 for file in content.files}
+    for path, context in shipped_files(content.contexts).items():
+        original = {
+            "type": "machine-learning-model", "name": context.model, "hashes": _hashes(context.model_sha256),
+        }  # fmt: skip
+        yield {
+            "type": "machine-learning-model",
+            "bom-ref": path,
+            "name": context.model,
+            "description": f"{context.model} as {context.variant.name}, compiled for the NPU of {context.chip}",
+            "hashes": _hashes(sizes.get(path, "")),
+            "properties": [{"name": "ort-mobile:compatibility", "value": context.compatibility}],
+            "pedigree": {"ancestors": [original]},
+        }
+
+
+QNN_LICENSES = ({"license": {"id": "MIT"}}, {"license": {"name": "Qualcomm AI Stack License"}})
+"""Of the plugin, and of the runtime, which the app's build fetches: nothing of either is in the bundle."""
+
+
+def _qualcomms(content: Content) -> Iterator[Json]:
+    """What apps need for contexts beside ONNX Runtime."""
+    notations = gradle_notations(content.contexts) if content.contexts else ()
+    for notation, licence in zip(notations, QNN_LICENSES, strict=False):
+        group, artifact, version = notation.split(":")
+        yield {
+            "type": "library", "bom-ref": notation, "name": artifact, "version": version,
+            "purl": f"pkg:maven/{group}/{artifact}@{version}", "licenses": [licence],
+        }  # fmt: skip
 
 
 def _license(given: str) -> Json:
@@ -244,7 +286,11 @@ def _data_ref(data: _Data) -> str:
 
 
 def _dependencies(
-    content: Content, models: Sequence[Json], libraries: Mapping[str, Json], data: Sequence[Json]
+    content: Content,
+    models: Sequence[Json],
+    libraries: Mapping[str, Json],
+    data: Sequence[Json],
+    qualcomms: Sequence[str],
 ) -> list[Json]:
     """The bundle is made of the models; a model needs the libraries of its targets."""
     needs = {
@@ -253,7 +299,9 @@ def _dependencies(
         )
         for model in models
     }
-    leaves = sorted({part["bom-ref"] for part in (*libraries.values(), *data)})
+    for path, context in shipped_files(content.contexts).items():
+        needs[path] = sorted({libraries[context.target]["bom-ref"], *qualcomms})
+    leaves = sorted({*(part["bom-ref"] for part in (*libraries.values(), *data)), *qualcomms})
     return [
         {"ref": "bundle", "dependsOn": sorted(needs)},
         *({"ref": ref, "dependsOn": needed} for ref, needed in sorted(needs.items())),

@@ -286,7 +286,7 @@ def requirements(
             target=target,
             lowest_release=lowest,
             below_release=below,
-            format_version=max(int(model.format_version) for model in read),
+            format_version=max(int(model.format_version) if model.format_version.isdigit() else 0 for model in read),
             providers=tuple(sorted({shipped.runs[0].provider for shipped in of_target})),
             custom_domains=tuple(sorted(domains - KNOWN_DOMAINS - {""})),
             operators_sha256=typed,

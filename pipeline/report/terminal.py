@@ -70,6 +70,7 @@ DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
     ("memory", _memory),
     ("battery", _battery),
     ("NNAPI", wording.nnapi_devices),
+    ("GPU", wording.gpu),
     ("state", _state),
 )
 

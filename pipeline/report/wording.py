@@ -170,6 +170,14 @@ def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     )
 
 
+def gpu(facts: DeviceFacts) -> str:
+    """A phone's GPU in a cell: its name, the driver, and whether it computes in half precision; "" where unknown."""
+    if facts.gpu is None:
+        return ""
+    half = {True: "fp16", False: "no fp16", None: ""}[facts.gpu.shader_f16]
+    return ", ".join(part for part in (facts.gpu.name, f"driver {facts.gpu.driver}", half) if part)
+
+
 def nnapi_devices(facts: DeviceFacts) -> str:
     """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
     named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]

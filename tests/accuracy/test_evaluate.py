@@ -13,7 +13,7 @@ from device_runner.spec import ElementType, TensorFile
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.interval import DropInterval, bootstrap_interval
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
-from pipeline.accuracy.score import Answer, OutputsRequest, measure_outputs, score
+from pipeline.accuracy.score import Answer, measure_outputs, score
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
@@ -301,11 +301,8 @@ def test_outputs_of_a_device_by_the_same_metric(tmp_path: Path) -> None:
     ours = original.copy()
     ours[:2] = np.roll(ours[:2], 1, axis=1)
     labels = tuple(int(n) for n in np.arange(40) % 10)
-    asked = OutputsRequest(
-        model="m", outputs=tensors(tmp_path / "a", ours), expected=tensors(tmp_path / "b", original), labels=labels,
-        accuracy=AccuracyConfig(max_drop=0.01), data="phone",
-    )  # fmt: skip
-    found = measure_outputs(asked)
+    computed, expected = tensors(tmp_path / "a", ours), tensors(tmp_path / "b", original)
+    found = measure_outputs("m", computed, expected, labels, AccuracyConfig(max_drop=0.01))
     assert (found.metric, found.samples, found.value) == ("top-1", 40, 0.95)
     assert found.drop == pytest.approx(0.05)
     assert found.verdict is DropVerdict.CANNOT_TELL
@@ -313,14 +310,12 @@ def test_outputs_of_a_device_by_the_same_metric(tmp_path: Path) -> None:
 
 
 def test_outputs_of_other_samples_are_refused(tmp_path: Path) -> None:
-    asked = OutputsRequest(
-        model="m", outputs=tensors(tmp_path / "a", np.zeros((3, 4))), expected=tensors(tmp_path / "b", np.zeros((4, 4)))
-    )
+    outputs, expected = tensors(tmp_path / "a", np.zeros((3, 4))), tensors(tmp_path / "b", np.zeros((4, 4)))
     with pytest.raises(ModelError, match=r"\[3, 4\]"):
-        measure_outputs(asked)
-    empty = TensorFile(name="logits", dtype=ElementType.FLOAT32, shape=(9, 4), file=asked.outputs[0].file)
+        measure_outputs("m", outputs, expected)
+    empty = TensorFile(name="logits", dtype=ElementType.FLOAT32, shape=(9, 4), file=outputs[0].file)
     with pytest.raises(ModelError, match="bytes"):
-        measure_outputs(OutputsRequest(model="m", outputs=(empty,), expected=asked.expected))
+        measure_outputs("m", [empty], expected)
 
 
 def test_the_example_is_left_as_it_was(tmp_path: Path) -> None:

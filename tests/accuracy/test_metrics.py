@@ -265,7 +265,7 @@ def test_detections_in_three_outputs_are_found_by_name() -> None:
     rows, label = random_detections(np.random.default_rng(1))
     metric = METRICS[MetricName.MAP]
     parts = {"det_boxes": rows[..., :4], "det_scores": rows[..., 4], "det_labels": rows[..., 5]}
-    assert np.array_equal(metric.measure(parts, label).hits, metric.measure({"y": rows}, label).hits)
+    assert np.array_equal(metric.measure(parts, label)[2], metric.measure({"y": rows}, label)[2])
     with pytest.raises(ConfigError, match="no detections"):
         metric.measure({"logits": np.zeros((1, 10))}, label)
     with pytest.raises(ConfigError, match="no boxes"):

@@ -161,6 +161,16 @@ def test_a_dynamically_quantized_model_is_for_the_cpu_and_the_advice_says_so(tmp
     assert "--advise" not in shown
 
 
+def test_what_to_try_first_is_the_better_verdict_then_what_is_developed(tmp_path: Path) -> None:
+    onnx.save(SAMPLES["whole"], tmp_path / "m.onnx")
+    (answer,) = asked(tmp_path / "m.onnx").models
+    first = {choice.phones: choice for choice in answer.first}
+    assert first["Android phones"].providers == ("webgpu", "nnapi")
+    assert first["Android phones"].reason.startswith("every node has a kernel on the GPU")
+    assert first["Snapdragons"].ask == "--chip SM8650"
+    assert "  Android phones: WebGPU, then NNAPI, then the CPU\n" in call(tmp_path / "m.onnx").text
+
+
 def test_the_oldest_systems_have_rows_where_their_verdict_is_another_one(tmp_path: Path) -> None:
     onnx.save(chain("Relu", "Softmax", "Relu", dims=(1, 4, 6)), tmp_path / "m.onnx")
     document = asked(tmp_path / "m.onnx")

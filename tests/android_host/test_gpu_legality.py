@@ -77,6 +77,16 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, 
         lambda: parsed("g (float[1, 8] x) => (float[1, 8] y) { a = Relu (x)  y = Softsign (a) }"),
         "basic", {}, "webgpu-memories", is_wrong,
     ),
+    "an input that both sides read": (
+        lambda: parsed("g (float[1, 8] x, float m) => (float[1, 8] y) { n = Neg (m)  y = Clip (x, n, m) }"),
+        "basic", {}, "webgpu-memories", fails,
+    ),
+    "a bound of Clip that the GPU makes": (
+        lambda: parsed(
+            "g (float[1, 8] x, float l) => (float[1, 8] y) { n = ReduceMin <keepdims = 0> (x)  y = Clip (x, l, n) }"
+        ),
+        "basic", {}, "webgpu-memories", is_wrong,
+    ),
     "FusedConv in NHWC": (conv_relu, "extended", {}, "webgpu-fused-layout", fails),
     "FusedConv with a sum": (residual, "all", NCHW, "webgpu-fused-sum", is_wrong),
     "opset 6": (

@@ -255,10 +255,10 @@ def told_device(name: str, answers: str, level: int = 30) -> NnapiDeviceAnswer:
 
 
 def test_what_does_not_answer_is_named() -> None:
-    half = NnapiAnswer(found=True, level=0, devices=(told_device("npu", "yy"),))
-    none = NnapiAnswer(found=False, level=0, devices=())
-    other = NnapiAnswer(found=True, level=0, devices=(told_device("gpu", "y"),))
-    empty = NnapiAnswer(found=True, level=0, devices=())
+    half = NnapiAnswer(is_there=True, level=0, devices=(told_device("npu", "yy"),))
+    none = NnapiAnswer(is_there=False, level=0, devices=())
+    other = NnapiAnswer(is_there=True, level=0, devices=(told_device("gpu", "y"),))
+    empty = NnapiAnswer(is_there=True, level=0, devices=())
     with pytest.raises(RunnerError, match="gave no answers"):
         inspect_phone(Saying(answer(half)))
     with pytest.raises(UnavailableError, match="has no NNAPI"):
@@ -292,7 +292,7 @@ def test_any_answers_make_a_profile_that_can_be_read(
     tmp_path_factory: pytest.TempPathFactory, devices: list[NnapiDeviceAnswer], api_level: int
 ) -> None:
     facts = DeviceFacts(name="x", platform="android", api_level=api_level)
-    profile = make_profile(facts, NnapiAnswer(found=True, level=0, devices=tuple(devices)), questions())
+    profile = make_profile(facts, NnapiAnswer(is_there=True, level=0, devices=tuple(devices)), questions())
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(msgspec.json.encode(profile))
     assert read_profile(path) == profile

@@ -165,7 +165,7 @@ def test_a_cpu_is_described_as_linux_describes_it(name: str, tmp_path: Path) -> 
     text = files["proc/cpuinfo"]
     assert text.count("processor\t: ") == text.count("\n\n") == 2
     assert ("asimddp" in text) == (name != "cortex-a53")
-    assert ("i8mm" in text) == (name in ("cortex-a710", "i8mm"))
+    assert ("i8mm" in text) == (name in ("cortex-a710", "i8mm", "sme", "sme-traps"))
     assert files["sys/devices/system/cpu/possible"] == "0-1\n"
     emulated = Processor(abi="arm64-v8a", cpu=name, command=("qemu",))
     folder = Path(emulated.environment(tmp_path)["ORT_MOBILE_ANDROID_CPU"])

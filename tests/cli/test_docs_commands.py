@@ -41,7 +41,8 @@ ELSEWHERE = {
     r"app\.aar|onnxruntime-(android|release)\.aar|-host:|--(library|reference) (android|wheel):":
         "needs an Android library: tests/android_host",
     r"--provider qnn": "needs the package onnxruntime-qnn: tests/device_runner/test_plugins.py",
-    r"library get|library show": "needs the network or a package: tests/library",
+    r"library get|library show|library diff": "needs the network or a package: tests/library",
+    r"ort-mobile app ": "needs an app: tests/features/app",
     r"#previous|--run-a": "compares campaigns that measured: tests/features/pairs/test_sides.py",
     r"ort-mobile run my\.toml$": "runs a whole job: tests/job/test_job.py",
     r"ort-mobile doctor my": "measures for minutes: tests/features/doctor/test_doctor.py",

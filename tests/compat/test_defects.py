@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.compat.defects import marks_of
+from pipeline.compat.defects import DEFECTS, Circumstances, marks_of
 from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
@@ -235,3 +235,20 @@ def test_half_precision_needs_a_processor_that_computes_it(
     assert all(text in finding.what for text, finding in zip(told, findings, strict=True))
     assert all(finding.remedy for finding in findings)
     assert not errors(findings)
+
+
+@pytest.mark.parametrize(
+    ("release", "features", "names"),
+    [
+        (Release(1, 23), None, {"sme-crash"}),
+        (Release(1, 24), frozenset({"asimddp", "sme"}), {"sme-crash"}),
+        (Release(1, 23), frozenset({"asimddp"}), set()),
+        (Release(1, 27), None, {"sme-values"}),
+        (Release(1, 28), None, set()),
+    ],
+)
+def test_products_on_processors_with_sme_by_release(
+    release: Release, features: frozenset[str] | None, names: set[str]
+) -> None:
+    here = Circumstances(release, BuildKind.FULL, {}, ("arm64-v8a",), features)
+    assert {defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(here)} == names

@@ -219,7 +219,7 @@ def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_de
     found = runtime_on(local, None)
     assert found is not None
     assert found.kind is BuildKind.FULL
-    assert (found.providers, found.plugins) == (frozenset({"cpu"}), frozenset({"qnn"}))  # the second by a package
+    assert (found.providers, found.plugins) == (frozenset({"cpu"}), frozenset({"qnn", "webgpu"}))  # by packages
     given = runtime_on(local, None, {"webgpu"})
     assert given is not None
     assert given.plugins == frozenset({"qnn", "webgpu"})

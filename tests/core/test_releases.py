@@ -91,6 +91,8 @@ def test_releases_without_rules_of_their_own_name_those_that_judge_them() -> Non
     assert rules_of((1, 2)) == OLDEST_RULES
     assert by_rules(NEWEST_RULES) == str(NEWEST_RULES)
     assert by_rules(later) == f"{later} (by the rules of {NEWEST_RULES})"
+    assert by_rules((1, 25)) == "1.25 (by rules checked with 1.23 and 1.26)"
+    assert by_rules((1, 20)) == "1.20 (by rules checked with 1.21)"
 
 
 @pytest.mark.parametrize("value", ['"banana"', '"v1.29"', "1.29", "true", "[]"])

@@ -1,5 +1,6 @@
 """What a device is told and what it says: quoting checked against real shells, parsing checked against nonsense."""
 
+import json
 import shutil
 import subprocess
 
@@ -8,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_runner.adb.link import LONGEST, remote_command, script
-from device_runner.adb.phone import free_bytes, not_ready, parse_conditions, parse_facts
-from device_runner.device import Readiness
+from device_runner.adb.phone import free_bytes, not_ready, parse_conditions, parse_facts, parse_gpu
+from device_runner.device import GraphicsProcessor, Readiness
 from device_runner.errors import SpecError
+from device_runner.options import Denied, class_for, denial
+from device_runner.result import FailureKind
+from device_runner.spec import RunOptions
 
 SHELLS = [shell for shell in ("sh", "dash", "bash", "mksh", "busybox") if shutil.which(shell)]
 ARGUMENT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -99,7 +103,7 @@ def test_free_space(text: str, free: int) -> None:
 
 KEYS = st.sampled_from(
     ["ro.build.version.sdk", "ro.product.cpu.abilist", "ro.product.model", "meminfo", "page", "max_khz", "free",
-     "battery", "thermal", "power", "now_khz", "zones", "machine"]
+     "battery", "thermal", "power", "now_khz", "zones", "machine", "gpu"]
 )  # fmt: skip
 NONSENSE = st.text(max_size=80) | st.sampled_from(["9" * 40, "-1", "level: 99999999999", "scale: 0", "\x1b[2J", "²"])
 
@@ -126,3 +130,54 @@ def test_states_have_advice(state: str, readiness: Readiness, advice: str) -> No
     facts = not_ready("adb:1", state)
     assert facts.readiness is readiness
     assert advice in facts.advice
+
+
+VKJSON = json.dumps(
+    {
+        "devices": [
+            {
+                "properties": {
+                    "apiVersion": (1 << 22) | (3 << 12) | 128, "deviceName": "Adreno (TM) 740",
+                    "driverVersion": (512 << 22) | (744 << 12) | 6,
+                },
+                "VK_KHR_shader_float16_int8": {"shaderFloat16Int8FeaturesKHR": {"shaderFloat16": 1, "shaderInt8": 1}},
+                "core11": {"features": {"storageBuffer16BitAccess": 1}},
+            }
+        ]
+    }
+)  # fmt: skip
+
+
+def test_a_phone_tells_its_gpu_and_the_driver() -> None:
+    gpu = parse_facts("adb:1", {"gpu": VKJSON}).gpu
+    assert gpu == GraphicsProcessor(name="Adreno (TM) 740", driver="512.744.6", vulkan="1.3.128", shader_f16=True)
+    no_half = parse_gpu(VKJSON.replace('"storageBuffer16BitAccess": 1', '"storageBuffer16BitAccess": 0'))
+    assert no_half
+    assert no_half.shader_f16 is False
+    unknown = parse_gpu(VKJSON.replace("storageBuffer16BitAccess", "other"))
+    assert unknown
+    assert unknown.shader_f16 is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "cmd: Can't find service: gpu", "[]", '{"devices": [1]}', "{" * 9999, VKJSON[:200]]
+)
+def test_what_is_no_description_of_a_gpu_is_no_gpu(text: str) -> None:
+    assert parse_gpu(text) is None
+
+
+def test_what_crashes_on_a_gpu_is_denied_for_its_driver_alone() -> None:
+    facts = parse_facts("adb:1", {"gpu": VKJSON, "ro.soc.model": "SM8550", "ro.build.version.sdk": "33"})
+    options = RunOptions(provider="webgpu")
+    entry = Denied(
+        devices=class_for(facts, options), options=options, ort_version="1.29.0", kind=FailureKind.CRASH, message="",
+        seen_at="2026-01-01",
+    )  # fmt: skip
+    newer = parse_facts(
+        "adb:1",
+        {"gpu": VKJSON.replace(str((512 << 22) | (744 << 12) | 6), str(600 << 22)), "ro.soc.model": "SM8550",
+         "ro.build.version.sdk": "33"},
+    )  # fmt: skip
+    assert denial(facts, options, [entry])
+    assert denial(newer, options, [entry]) is None
+    assert class_for(facts, RunOptions()).gpu == ""

@@ -76,7 +76,7 @@ def test_the_newest_ndk_inside_the_sdk_is_found(programs: Path, tmp_path: Path) 
     assert android_folders({"ANDROID_NDK_HOME": "/nowhere"}) == (None, None)
     found = checks_by_name(examine(request(), None, tmp_path, {"ANDROID_HOME": str(tmp_path)}))
     assert found["Android SDK"].good
-    assert found["Android NDK"].found.endswith("27.2.12479018")
+    assert found["Android NDK"].present.endswith("27.2.12479018")
 
 
 @pytest.mark.parametrize(("flag", "good"), [("--use_vcpkg_ms_internal_asset_cache", False), ("--use_vcpkg", True)])

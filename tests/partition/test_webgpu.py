@@ -15,6 +15,7 @@ from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.provider import claim, copies_of
 from pipeline.partition.webgpu import kernels as kernels_module
 from pipeline.partition.webgpu.kernels import kernels
+from tests.command import ort_mobile
 from tests.recorded_graphs import record, unpack
 from tests.webgpu.labels import claimed, recorded, settings_of
 
@@ -136,6 +137,12 @@ def test_options_that_the_provider_would_ignore_are_errors() -> None:
         make_settings("webgpu", webgpu_options=["preferedLayout=NCHW"])
     with pytest.raises(ConfigError, match="preferredLayout cannot be 'nchw'"):
         make_settings("webgpu", webgpu_options=["preferredLayout=nchw"])
+
+
+def test_an_android_library_is_not_asked(tmp_path: Path) -> None:
+    path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], [value("x", (1, 4))])
+    result = ort_mobile("partition", path, "--ep", "webgpu", "--reference", "android:1.29.0", code=2)
+    assert "not asked about webgpu" in result.text
 
 
 def test_the_table_is_small_and_whole() -> None:

@@ -251,7 +251,7 @@ def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypa
     cut = frozenset({"dense1"})
 
     def standing(self: Evaluator, nodes: frozenset[str]) -> PartitionCount:
-        return PartitionCount(partitions=1 if cut <= nodes else 4)
+        return 1 if cut <= nodes else 4, ""
 
     monkeypatch.setattr(Evaluator, "standing", standing)
     found = searched(model, tmp_path, options)

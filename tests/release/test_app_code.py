@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,14 @@ def test_cpp_compiles_against_the_headers(tmp_path: Path) -> None:
     command = [compiler, "-std=c++17", "-fsyntax-only", *include, str(tmp_path / "app.cc")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("write", "background"), [(kotlin, "thread {"), (java, "new Thread("), (swift, ".async {")])
+def test_a_gpu_falls_back_to_the_cpu_and_warms_up_in_the_background(
+    write: Callable[[RunOptions, str], Code], background: str
+) -> None:
+    options = RunOptions(provider="webgpu", provider_options={"preferredLayout": "NCHW"}, intra_op_threads=2)
+    lines = "\n".join(write(options, "m.onnx").lines)
+    assert lines.count("preferredLayout") == 1
+    assert "WebGPU is not there, so the CPU runs the model" in lines
+    assert lines.index("the CPU runs the model") < lines.index("compiles shaders") < lines.index(background)

@@ -10,7 +10,8 @@ import pytest
 from device_runner.spec import ElementType
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
-from pipeline.release.manifest import AppRule, ModelSignature, Shipped, TensorSignature, verify_bundle
+from pipeline.core.variant import Level, Variant
+from pipeline.release.manifest import AppRule, ModelSignature, Shipped, ShippedContext, TensorSignature, verify_bundle
 from pipeline.release.sbom import SBOM_FILE
 from tests.features.updates.test_delta import bundle
 from tests.release.test_bundle import SHIPS
@@ -113,6 +114,39 @@ def test_the_same_bundle_gives_the_same_bytes_and_another_one_another_serial(tmp
 
 def test_nothing_of_the_makers_computer_is_in_it(tmp_path: Path) -> None:
     assert "/home/me" not in json.dumps(bill(tmp_path))
+
+
+def with_context(folder: Path) -> dict[str, Any]:
+    """The bill of a bundle that has a context for an NPU, too."""
+    context = ShippedContext(
+        target="phone", model="m", model_sha256="0" * 64, chip="SM8650", file="models/c.onnx",
+        binary="models/c_qnn.bin", variant=Variant(level=Level.BASIC, providers=("qnn",), chip="SM8650"),
+        qairt="2.51.0", plugin="2.7.0", compatibility="v2:6:2.51.0:5.51.0:75:57:0:0",
+        ort_release="1.29", min_api_level=31,
+    )  # fmt: skip
+    sources = {"models/m.ort": b"model", context.file: b"wrapper", context.binary: b"binary"}
+    return bill(folder, contexts=(context,), sources=sources)
+
+
+def test_contexts_and_what_qualcomm_must_bring_are_in_it(tmp_path: Path) -> None:
+    found = with_context(tmp_path)
+    models = {part["bom-ref"] for part in parts(found, "machine-learning-model")}
+    assert {"models/c.onnx", "models/c_qnn.bin"} <= models
+    plugin, runtime = "com.qualcomm.qti:onnxruntime-android-qnn:2.7.0", "com.qualcomm.qti:qnn-runtime:2.51.0"
+    licences = {part["bom-ref"]: part["licenses"] for part in parts(found, "library") if "qualcomm" in part["bom-ref"]}
+    assert licences == {
+        plugin: [{"license": {"id": "MIT"}}], runtime: [{"license": {"name": "Qualcomm AI Stack License"}}],
+    }  # fmt: skip
+    needs = {row["ref"]: row.get("dependsOn", []) for row in found["dependencies"]}
+    assert {plugin, runtime} <= set(needs["models/c.onnx"])
+
+
+@pytest.mark.slow
+def test_a_bill_with_contexts_is_valid_by_the_published_schema(tmp_path: Path) -> None:
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(with_context(tmp_path))) is None
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -104,6 +106,20 @@ static const char *shown(const char *path, char other[PATH_BYTES]) {
     if (strcmp(path, "/proc/cpuinfo") && strncmp(path, SYSTEM, strlen(SYSTEM))) return path;
     int length = snprintf(other, PATH_BYTES, "%s%s", folder, path);
     return length > 0 && length < PATH_BYTES ? other : path;
+}
+
+/* What the kernel announces beyond what the processor has: the file hwcap2 beside those of the processor. */
+ADAPTER unsigned long bionic_getauxval(unsigned long type) {
+    unsigned long value = getauxval(type);
+    const char *folder = getenv("ORT_MOBILE_ANDROID_CPU");
+    if (type != AT_HWCAP2 || !folder) return value;
+    char path[PATH_BYTES], text[32] = "";
+    if (snprintf(path, sizeof path, "%s/hwcap2", folder) >= PATH_BYTES) return value;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return value;
+    ssize_t count = read(file, text, sizeof text - 1);
+    close(file);
+    return count > 0 ? value | strtoul(text, NULL, 16) : value;
 }
 
 ADAPTER int bionic_open(const char *path, int flags, ...) {

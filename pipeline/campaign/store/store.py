@@ -64,10 +64,15 @@ not. No check sees that an index page was replaced by another of the same index:
 """
 
 
-class _Glance(msgspec.Struct):
-    """What is read of a RunSpec (`profile`) or of a RunResult (`marks`) where runs are many."""
+class _RunKind(msgspec.Struct):
+    """What is read of a RunSpec."""
 
     profile: bool = False
+
+
+class _RunMarks(msgspec.Struct):
+    """What is read of a RunResult."""
+
     marks: tuple[Mark, ...] = ()
 
 
@@ -282,13 +287,13 @@ class Store:
         """The run of a row; None of one with the profiler on."""
         name = _name_of_run(row)
         self._check("runs", name, row)
-        if self._decode(row["spec"], _Glance, name).profile:
+        if self._decode(row["spec"], _RunKind, name).profile:
             return None
         return RunMedian(
             planned=row["planned"],
             round=row["round"],
             status=Status(row["status"]),
-            marks=self._decode(row["result"], _Glance, name).marks,
+            marks=self._decode(row["result"], _RunMarks, name).marks,
             median_ns=row["median_ns"],
             record=partial(self._run, row),
         )

@@ -40,13 +40,13 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
 
     sources = [_one_model(path) for path in (a, b)]
     before, after = map(read_graph, sources)
-    graph_diff = diff_graphs(before, after)
+    change_set = diff_graphs(before, after)
     if svg:
         from pipeline.core.files import write_text
 
         names = (Path(sources[0].name).name, Path(sources[1].name).name)
-        write_text(svg, draw_diff(before, after, graph_diff, names))
-    outputs.finish(_document(a, b, before, after, graph_diff), diff_parts(a, b, before, after, graph_diff))
+        write_text(svg, draw_diff(before, after, change_set, names))
+    outputs.finish(_document(a, b, before, after, change_set), diff_parts(a, b, before, after, change_set))
 
 
 def _one_model(path: str) -> "SourceModel":
@@ -59,7 +59,7 @@ def _one_model(path: str) -> "SourceModel":
     return models[0]
 
 
-def _document(a: str, b: str, before: "FileGraph", after: "FileGraph", graph_diff: "GraphDiff") -> dict[str, Any]:
+def _document(a: str, b: str, before: "FileGraph", after: "FileGraph", change_set: "GraphDiff") -> dict[str, Any]:
     """Nodes by name and operator; each region and change in the order of the first file."""
 
     def nodes(graph: "FileGraph", places: Iterable[int]) -> list[dict[str, str]]:
@@ -70,32 +70,32 @@ def _document(a: str, b: str, before: "FileGraph", after: "FileGraph", graph_dif
         "b": b,
         "nodes_a": len(before.nodes),
         "nodes_b": len(after.nodes),
-        "same": graph_diff.same,
+        "same": change_set.same,
         "regions": [
             {"by": list(region.by), "gone": nodes(before, region.gone), "new": nodes(after, region.new)}
-            for region in graph_diff.regions
+            for region in change_set.regions
         ],
         "changed": [
-            {**nodes(before, [change.before])[0], "what": list(change.what)} for change in graph_diff.changed
+            {**nodes(before, [change.before])[0], "what": list(change.what)} for change in change_set.changed
         ],
-        "recorded": graph_diff.recorded,
+        "recorded": change_set.recorded,
     }  # fmt: skip
 
 
-def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", graph_diff: "GraphDiff") -> "Iterator[Part]":
+def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_set: "GraphDiff") -> "Iterator[Part]":
     """The change in a line, regions that are alike in one row, and nodes that have other attributes or constants."""
     from pipeline.report.wording import Line, Listing
 
     gone, new = (
-        (sum(map(len, side)) for side in zip(*((r.gone, r.new) for r in graph_diff.regions), strict=True))
-        if (graph_diff.regions)
+        (sum(map(len, side)) for side in zip(*((r.gone, r.new) for r in change_set.regions), strict=True))
+        if (change_set.regions)
         else (0, 0)
     )
     yield Line(
-        f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {gone} gone, {new} new, {len(graph_diff.changed)} "
-        f"changed, {graph_diff.same} the same"
+        f"{a} → {b}: {len(before.nodes)} → {len(after.nodes)} nodes: {gone} gone, {new} new, {len(change_set.changed)} "
+        f"changed, {change_set.same} the same"
     )
-    if not (graph_diff.regions or graph_diff.changed or graph_diff.recorded):
+    if not (change_set.regions or change_set.changed or change_set.recorded):
         yield Line("no node differs")
     alike = Counter(
         (
@@ -103,20 +103,20 @@ def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", graph_di
             _operators(after.nodes[place].operator for place in region.new),
             ", ".join(region.by) or "-",
         )
-        for region in graph_diff.regions
+        for region in change_set.regions
     )
     if alike:
         rows = tuple((*row, str(count)) for row, count in alike.most_common(MOST_ROWS))
         yield Listing(title="", head=("gone", "new", "by", "times"), rows=rows, right=("times",))
         yield from _more(len(alike))
-    if graph_diff.changed:
+    if change_set.changed:
         changes = tuple(
             (before.nodes[change.before].label, before.nodes[change.before].operator, "; ".join(change.what))
-            for change in graph_diff.changed[:MOST_ROWS]
+            for change in change_set.changed[:MOST_ROWS]
         )
         yield Listing(title="", head=("changed", "operator", "what"), rows=changes)
-        yield from _more(len(graph_diff.changed))
-    for text, count in graph_diff.recorded.items():
+        yield from _more(len(change_set.changed))
+    for text, count in change_set.recorded.items():
         yield Line(f"recorded for the device, which applies it when it loads the file: {text} ({count})")
 
 

@@ -47,14 +47,14 @@ class _Box:
         return max(CHARACTER * len(self.head), SMALL * len(self.line), 40.0) + 20.0
 
 
-def draw_diff(before: FileGraph, after: FileGraph, graph_diff: GraphDiff, titles: tuple[str, str]) -> str:
+def draw_diff(before: FileGraph, after: FileGraph, change_set: GraphDiff, titles: tuple[str, str]) -> str:
     """The picture as an SVG document, sizes in pixels; a graph of over 600 boxes is one line that says so."""
-    regions = dict(enumerate(graph_diff.regions, 1))
+    regions = dict(enumerate(change_set.regions, 1))
     sides = (
         (before, "gone", {place: n for n, region in regions.items() for place in region.gone},
-         {change.before: change.what for change in graph_diff.changed}),
+         {change.before: change.what for change in change_set.changed}),
         (after, "new", {place: n for n, region in regions.items() for place in region.new},
-         {change.after: change.what for change in graph_diff.changed}),
+         {change.after: change.what for change in change_set.changed}),
     )  # fmt: skip
     makers = {number: ", ".join(name.partition(" ")[0] for name in region.by) for number, region in regions.items()}
     parts: list[str] = []

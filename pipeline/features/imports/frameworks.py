@@ -208,13 +208,13 @@ def _open_torch(model: Any, example: Sequence[Any], options: Mapping[str, Any]) 
 
     def layers(text: str) -> list[str]:
         """Calls of operators that the complaint names, by the module that they are in."""
-        found = []
+        calls = []
         for node in exported[0].graph.nodes if exported else ():
             if node.op == "call_function" and (str(node.target) in text or repr(node.target) in text):
                 stack = list((node.meta.get("nn_module_stack") or {}).values())
                 path, kind = stack[-1] if stack else ("", "")
-                found.append(f"{node.target} in {path or 'the model'} ({str(kind).rpartition('.')[2]})")
-        return found
+                calls.append(f"{node.target} in {path or 'the model'} ({str(kind).rpartition('.')[2]})")
+        return calls
 
     return Trained(
         title=f"PyTorch {torch.__version__.partition('+')[0]}", run=run, export=export, layers=layers,
@@ -312,13 +312,13 @@ def _of_tensorflow(call: Any, specs: Sequence[Any], example: Sequence[Any]) -> T
     import tf2onnx
 
     given = tuple(np.asarray(array) for array in example)
-    made = tuple(_numbers([size or 1 for size in spec.shape], spec.dtype.as_numpy_dtype) for spec in specs)
+    generated = tuple(_numbers([size or 1 for size in spec.shape], spec.dtype.as_numpy_dtype) for spec in specs)
 
     def export(target: Path, opset: int | None) -> None:
         tf2onnx.convert.from_function(call, input_signature=list(specs), opset=opset, output_path=str(target))
 
     return Trained(
-        title=f"TensorFlow {tf.__version__}", example=given or made, export=export,
+        title=f"TensorFlow {tf.__version__}", example=given or generated, export=export,
         run=lambda inputs: [value.numpy() for value in tf.nest.flatten(call(*map(tf.constant, inputs)))],
     )  # fmt: skip
 

@@ -206,5 +206,5 @@ def _like(array: "Array", shape: Sequence[int], seed: int) -> "Array":
 
 def document(report: ImportReport, output: Path) -> dict[str, object]:
     """The report as JSON."""
-    found: dict[str, object] = msgspec.to_builtins(report)
-    return {"output": str(output), **found}
+    fields: dict[str, object] = msgspec.to_builtins(report)
+    return {"output": str(output), **fields}

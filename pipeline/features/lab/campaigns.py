@@ -25,6 +25,7 @@ from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, kn
 from pipeline.campaign.record import FRESH_ROUNDS, CampaignRecord, JobRecord
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.result import Reference
+from pipeline.compat.contexts import NpuContext
 from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.files import safe_name
@@ -79,10 +80,16 @@ def other_versions(record: JobRecord) -> str:
 
 
 def carried_files(
-    folder: Path, artifacts: Iterable[Artifact], references: Mapping[str, Reference], targets: Iterable[Target]
+    folder: Path,
+    artifacts: Iterable[Artifact],
+    references: Mapping[str, Reference],
+    targets: Iterable[Target],
+    contexts: Iterable[NpuContext] = (),
 ) -> dict[str, Path]:
     """The files that other hosts need of a campaign, by their names in any output folder."""
-    paths = {f"{ARTIFACTS}/{artifact.file}": folder / ARTIFACTS / artifact.file for artifact in artifacts}
+    by_chip = [name for context in contexts for name in (context.file, context.binary)]
+    paths = {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in by_chip}
+    paths |= {f"{ARTIFACTS}/{artifact.file}": folder / ARTIFACTS / artifact.file for artifact in artifacts}
     for name, reference in references.items():
         labelled = (reference.labelled.inputs, reference.labelled.outputs) if reference.labelled else ()
         for tensor in (*reference.inputs, *reference.outputs, *labelled):
@@ -160,6 +167,8 @@ def fetched(
     record, artifacts = campaign.job(), store.artifacts(campaign.id)
     for artifact in artifacts:
         file_in(folder, f"{ARTIFACTS}/{artifact.file}")
+    for name in (name for context in record.contexts for name in (context.file, context.binary)):
+        file_in(folder, f"{ARTIFACTS}/{name}")
     for name in record.references:
         file_in(folder, f"{REFERENCES}/{name}/any")
     paths = [(file, file_in(folder, file.name)) for file in files_of(store, campaign.id)]
@@ -263,7 +272,8 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         remove_old_files(job.store)
-        files = keep_files(job.store, carried_files(job.folder, measurable, references, job.config.targets))
+        carried = carried_files(job.folder, measurable, references, job.config.targets, campaign.job().contexts)
+        files = keep_files(job.store, carried)
         submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
     return Submitted(
         campaign=campaign.id, devices=tuple(facts), runs=len(planned) * config.measure.timed_rounds, files=len(files),

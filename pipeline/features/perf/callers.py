@@ -146,20 +146,20 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
         return msgspec.structs.replace(bare, failure=failure.message if failure else "nothing was measured")
     rates = [
         rate * max(batch, 1)
-        for _, found in measured
-        for rate in _rates([caller.slices for caller in found.callers[: how.callers]], found.length_ns)
+        for _, concurrent in measured
+        for rate in _rates([caller.slices for caller in concurrent.callers[: how.callers]], concurrent.length_ns)
     ]
     mean = fmean(rates)
     around = t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates))
-    own = [caller for _, found in measured for caller in found.callers[: how.callers]]
+    alike = [caller for _, concurrent in measured for caller in concurrent.callers[: how.callers]]
     others = {
-        Path(name).name: round(median(found.callers[how.callers + place].median_ns for _, found in measured))
+        Path(name).name: round(median(concurrent.callers[how.callers + place].median_ns for _, concurrent in measured))
         for place, name in enumerate(how.beside)
     }
     return msgspec.structs.replace(
         bare, throughput=mean, low=max(0.0, mean - around), high=mean + around, beside=others,
-        median_ns=round(median(caller.median_ns for caller in own)),
-        high_ns=round(median(caller.high_ns for caller in own)),
+        median_ns=round(median(caller.median_ns for caller in alike)),
+        high_ns=round(median(caller.high_ns for caller in alike)),
         memory_bytes=max(result.memory_peak_bytes for result, _ in measured),
     )  # fmt: skip
 

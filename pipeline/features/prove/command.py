@@ -47,8 +47,9 @@ def words(value: str) -> tuple[str, ...]:
     help="ABIs of the library to run; auto: this computer's own as a first look, then those of the targets.",
 )  # fmt: skip
 @click.option(
-    "--cpu", default="", metavar="CPU,…",
-    help="CPUs to emulate for another processor's ABI.  [default: cortex-a53,cortex-a76]",
+    "--cpu", default="", metavar="all|CPU,…",
+    help="CPUs to emulate for another processor's ABI; all: every class that phones have and QEMU.  "
+    "[default: cortex-a53,cortex-a76]",
 )  # fmt: skip
 @click.option(
     "--chip", default="", metavar="CHIP,…",

@@ -10,7 +10,7 @@ from device_runner.android_host.device import DEFAULT_API_LEVEL, AndroidHost, Dr
 from device_runner.device import Device
 from device_runner.errors import UnavailableError
 from device_runner.failures import Topic, text_of_message
-from device_runner.host_device import CPUS, HOST_ABIS, LinuxHost, default_abi, find_processor
+from device_runner.host_device import CPUS, HOST_ABIS, LinuxHost, common_cpus, default_abi, find_processor
 from device_runner.library import (
     LibraryFacts,
     archive_abis,
@@ -233,6 +233,8 @@ def _places(abi: str, wanted: Sequence[Shipped], deciding: frozenset[str], order
     """With CPUs that are asked for, where the ABI has some or is the only one."""
     usual = HOST_ABIS[abi].usual if find_processor(abi).emulated else ("",)
     chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpus else ()
+    if chosen == ("all",):
+        chosen = common_cpus(abi)
     return [
         ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=tuple(wanted), deciding=deciding)
         for cpu in chosen or usual
@@ -255,6 +257,8 @@ def loaded(shipped: Shipped, options: RunOptions) -> RunOptions:
 EXPLAINS: dict[str, frozenset[FindingKind]] = {
     **dict.fromkeys(("int8-sums", "replayed-int8-sums", "int8-rows"), frozenset({FindingKind.OUTPUTS_DIFFER})),
     **dict.fromkeys(("half-precision", "half-pools"), frozenset({FindingKind.MISSING_KERNEL, FindingKind.CANNOT_RUN})),
+    "sme-crash": frozenset({FindingKind.CRASH}),
+    "sme-values": frozenset({FindingKind.OUTPUTS_DIFFER}),
 }
 """Defects that depend on the processor, by name, with the findings that each explains."""
 

@@ -42,6 +42,14 @@ FLAG_SETS = tuple(
 """Every set of NNAPI flags without CPU_ONLY, which is for finding defects."""
 
 
+GPU_OPTIONS = {
+    "preferredLayout": ("NHWC", "NCHW"),
+    "validationMode": ("basic", "disabled"),
+    "powerPreference": ("high-performance", "low-power"),
+}
+"""Options of WebGPU that change times and nothing that is computed, its defaults first."""
+
+
 Lattice = tuple[list[PlannedRun], list[Skipped]]
 """Candidates that are left of the lattice on one device, and those that are not, each with the reason."""
 
@@ -60,11 +68,12 @@ def searched_runs(runs: Sequence[RunConfig], tune: TuneConfig, facts: DeviceFact
     lists = {**_sensible(facts, tune), **given}
     tables = []
     for run in (msgspec.structs.replace(table, provider=name) for table in runs for name in table.providers):
-        has_flags = provider_named(str(run.provider)).has_flags
-        fitting = {key: value for key, value in lists.items() if key != "flags" or has_flags}
-        tables += [run, widened(run, fitting)]
+        row = provider_named(str(run.provider))
+        fitting = {key: value for key, value in lists.items() if key != "flags" or row.has_flags}
+        wide = msgspec.structs.replace(run, options=GPU_OPTIONS) if row.gpu and not run.options else run
+        tables += [run, widened(wide, fitting)]
         # A library's own default is a third value, which lists cannot have: it stays, and off comes beside it.
-        tables += [widened(run, {**fitting, "spinning": False})] if tune.spinning is None else []
+        tables += [widened(wide, {**fitting, "spinning": False})] if tune.spinning is None else []
     return tables
 
 

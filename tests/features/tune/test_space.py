@@ -6,15 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from device_runner.device import DeviceFacts
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 from pipeline.campaign.options import run_options
 from pipeline.campaign.plan import PlannedRun, run_of
 from pipeline.campaign.record import Skipped
-from pipeline.config import RunConfig
+from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.features.tune.model import Lap, compare_arms, drift_columns, forecast, next_round, run_race
-from pipeline.features.tune.space import ORT_DEFAULTS, factors, space_of
+from pipeline.features.tune.space import ORT_DEFAULTS, factors, searched_runs, space_of
 from tests.features.tune.simulated import simulated_table
 
 race = functools.partial(run_race, delta=0.05, within=0.02)
@@ -176,3 +177,13 @@ def test_intervals_of_a_race_hold_the_truth() -> None:
         found = compare_arms([1, 2], laps({1: 0.0, 2: 0.03}, 8, seed), 0.05)
         missed += 1 in found and 2 in found and not found[2].low <= np.exp(0.03) <= found[2].high
     assert missed <= 7
+
+
+def test_a_gpu_is_searched_by_the_options_that_change_its_times() -> None:
+    here = DeviceFacts(name="local", platform="linux")
+    runs = searched_runs([RunConfig(provider="webgpu")], TuneConfig(), here)
+    given = [options.provider_options for run in runs for options in run_options(run)]
+    assert {} in given
+    assert {options.get("preferredLayout") for options in given} == {None, "NHWC", "NCHW"}
+    own = RunConfig(provider="webgpu", options={"preferredLayout": "NCHW"})
+    assert {str(run.options) for run in searched_runs([own], TuneConfig(), here)} == {str(own.options)}

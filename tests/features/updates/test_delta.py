@@ -45,8 +45,11 @@ KINDS = sorted(set(ONNX_KINDS.values()))
 def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
     """A bundle with one model of these bytes."""
     make_bundle(
-        folder / name, name="demo", sources={"models/m.ort": model, "operators/o.config": b"ai.onnx;13;Relu\n"},
-        **{"ships": SHIPS, "made_with": {}, "evidence": {}, **more},
+        folder / name, name="demo",
+        **{
+            "sources": {"models/m.ort": model, "operators/o.config": b"ai.onnx;13;Relu\n"},
+            "ships": SHIPS, "made_with": {}, "evidence": {}, **more,
+        },
     )  # fmt: skip
     return folder / name
 
