@@ -213,7 +213,7 @@ def _other_than_numbers(wanted: Floats, given: Floats) -> str:
 
     count = int((np.isnan(wanted) & ~np.isnan(given)).sum())
     if count:
-        return f"numbers where the original has NaN, as GPUs may give ({count} of {wanted.size} elements)"
+        return f"numbers where the original has NaN ({count} of {wanted.size} elements; GPUs may do so)"
     return "NaN or infinity where the original has numbers, or otherwise"
 
 

@@ -2,7 +2,7 @@
 
 WebGPU's kernels are chosen by operator, opset and types alone (docs/facts/webgpu.md, W.2.1); what a kernel cannot do
 shows at its first run, and in an ORT format file no copies are inserted between the memories of GPU and CPU. Each row
-of `RULES` was measured with ONNX Runtime 1.28.0 and 1.29.0 for Android and with plugin 0.4.0.
+of `RULES` was measured with ONNX Runtime 1.29.0 for Android and with plugin 0.4.0.
 """
 
 from collections.abc import Callable, Iterator, Mapping

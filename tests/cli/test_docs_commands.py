@@ -49,6 +49,7 @@ ELSEWHERE = {
     r"ort-mobile gate base/bundle": "measures two versions in turn: tests/features/pairs/test_gate_command.py",
     r"ort-mobile tune ": "searches for minutes: tests/features/tune/test_command.py",
     r"build doctor|build run": "needs a source tree of ONNX Runtime and its tools: tests/ort_build",
+    r"^pip install|vulkan=": "installs, or needs a software GPU: tests/android_host",
     r"^apt-get install": "changes the computer: nox -s android_host_tests installs the same packages",
     r"completion fish >": "redirects into the user's own folder",
 }  # fmt: skip

@@ -387,7 +387,7 @@ def test_the_extra_is_named(nbits: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("step", "found"),
     [("qoperator:activations=s8", "u8 activations"), ("qoperator:activations=u16", "u8 activations"),
-     ("qoperator:dense_weights=u8", "one type for all weights")],
+     ("qoperator:dense_weights=u8", "neither dense_weights nor every_type")],
 )  # fmt: skip
 def test_forms_that_operators_lack(tmp_path: Path, step: str, found: str) -> None:
     model = saved(onnx_samples.linear(16), tmp_path)

@@ -22,10 +22,11 @@ from pipeline.campaign.options import SPINNING_KEYS
 from pipeline.campaign.plan import PlannedRun, run_of
 from pipeline.campaign.record import CandidateValues
 from pipeline.config import Goal, TuneConfig
-from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.features.tune.answer import CONFIRM_ROUNDS, ModelSearch, ratio_of, shown_below
 from pipeline.features.tune.search import Observation
 from pipeline.features.tune.space import Space, space_of
+from tests.ort_models import ORT_STYLES
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,7 +64,7 @@ def simulated_table(variants: int, number: int, *, harder: bool = False, most: i
     random = np.random.default_rng([SEED, variants, number])
     kinds = [
         Variant(level=level, style=style, precision=precision)
-        for level, style, precision in product(LEVELS[variants], Style, PRECISIONS)
+        for level, style, precision in product(LEVELS[variants], ORT_STYLES, PRECISIONS)
     ]
     pairs = list(product(range(variants), range(len(FLAGS))))
     broken = random.permutation(len(pairs))[: round(FAILING_PAIRS * len(pairs))]
