@@ -198,6 +198,10 @@ def _texts(tree: ast.Module) -> Iterator[tuple[str, bool]]:
         id(part) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "remedy"
         for part in ast.walk(node)
     }  # fmt: skip
+    for table in (node for node in ast.walk(tree) if isinstance(node, ast.GeneratorExp)):
+        if any(isinstance(node, ast.keyword) and node.arg == "remedy" for node in ast.walk(table.elt)):
+            rows = (node for node in ast.walk(table.generators[0].iter) if isinstance(node, ast.Tuple) and node.elts)
+            remedies |= {id(row.elts[-1]) for row in rows}  # the remedy of a table's row stands last
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             values = (part.value if isinstance(part, ast.Constant) else HOLE for part in node.values)
