@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 COMMANDS = {
     "cmd": '[ -e "$PHONE/no-fixed" ] && { echo "Failed to set FIXED_PERFORMANCE mode" >&2; exit 255; }\n'
-    'echo "$3" > "$PHONE/fixed"\n',
+    '[ "$1" = power ] && echo "$3" > "$PHONE/fixed"\n',
     "settings": 'if [ "$1" = get ]; then cat "$PHONE/stay-on"; else echo "$4" > "$PHONE/stay-on"; fi\n',
     "svc": 'echo 7 > "$PHONE/stay-on"\n',
     "input": 'echo "$2" > "$PHONE/key"\n',
