@@ -196,21 +196,21 @@ class State:
         wrong = set[str]()
         if self.answer.simulated and self.standing.wrong:  # a crash names none: it may be any
             wrong = {self.answer.simulated.op_type or row.op_type for row in self.answer.decisions}
-        left = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
-        return frozenset(wrong | left if self.precision else wrong)
+        unclaimed = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
+        return frozenset(wrong | unclaimed if self.precision else wrong)
 
     @cached_property
     def known(self) -> GraphFacts:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
         loaded = self.floats or self.loaded
-        taken = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
+        claimed = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
         if self.floats:
             nodes = self.floats.proto.graph.node
-            taken = {name for node in nodes if node.op_type not in self.faulty for name in node.output}
+            claimed = {name for node in nodes if node.op_type not in self.faulty for name in node.output}
         return GraphFacts(
             graph=view(loaded.proto, read=tensor_reader(loaded), outside=loaded.outside),
             settings=self.request.settings,
-            claimed=frozenset(taken),
+            claimed=frozenset(claimed),
             sizes=self.sizes,
         )
 

@@ -229,7 +229,7 @@ def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[Chan
             if name in givers:
                 root[find((0, place))] = find(givers[name])
     for group in grouped((find(member), member) for member in members).values():
-        old, fresh = (tuple(place for side, place in group if side == wanted) for wanted in (0, 1))
+        old, fresh = (tuple(place for side, place in group if side == wanted_side) for wanted_side in (0, 1))
         yield ChangedRegion(gone=old, new=fresh, by=tuple(_makers(before, after, old, fresh)))
 
 

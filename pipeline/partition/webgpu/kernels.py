@@ -187,13 +187,13 @@ REWRITES = {
 def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
     """Why a node has no kernel, by the nearest that exists, and what gives it one."""
     rows = kernels().get((node.domain, node.op_type), ())
-    here = [row for row in rows if row.versions(settings)]
-    if not here:
+    registered = [row for row in rows if row.versions(settings)]
+    if not registered:
         return _no_operator(node, rows)
     version, types = node.since_version, bound_types(graph, node)
-    fitting = [row for row in here if any(opsets.holds(version) for opsets in row.versions(settings))]
+    fitting = [row for row in registered if any(opsets.holds(version) for opsets in row.versions(settings))]
     if not fitting:
-        spans = ", ".join(dict.fromkeys(str(opsets) for row in here for opsets in row.versions(settings)))
+        spans = ", ".join(dict.fromkeys(str(opsets) for row in registered for opsets in row.versions(settings)))
         return Refusal(
             "opset", f"no kernel for {node.op_type} of opset {version}, there are some for {spans}",
             "convert the model to such an opset",
