@@ -75,7 +75,7 @@ def find_driver(driver_name: str = "") -> VulkanDriver:
 
 
 def has_gpu() -> bool:
-    """Whether this computer has a GPU that programs can use: then none is played, unless a driver is named."""
+    """Whether this computer has a GPU that programs can use: then no driver in software is used, unless it is named."""
     return platform.system() != "Linux" or any(Path("/dev/dri").glob("renderD*"))
 
 

@@ -1,4 +1,4 @@
-"""`--fail-on`: conditions under which a command that otherwise only tells ends with exit code 4."""
+"""`--fail-on`: conditions under which a command that otherwise only reports ends with exit code 4."""
 
 import difflib
 import operator
@@ -29,7 +29,7 @@ OPERATOR = re.compile(r"[\w.]+:\w+")
 
 
 class Watched(NamedTuple):
-    """What a condition is asked about: a model with a provider, an artifact or a package."""
+    """What a condition is tested on: a model with a provider, an artifact or a package."""
 
     place: str
     provider: str = ""
@@ -65,7 +65,7 @@ class ConditionKinds(NamedTuple):
 def fail_on_option(
     measures: Sequence[str] = (), *, operators: bool = False, rules: Sequence[str] = ()
 ) -> Callable[[AnyCommand], AnyCommand]:
-    """The option of a command that has these measures, that tells which operators are refused, with these findings."""
+    """`--fail-on` of a command with these measures and rules of findings; `operators`: it reports refused operators."""
     kinds = ConditionKinds(measures, operators, rules)
 
     def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
@@ -81,7 +81,7 @@ def fail_on_option(
 
 
 class _Wrong(ValueError):
-    """A condition that is none: what of it, and what may have been meant."""
+    """A value that is no condition: why, and the nearest one."""
 
     def __init__(self, text: str, why: str, kinds: ConditionKinds, close: Sequence[str]) -> None:
         hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(kinds.examples)}"

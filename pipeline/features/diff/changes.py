@@ -83,8 +83,8 @@ TRANSPOSES = KnownOptimizer("TransposeOptimizer", Level.BASIC)
 
 
 class ChangedRegion(Struct, frozen=True, kw_only=True):
-    """Nodes that are gone and those in their place, by their places in the files; `by` names who made it, with the
-    level; nothing where no optimizer is known that does.
+    """Nodes that are gone and those in their place, by their places in the files; `by` names the optimizers that
+    did it, with their levels; empty where none is known.
     """
 
     gone: tuple[int, ...] = ()
@@ -176,7 +176,7 @@ def _histories(graph: FileGraph) -> dict[int, int]:
 
 
 def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode, explained: set[str]) -> Iterator[str]:
-    """What is not the same in a pair. Inputs whose nodes are gone are told where those are."""
+    """What is not the same in a pair. Inputs whose nodes are gone stand in the region of those."""
     for name in dict.fromkeys((*a.attributes, *b.attributes)):
         old, new = a.attributes.get(name, "absent"), b.attributes.get(name, "absent")
         if old != new and not ("absent" in (old, new) and _default(a.operator, name) in (old, new)):
@@ -254,7 +254,7 @@ def _named(row: KnownOptimizer) -> str:
 
 
 def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Iterator[str]:
-    """Who took away nodes and put none in their place."""
+    """The optimizers that removed nodes and put none in their place."""
     left = list(gone)
     for row in OPTIMIZERS:
         if row.lost and not row.gained and not row.kept:

@@ -1,7 +1,7 @@
 """The frameworks that models come from: each with its exporter, and a way to run the model as it was trained.
 
-A row of FRAMEWORKS says which objects and files are its. Frameworks are heavy and optional: each is imported where one
-of its models is met, and named with the extra to install where it is missing.
+A row of FRAMEWORKS says which objects and files belong to it. Frameworks are heavy and optional: each is imported where
+one of its models is met, and named with the extra to install where it is missing.
 """
 
 import contextlib

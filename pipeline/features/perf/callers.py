@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WORDS = ("own", "together", "arena", "pool")
 BLOCK = 5
-"""Slices of a run that are one value: what ends in neighbouring slices is not independent."""
+"""Neighbouring slices that count as one value, since they are not independent."""
 
 LEAST_SECONDS = 0.5
 GAIN = 1.05
