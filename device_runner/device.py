@@ -80,7 +80,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     several hosts are told apart (`identity`).
     `platform` is android, linux, macos; `abis` are Android's names (arm64-v8a, x86_64, ...), best first;
     `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready. `nnapi` is None where no probe
-    has looked yet; `nnapi_devices` are named from API level 29 on. `gpu` is told from API level 29 on.
+    has looked yet; `nnapi_devices` are named from API level 29 on. `gpu` is known from API level 29 on.
     """
 
     name: str

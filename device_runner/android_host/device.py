@@ -293,7 +293,7 @@ class AndroidHost(HostDevice):
         return facts
 
     def _has_gpu(self) -> bool:
-        """Dawn for Android has never met a GPU of a computer."""
+        """Never: Dawn for Android is not used with a computer's own GPU, only with drivers in software."""
         return False
 
     def facts(self) -> DeviceFacts:

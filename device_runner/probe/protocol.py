@@ -139,13 +139,13 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
     return _join(triples)
 
 
-def _concurrency(asked: Concurrency) -> dict[str, int]:
+def _concurrency(concurrency: Concurrency) -> dict[str, int]:
     return {
-        "callers": asked.callers,
-        "own_sessions": int(asked.own_sessions),
-        "shared_arena": int(asked.shared_arena),
-        "global_threads": int(asked.global_threads),
-        "concurrent_ns": round(asked.seconds * 1e9),
+        "callers": concurrency.callers,
+        "own_sessions": int(concurrency.own_sessions),
+        "shared_arena": int(concurrency.shared_arena),
+        "global_threads": int(concurrency.global_threads),
+        "concurrent_ns": round(concurrency.seconds * 1e9),
     }
 
 

@@ -54,28 +54,28 @@ REMEDY = (
 )
 
 
-def find_driver(given: str = "") -> VulkanDriver:
+def find_driver(driver_name: str = "") -> VulkanDriver:
     """The driver by name, by its library or by the folder that a package was unpacked into; "": the first there is.
 
     Without a name the variable's counts. Raises UnavailableError with the packages to install.
     """
-    given = given or os.environ.get(VARIABLE, "")
-    rows = [row for row in DRIVERS if given in ("", row.name)]
+    driver_name = driver_name or os.environ.get(VARIABLE, "")
+    rows = [row for row in DRIVERS if driver_name in ("", row.name)]
     places = [(row, Path("/", folder, row.file)) for row in rows for folder in row.folders]
     if not rows:
-        root = Path(given)
+        root = Path(driver_name)
         places = [(row, Path(root, folder, row.file)) for row in DRIVERS for folder in ("", *row.folders)]
         places += [(row, root) for row in DRIVERS if row.file == root.name]
     driver = next((replace(row, library=str(path.absolute())) for row, path in places if path.is_file()), None)
     if driver is None:
         what = "no Vulkan driver that computes on the CPU"
-        why = "WebGPU needs a GPU, or such a driver in its place" + f"; {given!r} is none" * bool(given)
+        why = "WebGPU needs a GPU, or such a driver in its place" + f"; {driver_name!r} is none" * bool(driver_name)
         raise UnavailableError(what, where=f"{platform.system()} {platform.machine()}", why=why, remedy=REMEDY)
     return driver
 
 
 def has_gpu() -> bool:
-    """Whether this computer has a GPU that programs can use: then none is played, unless a driver is named."""
+    """Whether this computer has a GPU that programs can use: then no driver in software is used, unless it is named."""
     return platform.system() != "Linux" or any(Path("/dev/dri").glob("renderD*"))
 
 
@@ -84,9 +84,9 @@ def vulkan_environment(driver: VulkanDriver, libraries: str = "") -> dict[str, s
 
     A driver that was unpacked finds what it needs beside it. Raises UnavailableError without a compiler.
     """
-    here = Path(driver.library).parent
-    beside = () if here in (Path("/", folder) for folder in driver.folders) else (str(here),)
-    paths = filter(None, (libraries, str(build_vulkan()), *beside))
+    place = Path(driver.library).parent
+    own_folder = () if place in (Path("/", folder) for folder in driver.folders) else (str(place),)
+    paths = filter(None, (libraries, str(build_vulkan()), *own_folder))
     return {VARIABLE: driver.library, "LD_LIBRARY_PATH": ":".join(paths), **ADAPTER}
 
 

@@ -395,14 +395,14 @@ def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.i
     return float(np.mean(precisions)) if precisions else 0.0
 
 
-def _precision(matches: ClassMatches, weights: npt.NDArray[np.int64], wanted: float) -> float:
+def _precision(matches: ClassMatches, weights: npt.NDArray[np.int64], labels: float) -> float:
     """Mean over overlaps and recall levels of the best precision at that recall or a higher one, for one class."""
     sample, all_hits, _ = matches
     drawn = weights[sample]
     drawn, hits = drawn[drawn > 0], all_hits[drawn > 0]
     right = np.cumsum(hits * drawn[:, None], axis=0)
     precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
-    recall = right / wanted
+    recall = right / labels
     total = 0.0
     for place in range(len(OVERLAPS)):
         at = np.searchsorted(recall[:, place], RECALLS, side="left")

@@ -192,25 +192,25 @@ class State:
 
     @property
     def faulty(self) -> frozenset[str]:
-        """Operators that a chip's simulator computes otherwise; of a form also those that are not taken."""
+        """Operators that a chip's simulator computes otherwise; of a quantized model also unclaimed ones."""
         wrong = set[str]()
         if self.answer.simulated and self.standing.wrong:  # a crash names none: it may be any
             wrong = {self.answer.simulated.op_type or row.op_type for row in self.answer.decisions}
-        left = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
-        return frozenset(wrong | left if self.precision else wrong)
+        unclaimed = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
+        return frozenset(wrong | unclaimed if self.precision else wrong)
 
     @cached_property
     def known(self) -> GraphFacts:
         """What fixes ask of it; ModelError when ONNX Runtime refuses the model."""
         loaded = self.floats or self.loaded
-        taken = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
+        claimed = {row.outputs[0] for row in self.answer.decisions if row.claimed and row.op_type not in self.faulty}
         if self.floats:
             nodes = self.floats.proto.graph.node
-            taken = {name for node in nodes if node.op_type not in self.faulty for name in node.output}
+            claimed = {name for node in nodes if node.op_type not in self.faulty for name in node.output}
         return GraphFacts(
             graph=view(loaded.proto, read=tensor_reader(loaded), outside=loaded.outside),
             settings=self.request.settings,
-            claimed=frozenset(taken),
+            claimed=frozenset(claimed),
             sizes=self.sizes,
         )
 
@@ -390,7 +390,7 @@ PATIENCE_SECONDS = 200.0
 """How long fixes of one model are tried: a model of thousands of nodes takes seconds for each."""
 
 SIMULATED_FACTOR = 6
-"""So many times as long where a simulator runs each candidate."""
+"""Factor of that time where a simulator runs each candidate."""
 
 MOST_ROUNDS = 3
 """Passes over the fixes while the combination still improves: one fix may make room for another."""
@@ -495,7 +495,7 @@ def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext)
 
 
 MORE = 1.2
-"""A fix of a quantized model changes what is rounded, so that its error may grow by so much."""
+"""Factor by which the error of a quantized model may grow with a fix, which changes what is rounded."""
 
 
 def _loaded(source: SourceModel, folder: Path) -> LoadedModel:

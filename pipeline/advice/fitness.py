@@ -107,11 +107,11 @@ def first_choices(rows: Sequence[FitRow]) -> tuple[FirstChoice, ...]:
     """What to try first on which phones: the better verdict, then the order of `PHONES`; beside each is the CPU."""
     choices = []
     for kind in PHONES:
-        asked = [row for name in kind.providers for row in rows if row.ep == name]
-        if not asked:
+        listed = [row for name in kind.providers for row in rows if row.ep == name]
+        if not listed:
             choices.append(FirstChoice(phones=kind.phones, reason=kind.about, ask=kind.ask))
             continue
-        good = sorted((row for row in asked if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict))
+        good = sorted((row for row in listed if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict))
         reason = f"{good[0].fit.reason}. {kind.about}" if good else "no provider takes enough of the model"
         providers = tuple(dict.fromkeys(row.ep for row in good))
         choices.append(FirstChoice(phones=kind.phones, providers=providers[:MOST_FIRST], reason=reason))

@@ -37,7 +37,7 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> int:
-        """How bad what speaks against the provider at all is: 0 for nothing, a session that fails is worst."""
+        """How bad the worst objection to the provider is: 0 for none, most for a session that fails."""
         return 2 if self.load_error else 1 if self.wrong else 0
 
     @property

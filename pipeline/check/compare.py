@@ -207,13 +207,13 @@ def _compare_numbers(name: str, reference: Array, actual: Array, tolerance: Tole
     return _judged(name, wanted[finite], given[finite], tolerance, whole=whole)
 
 
-def _other_than_numbers(wanted: Floats, given: Floats) -> str:
+def _other_than_numbers(expected: Floats, actual: Floats) -> str:
     """Where NaN and infinity differ, in words. WGSL lets shaders assume that there is no NaN: Relu makes 0 of it."""
     import numpy as np
 
-    count = int((np.isnan(wanted) & ~np.isnan(given)).sum())
+    count = int((np.isnan(expected) & ~np.isnan(actual)).sum())
     if count:
-        return f"numbers where the original has NaN ({count} of {wanted.size} elements; GPUs may do so)"
+        return f"numbers where the original has NaN ({count} of {expected.size} elements; GPUs may do so)"
     return "NaN or infinity where the original has numbers, or otherwise"
 
 

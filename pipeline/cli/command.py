@@ -12,12 +12,12 @@ from pipeline.core.features import Place
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
-        "--coreml-options", "--stop-ops", "--safe", "--plugin", "--context",
+        "--coreml-options", "--webgpu-options", "--stop-ops", "--safe", "--plugin", "--context", "--chip",
     }),
     "Measurement": frozenset({
-        "--concurrent", "--batch", "--stream", "--state", "--original", "--rounds",
-        "--min-runs", "--min-seconds", "--least", "--profile", "--blame", "--perf-test", "--plan",
-        "--percent",
+        "--mode", "--sustained-seconds", "--warmup", "--rule", "--rounds", "--min-runs", "--min-seconds",
+        "--concurrent", "--batch", "--stream", "--state", "--original", "--least", "--profile", "--blame",
+        "--perf-test", "--plan", "--percent",
     }),
     "State of the phone": frozenset({
         "--stable", "--keep-screen-on", "--max-thermal-status", "--max-battery-celsius", "--min-battery-percent",

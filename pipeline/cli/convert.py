@@ -61,14 +61,14 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 )  # fmt: skip
 @click.option(
     "--ep", "providers", callback=provider_names(aware_names()), multiple=True, metavar="EP,…",
-    help=f"Create EP-aware models, for {either(aware_names())}; several share one file.",
+    help=f"Leave the nodes unfused that {either(aware_names())} runs (EP-aware); several share one file.",
 )  # fmt: skip
 @provider_options
 @click.option("--safe", is_flag=True, help="Leave nodes to the CPU that the provider claims but cannot compile.")
 @click.option(
     "--reference", default="auto", metavar="auto|none|installed|LIBRARY", show_default=True,
-    help="What creates EP-aware files: an Android library (AAR, .so or release), the installed onnxruntime, or none "
-    "(claims of our rules). auto uses an available library of the release for --abi if it runs here; it fetches none.",
+    help="What decides which nodes an EP runs: an Android library (AAR, .so or release), the installed onnxruntime, or "
+    "none (the rules of ort-mobile). auto uses a library of the release for --abi that is here; it downloads none.",
 )  # fmt: skip
 @click.option(
     "--ort-release", callback=release, metavar="X.Y",
@@ -90,7 +90,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @keep_float_option
 @click.option(
     "--context", "chips", callback=words(), metavar="CHIP,…",
-    help="Compile contexts for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
+    help="Compile EP context models for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @data_options
@@ -135,13 +135,14 @@ def convert(
 ) -> None:
     """Convert .onnx files, folders or zip archives of them to ORT format, or to optimized ONNX.
 
-    Artifacts are OUTPUT/MODEL.VARIANT.ort; the operator configs for reduced builds are in the same folder. A model that
-    cannot be converted is reported, the others are converted, and the exit code is 1.
+    The files (artifacts) are OUTPUT/MODEL.VARIANT.ort, where VARIANT is level and style, such as basic-fixed; the
+    operator configs for reduced builds are in the same folder. A model that cannot be converted is reported, the others
+    are converted, and the exit code is 1.
+
+    With --ep, nodes that these execution providers run at level basic are kept unfused, and fixed style files are
+    created.
 
     With --context, OUTPUT/MODEL.qnn-CHIP.onnx and the binary beside it are what a chip's NPU runs of a model.
-
-    With --ep, nodes that these execution providers claim at level basic are kept unfused, and fixed style files are
-    created.
     """
     from pipeline.core.workers import shared_children
 

@@ -1,4 +1,4 @@
-"""`--fail-on`: conditions under which a command that otherwise only tells ends with exit code 4."""
+"""`--fail-on`: conditions under which a command that otherwise only reports ends with exit code 4."""
 
 import difflib
 import operator
@@ -29,7 +29,7 @@ OPERATOR = re.compile(r"[\w.]+:\w+")
 
 
 class Watched(NamedTuple):
-    """What a condition is asked about: a model with a provider, an artifact or a package."""
+    """What a condition is tested on: a model with a provider, an artifact or a package."""
 
     place: str
     provider: str = ""
@@ -65,66 +65,66 @@ class ConditionKinds(NamedTuple):
 def fail_on_option(
     measures: Sequence[str] = (), *, operators: bool = False, rules: Sequence[str] = ()
 ) -> Callable[[AnyCommand], AnyCommand]:
-    """The option of a command that has these measures, that tells which operators are refused, with these findings."""
-    asked = ConditionKinds(measures, operators, rules)
+    """`--fail-on` of a command with these measures and rules of findings; `operators`: it reports refused operators."""
+    kinds = ConditionKinds(measures, operators, rules)
 
     def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
         try:
-            return tuple(_condition(value.strip(), asked) for value in values)
+            return tuple(_condition(value.strip(), kinds) for value in values)
         except _Wrong as error:
             raise click.BadParameter(str(error), ctx, param) from error
 
     return click.option(
         "--fail-on", "fail_on", multiple=True, callback=read, metavar="CONDITION",
-        help=f"End with exit code 4 where this holds: {', '.join(asked.examples)}; may be repeated.",
+        help=f"End with exit code 4 where this holds: {', '.join(kinds.examples)}; may be repeated.",
     )  # fmt: skip
 
 
 class _Wrong(ValueError):
-    """A condition that is none: what of it, and what may have been meant."""
+    """A value that is no condition: why, and the nearest one."""
 
-    def __init__(self, text: str, why: str, asked: ConditionKinds, close: Sequence[str]) -> None:
-        hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(asked.examples)}"
+    def __init__(self, text: str, why: str, kinds: ConditionKinds, close: Sequence[str]) -> None:
+        hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(kinds.examples)}"
         super().__init__(f"{text!r}: {why}; {hint}")
 
 
-def _condition(text: str, asked: ConditionKinds) -> Condition:
+def _condition(text: str, kinds: ConditionKinds) -> Condition:
     if text in tuple(Severity):
-        return Condition(text, "", lambda seen: _worst(seen.findings, Severity(text)))
+        return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
     known = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
     if provider and provider not in known:
         close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, known, n=1)]
-        raise _Wrong(text, f"no provider {provider!r}", asked, close)
-    if measured and asked.measures:
-        return _measure(text, measured, asked)
-    if named and named[2] == "finding" and asked.rules:
+        raise _Wrong(text, f"no provider {provider!r}", kinds, close)
+    if measured and kinds.measures:
+        return _measure(text, measured, kinds)
+    if named and named[2] == "finding" and kinds.rules:
         rule = named[3]
-        if rule not in asked.rules:
-            close = [f"finding:{near}" for near in difflib.get_close_matches(rule, asked.rules, n=1, cutoff=0.4)]
-            raise _Wrong(text, f"no rule {rule!r} among {', '.join(asked.rules)}", asked, close)
-        return Condition(text, "", lambda seen: _worst([row for row in seen.findings if row.rule == rule], None))
-    if named and named[2] == "refused" and asked.operators:
+        if rule not in kinds.rules:
+            close = [f"finding:{near}" for near in difflib.get_close_matches(rule, kinds.rules, n=1, cutoff=0.4)]
+            raise _Wrong(text, f"no rule {rule!r} among {', '.join(kinds.rules)}", kinds, close)
+        return Condition(text, "", lambda subject: _worst([row for row in subject.findings if row.rule == rule], None))
+    if named and named[2] == "refused" and kinds.operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():
             close = [f"refused:{near}" for near in difflib.get_close_matches(name, _operators(), n=1)]
-            raise _Wrong(text, f"ONNX has no operator {name!r}", asked, close)
-        return Condition(text, provider, lambda seen: f"{name} is refused" if name in seen.refused else "")
-    conditions = [*asked.examples, *(f"finding:{rule}" for rule in asked.rules)]
-    raise _Wrong(text, "this is no condition here", asked, difflib.get_close_matches(text, conditions, n=1))
+            raise _Wrong(text, f"ONNX has no operator {name!r}", kinds, close)
+        return Condition(text, provider, lambda subject: f"{name} is refused" if name in subject.refused else "")
+    conditions = [*kinds.examples, *(f"finding:{rule}" for rule in kinds.rules)]
+    raise _Wrong(text, "this is no condition here", kinds, difflib.get_close_matches(text, conditions, n=1))
 
 
-def _measure(text: str, match: re.Match[str], asked: ConditionKinds) -> Condition:
+def _measure(text: str, match: re.Match[str], kinds: ConditionKinds) -> Condition:
     name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] else 1)
-    if name not in asked.measures:
-        close = [MEASURES[near] for near in difflib.get_close_matches(name, asked.measures, n=1)]
-        raise _Wrong(text, f"{name!r} is not measured here", asked, close)
+    if name not in kinds.measures:
+        close = [MEASURES[near] for near in difflib.get_close_matches(name, kinds.measures, n=1)]
+        raise _Wrong(text, f"{name!r} is not measured here", kinds, close)
     if name == "coverage" and limit > 1:
-        raise _Wrong(text, "coverage is a share", asked, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
+        raise _Wrong(text, "coverage is a share", kinds, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
 
-    def broken(seen: Watched) -> str:
-        value = seen.measures.get(name)
+    def broken(subject: Watched) -> str:
+        value = subject.measures.get(name)
         return f"{name} is {value:.4g}" if value is not None and SIGNS[sign](value, limit) else ""
 
     return Condition(text, match[1] or "", broken)
@@ -148,11 +148,11 @@ def breaking(conditions: Iterable[Condition], watched: Iterable[Watched]) -> Ite
     """What breaks conditions, a line for each thing that does."""
     things = list(watched)
     for condition in conditions:
-        for seen in things:
-            row = PROVIDER_RULES.get(seen.provider)
-            concerned = condition.provider in ("", seen.provider, row.provider if row else "")
-            if concerned and (words := condition.broken(seen)):
-                where = f"{seen.place} with {seen.provider}" if seen.provider else seen.place
+        for subject in things:
+            row = PROVIDER_RULES.get(subject.provider)
+            concerned = condition.provider in ("", subject.provider, row.provider if row else "")
+            if concerned and (words := condition.broken(subject)):
+                where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
                 yield f"--fail-on {condition.text}: {where}: {words}"
 
 

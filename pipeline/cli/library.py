@@ -142,5 +142,5 @@ def _diff_parts(difference: "LibraryDiff") -> "Iterator[Part]":
         if rows:
             cells = tuple((row.name or row.part, row.old or "-", row.new or "-") for row in rows)
             yield Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells)
-    asked = f"{difference.operators_asked} operators and versions were asked of both"
-    yield Line(asked if difference.operators_asked else f"operators were not asked for: {difference.why_not_asked}")
+    line = f"{difference.operators_asked} operators and versions were asked of both"
+    yield Line(line if difference.operators_asked else f"operators were not asked for: {difference.why_not_asked}")

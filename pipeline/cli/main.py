@@ -48,43 +48,43 @@ def accept_any_text() -> None:
 
 FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
-        "check": ("cli.partition:check", "Show how much of a model NNAPI, CoreML and XNNPACK support."),
+        "check": ("cli.partition:check", "Show what NNAPI, CoreML, XNNPACK and GPUs support of a model."),
         "init": ("cli.run:init", "Write a commented config for a model."),
-        "run": ("cli.run:run", "Convert, check, measure, choose, bundle and report: the whole job."),
+        "run": ("cli.run:run", "The whole job: convert, check, measure, choose, report."),
         "report": ("cli.bundle:report", "Write the report of stored results again."),
-        "prove": ("features.prove:prove", "Run a bundle in the Android library of your app, without a phone."),
-        "release": ("features.packages:release", "Run a config, sign what it chooses, make packages for apps."),
-        "bundle": ("cli.bundle:bundle", "Sign, verify, update or rebuild the bundle that apps get."),
+        "prove": ("features.prove:prove", "Test a release in your app's Android library, without a phone."),
+        "release": ("features.packages:release", "Run a config, sign the chosen models, make packages for apps."),
+        "bundle": ("cli.bundle:bundle", "Sign, verify, update or rebuild a bundle of chosen models."),
     },
     "Single steps": {
         "convert": ("cli.convert:convert", "Convert models to ORT format."),
         "perf": ("features.perf:perf", "Measure model files on a device, without converting."),
-        "tune": ("features.tune:tune", "Search for the best artifact and session options on devices."),
-        "gate": ("features.pairs:gate", "Measure a candidate in pairs with its base; fail if it is slower."),
+        "tune": ("features.tune:tune", "Search for the best model file and session options on devices."),
+        "gate": ("features.pairs:gate", "Measure a new version beside the old one; fail if it is slower."),
         "devices": ("cli.devices:devices", "List devices and whether each is ready."),
     },
 }  # fmt: skip
 MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
         "import": ("features.imports:import_model", "Export a trained PyTorch, scikit-learn or TensorFlow model."),
-        "partition": ("cli.partition:partition", "As `check`, with every node and the reason why not; with fixes."),
+        "partition": ("cli.partition:partition", "Show which nodes a provider supports, why not others, and fixes."),
         "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
-        "diff": ("features.diff:diff", "Show what changed between two model files, and by which optimizer."),
+        "diff": ("features.diff:diff", "Show what changed between two model files, by which optimizer."),
         "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
     },
     "Measurement": {
-        "compare": ("features.pairs:compare", "Compare two campaigns, and name what changed between them."),
-        "doctor": ("features.doctor:doctor", "Test the performance checklist on a model, each remedy measured."),
-        "lab": ("features.lab:lab", "Run campaigns on many hosts, with PostgreSQL as their queue."),
+        "compare": ("features.pairs:compare", "Compare two stored results, and name what changed."),
+        "doctor": ("features.doctor:doctor", "Try ONNX Runtime's performance advice on a model, each measured."),
+        "lab": ("features.lab:lab", "Measure on devices of many hosts, with PostgreSQL as queue."),
     },
-    "Libraries of ONNX Runtime": {
+    "Apps and libraries of ONNX Runtime": {
         "app": ("features.app:app", "Show what of an app's libraries and models breaks on phones."),
         "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
         "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
-        "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime and of the probe."),
+        "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime."),
     },
     "Help": {
-        "help": ("cli.help:show_help", "Show the help of a command, every command, or the session options."),
+        "help": ("cli.help:show_help", "Show the help of a command, all commands, or session options."),
         "completion": ("cli.help:completion", "Print the completion script of a shell."),
         "schema": ("cli.help:schema", "Print the JSON schema of config files, for editors."),
     },

@@ -341,7 +341,7 @@ perf_test_option = click.option(
     "--perf-test",
     type=click.Path(exists=True, dir_okay=False),
     metavar="PROGRAM",
-    help="Measure with this onnxruntime_perf_test instead of the probe.",
+    help="Measure with this onnxruntime_perf_test instead of ort-mobile's program.",
 )
 
 
@@ -372,8 +372,8 @@ OPTIONS = (
         "--abi",
         default="",
         metavar="ABI",
-        help="Android ABI of the library in the app, such as arm64-v8a: a few quantized nodes are claimed on ARM or "
-        "x86 only, half precision by XNNPACK on ARM only.  [default: arm64-v8a]",
+        help="Android ABI of the library in the app: providers run a few quantized nodes on ARM or x86 only, XNNPACK "
+        "half precision on ARM only.  [default: arm64-v8a]",
     ),
     click.option(
         "--api-level", type=click.IntRange(min=1), help="NNAPI feature level (Android API level).  [default: 31]"

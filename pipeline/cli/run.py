@@ -224,7 +224,7 @@ PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs],
 @click.option("--resume", is_flag=True, help="Resume the last interrupted run of this config.")
 @click.option(
     "--blame", is_flag=True,
-    help="Reduce options that crash to a minimal set, and add it to the deny list.",
+    help="Find the fewest options that crash a device, and skip them on such devices from now on (deny list).",
 )  # fmt: skip
 @data_options
 @dimension_option

@@ -196,7 +196,7 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     profile: bool = False
     """Profile every variant once more after the rounds: times by operator, and a trace file."""
     perf_test: str | None = None
-    """Path of onnxruntime_perf_test, to measure with it instead of the probe; outputs are not compared then."""
+    """Path of onnxruntime_perf_test, to measure with instead of ort-mobile's program; outputs are not compared then."""
     plugins: dict[str, tuple[str, ...]] = {}
     """Plugins by the execution provider that each has: path of its library, and of further files that it loads."""
     baseline: str | None = None

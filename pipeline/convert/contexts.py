@@ -295,11 +295,11 @@ def make_contexts(
     A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
     """
     compiler_name()
-    wanted = [(form, context_variant(chip, form.precision)) for form in forms for chip in chips]
-    failures = {variant: _unsuited(form, variant) for form, variant in wanted}
+    pairs = [(form, context_variant(chip, form.precision)) for form in forms for chip in chips]
+    failures = {variant: _unsuited(form, variant) for form, variant in pairs}
     contexts: dict[Variant, NpuContext] = {}
-    with scratch(output) as work, progress.stage("compile", len(wanted)) as stage:
-        tasks = [_task(form, variant, output, work) for form, variant in wanted if failures[variant] is None]
+    with scratch(output) as work, progress.stage("compile", len(pairs)) as stage:
+        tasks = [_task(form, variant, output, work) for form, variant in pairs if failures[variant] is None]
         limit = time_limit(form.model.size_bytes for form in forms)
         for outcome in run_tasks(make_context, NpuContext, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             variant = outcome.task.request.variant
@@ -315,7 +315,7 @@ def make_contexts(
     return MadeContexts(
         contexts=tuple(
             msgspec.structs.replace(contexts[variant], model=form.model.name, steps=steps[form.precision])
-            for form, variant in wanted
+            for form, variant in pairs
             if variant in contexts
         ),
         failures=tuple(
@@ -323,7 +323,7 @@ def make_contexts(
                 variant=variant, what=f"there is no {variant.name}", where=form.model.name, why=error.reason,
                 remedy=error.remedy, skipped=variant.chip in served,
             )
-            for form, variant in wanted
+            for form, variant in pairs
             if (error := failures[variant])
         ),
     )  # fmt: skip

@@ -403,9 +403,9 @@ class _Maker:
         ), path
 
     def _as_onnx(self, file: ConvertedFile, parts: OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
-        """The same graph as an ONNX file with its weights in it; its notes say who else can load it.
+        """The same graph as an ONNX file with its weights in it; its notes say which other tools load it.
 
-        What was found out of the other form holds for it. At level none it is the model itself: a session would put
+        What was checked of the ORT format file holds for it. At level none it is the model itself: a session would put
         Casts for this computer's CPU into it.
         """
         path = self.optimizer.shop.new_file(".onnx")

@@ -35,7 +35,7 @@ CONFIG_KEY = re.compile(rb"(?<=\0)(?:session|ep|optimization|mlas|memory)\.[a-z0
 """Of session config entries as they stand in a library's strings."""
 EXECUTABLE = 1
 WORDS = {True: "kernel", False: "no kernel", None: "node refused"}
-"""What a library says to a node."""
+"""Whether a library has a kernel for a node, in words."""
 
 
 class LibraryChange(msgspec.Struct, frozen=True, kw_only=True):

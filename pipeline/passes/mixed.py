@@ -141,8 +141,8 @@ class Evaluator:
         """What the provider makes of the model with these nodes quantized, after level basic."""
         if self.settings is None:
             return None, ""
-        asked = self.settings
-        key = f"{_key(nodes)} {asked.provider} {asked.api_level} {asked.abi} {asked.chip}".strip()
+        settings = self.settings
+        key = f"{_key(nodes)} {settings.provider} {settings.api_level} {settings.abi} {settings.chip}".strip()
         if key not in self.known.standings:
             try:
                 self.known.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])

@@ -83,8 +83,8 @@ TRANSPOSES = KnownOptimizer("TransposeOptimizer", Level.BASIC)
 
 
 class ChangedRegion(Struct, frozen=True, kw_only=True):
-    """Nodes that are gone and those in their place, by their places in the files; `by` names who made it, with the
-    level; nothing where no optimizer is known that does.
+    """Nodes that are gone and those in their place, by their places in the files; `by` names the optimizers that
+    did it, with their levels; empty where none is known.
     """
 
     gone: tuple[int, ...] = ()
@@ -176,7 +176,7 @@ def _histories(graph: FileGraph) -> dict[int, int]:
 
 
 def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode, explained: set[str]) -> Iterator[str]:
-    """What is not the same in a pair. Inputs whose nodes are gone are told where those are."""
+    """What is not the same in a pair. Inputs whose nodes are gone stand in the region of those."""
     for name in dict.fromkeys((*a.attributes, *b.attributes)):
         old, new = a.attributes.get(name, "absent"), b.attributes.get(name, "absent")
         if old != new and not ("absent" in (old, new) and _default(a.operator, name) in (old, new)):
@@ -229,7 +229,7 @@ def _regions(before: FileGraph, after: FileGraph, pairs: Pairs) -> Iterator[Chan
             if name in givers:
                 root[find((0, place))] = find(givers[name])
     for group in grouped((find(member), member) for member in members).values():
-        old, fresh = (tuple(place for side, place in group if side == wanted) for wanted in (0, 1))
+        old, fresh = (tuple(place for side, place in group if side == wanted_side) for wanted_side in (0, 1))
         yield ChangedRegion(gone=old, new=fresh, by=tuple(_makers(before, after, old, fresh)))
 
 
@@ -254,7 +254,7 @@ def _named(row: KnownOptimizer) -> str:
 
 
 def _removers(before: FileGraph, after: FileGraph, gone: Sequence[int]) -> Iterator[str]:
-    """Who took away nodes and put none in their place."""
+    """The optimizers that removed nodes and put none in their place."""
     left = list(gone)
     for row in OPTIMIZERS:
         if row.lost and not row.gained and not row.kept:

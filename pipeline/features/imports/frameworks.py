@@ -1,7 +1,7 @@
 """The frameworks that models come from: each with its exporter, and a way to run the model as it was trained.
 
-A row of FRAMEWORKS says which objects and files are its. Frameworks are heavy and optional: each is imported where one
-of its models is met, and named with the extra to install where it is missing.
+A row of FRAMEWORKS says which objects and files belong to it. Frameworks are heavy and optional: each is imported where
+one of its models is met, and named with the extra to install where it is missing.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def _of_function(source: str) -> Trained:
     """What the function gives: (model, example inputs), with further names for the exporter in a third part."""
     function = load_function(source, "a model")
     try:
-        given = function()
+        answer = function()
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else ""
         for known in FRAMEWORKS:
@@ -117,11 +117,11 @@ def _of_function(source: str) -> Trained:
         raise ConfigError("the function for a model failed", where=source, why=_said(error),
                           remedy="run it alone in Python; it is called without arguments") from error  # fmt: skip
     shape = "give (model, example inputs) or (model, example inputs, options of the exporter)"
-    if not isinstance(given, tuple) or len(given) not in (2, 3):
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
         raise ConfigError(
-            "the function gives no model", where=source, why=f"it gave {type(given).__name__}", remedy=shape
+            "the function gives no model", where=source, why=f"it gave {type(answer).__name__}", remedy=shape
         )
-    model, example, options = (*given, {})[:3]
+    model, example, options = (*answer, {})[:3]
     row = next((row for row in FRAMEWORKS if row.has(model)), None)
     if row is None:
         raise ConfigError("the function gives no model of a known framework", where=source,

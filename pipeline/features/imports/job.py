@@ -154,12 +154,12 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
         except trained.refusals as error:
             return ComparedInputs(inputs=label, sizes=dict(sizes), refused=explained(error))
         try:
-            given = session.run(outputs, dict(zip((info.name for info in takes), inputs, strict=True)))
+            computed = session.run(outputs, dict(zip((info.name for info in takes), inputs, strict=True)))
         except ort_errors() as error:
             failed = OutputCheck(output=outputs[0], passed=False, reason=f"ONNX Runtime fails: {first_line(error)}")
             return ComparedInputs(inputs=label, sizes=dict(sizes), checks=(failed,))
         named = dict(zip(outputs, expected, strict=False))
-        checks = compare_outputs(named, dict(zip(outputs, map(_array, given), strict=True)), tolerance)
+        checks = compare_outputs(named, dict(zip(outputs, map(_array, computed), strict=True)), tolerance)
         return ComparedInputs(inputs=label, sizes=dict(sizes), checks=tuple(checks))
 
     yield both(trained.example, "the example", {})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WORDS = ("own", "together", "arena", "pool")
 BLOCK = 5
-"""Slices of a run that are one value: what ends in neighbouring slices is not independent."""
+"""Neighbouring slices that count as one value, since they are not independent."""
 
 LEAST_SECONDS = 0.5
 GAIN = 1.05
@@ -62,39 +62,39 @@ def parse_concurrent(text: str, files: Sequence[Path]) -> list[tuple[Path, Concu
             "not a number of callers", where="--concurrent", why=f"{text!r} was given",
             remedy="give numbers from 1 to 64, as in 1,2,4, then any of :own, :together, :arena and :pool",
         )  # fmt: skip
-    beside = tuple(map(str, files[1:])) if "together" in words else ()
-    if "together" in words and not beside:
+    others = tuple(map(str, files[1:])) if "together" in words else ()
+    if "together" in words and not others:
         raise ConfigError("nothing to call beside the model", where="--concurrent",
                           remedy="name two files or more for :together")  # fmt: skip
-    asked = [
+    settings = [
         Concurrency(
-            callers=count, own_sessions="own" in words, beside=beside, shared_arena="arena" in words,
+            callers=count, own_sessions="own" in words, beside=others, shared_arena="arena" in words,
             global_threads="pool" in words,
         )
         for count in counts
     ]  # fmt: skip
-    return [(file, how) for file in (files[:1] if beside else files) for how in asked]
+    return [(file, how) for file in (files[:1] if others else files) for how in settings]
 
 
 def measure_callers(
-    asked: Sequence[tuple[Path, Concurrency]], batches: Sequence[int], runs: Sequence[PlannedRun], plan: CampaignPlan,
-    here: Bench, sizes: Mapping[str, int],
+    cases: Sequence[tuple[Path, Concurrency]], batches: Sequence[int], runs: Sequence[PlannedRun], plan: CampaignPlan,
+    bench: Bench, sizes: Mapping[str, int],
 ) -> list[CallersRow]:  # fmt: skip
     """Each way in as many new processes as there are rounds, in turn; a row for each. `sizes` are those of open
     dimensions, for the models beside, too.
     """
     named = {name: size for name, size in sizes.items() if "[" not in name}
     ways = [
-        (run, how, batch) for run in runs for file, how in asked if run.file == str(file) for batch in (batches or (0,))
+        (run, how, batch) for run in runs for file, how in cases if run.file == str(file) for batch in (batches or (0,))
     ]
     results: dict[int, list[RunResult]] = {}
-    with here.progress.stage("callers", len(ways) * plan.measure.timed_rounds) as stage:
+    with bench.progress.stage("callers", len(ways) * plan.measure.timed_rounds) as stage:
         for number in range(plan.measure.timed_rounds):
             for place, (run, how, batch) in enumerate(ways):
                 stage.at(run.variant)
                 spec = _spec(plan.spec(run, number), how, batch, plan.measure.min_seconds)
                 spec = msgspec.structs.replace(spec, dimensions={**named, **spec.dimensions})
-                results.setdefault(place, []).append(here.devices[run.device].run(spec))
+                results.setdefault(place, []).append(bench.devices[run.device].run(spec))
                 stage.done()
     rows = [_row(run, how, batch, results[place]) for place, (run, how, batch) in enumerate(ways)]
     return _paying(rows) if batches else rows
@@ -150,14 +150,14 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
         for rate in _rates([caller.slices for caller in concurrent.callers[: how.callers]], concurrent.length_ns)
     ]
     mean = fmean(rates)
-    around = t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates))
+    half_width = t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates))
     alike = [caller for _, concurrent in measured for caller in concurrent.callers[: how.callers]]
     others = {
         Path(name).name: round(median(concurrent.callers[how.callers + place].median_ns for _, concurrent in measured))
         for place, name in enumerate(how.beside)
     }
     return msgspec.structs.replace(
-        bare, throughput=mean, low=max(0.0, mean - around), high=mean + around, beside=others,
+        bare, throughput=mean, low=max(0.0, mean - half_width), high=mean + half_width, beside=others,
         median_ns=round(median(caller.median_ns for caller in alike)),
         high_ns=round(median(caller.high_ns for caller in alike)),
         memory_bytes=max(result.memory_peak_bytes for result, _ in measured),
@@ -166,10 +166,10 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
 
 def _rates(slices: Sequence[Sequence[int]], length_ns: int) -> Iterator[float]:
     """Inferences a second of all callers in each block of slices."""
-    whole = [sum(counts) for counts in zip(*slices, strict=True)]
-    seconds = length_ns / 1e9 / len(whole)
-    for at in range(0, len(whole), BLOCK):
-        block = whole[at : at + BLOCK]
+    totals = [sum(counts) for counts in zip(*slices, strict=True)]
+    seconds = length_ns / 1e9 / len(totals)
+    for at in range(0, len(totals), BLOCK):
+        block = totals[at : at + BLOCK]
         yield sum(block) / (seconds * len(block))
 
 

@@ -31,7 +31,10 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL...")
-@click.option("--device", default="local", show_default=True, help="local or adb:SERIAL.")
+@click.option(
+    "--device", default="local", show_default=True,
+    help="local, adb:SERIAL, android-host:LIBRARY or linux-host:LIBRARY.",
+)  # fmt: skip
 @wait_option
 @library_option
 @run_settings
@@ -52,19 +55,24 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 )  # fmt: skip
 @click.option(
     "--blame", is_flag=True,
-    help="Reduce options that crash to a minimal set, and add it to the deny list.",
+    help="Find the fewest options that crash a device, and skip them on such devices from now on (deny list).",
 )  # fmt: skip
 @click.option(
     "--concurrent", default="", metavar="N,…[:WORD]…",
     help="Throughput with N threads that call one session; :own gives each a session, :together calls the first file "
     "with the others beside it, :arena and :pool share memory and threads.",
 )  # fmt: skip
-@click.option("--batch", "batches", callback=counts, metavar="N,…", default="", help="Throughput with such batches.")
-@click.option("--stream", "steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Run a stream of N steps.")
-@click.option("--state", "states", multiple=True, metavar="OUTPUT=INPUT", help="State of a stream; repeatable.")
+@click.option(
+    "--batch", "batches", callback=counts, metavar="N,…", default="", help="Throughput with these batch sizes."
+)
+@click.option("--stream", "steps", type=click.IntRange(1, 1_000_000), metavar="N", help="Run N steps with --state.")
+@click.option(
+    "--state", "states", multiple=True, metavar="OUTPUT=INPUT",
+    help="This output of a step is that input of the next; repeatable.",
+)  # fmt: skip
 @click.option(
     "--original", type=click.Path(path_type=Path, dir_okay=False),
-    help="ONNX model whose stream must give the same.  [default: the first file]",
+    help="ONNX model whose outputs after --stream must be the same.  [default: the first file]",
 )  # fmt: skip
 @run_conditions
 @perf_test_option

@@ -61,11 +61,11 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     """`OUTPUT=INPUT`, each once; ConfigError for another form."""
     states: dict[str, str] = {}
     for text in texts:
-        output, _, taken = text.rpartition("=")
-        if not output or not taken or taken in states.values() or output in states:
+        output, _, input_name = text.rpartition("=")
+        if not output or not input_name or input_name in states.values() or output in states:
             raise ConfigError("not a state", where="--state", why=f"{text!r} was given",
                               remedy="give OUTPUT=INPUT, each output and input once")  # fmt: skip
-        states[output] = taken
+        states[output] = input_name
     return states
 
 
@@ -104,11 +104,11 @@ def make_stream(request: StreamRequest) -> StreamReference:
                 "the state comes from no output", where="--state", why=f"the model has no output {unknown[0]!r}",
                 remedy=f"its outputs are {', '.join(outputs)}",
             )  # fmt: skip
-        given: dict[str, Any] = {}
+        computed: dict[str, Any] = {}
         for step in range(request.stream.steps):
             feeds |= {name: array[step] for name, array in moving.items()}
-            given = dict(zip(outputs, session.run(outputs, feeds), strict=True))
-            feeds |= {taken: _same_shape(feeds[taken], given[name], name) for name, taken in states.items()}
+            computed = dict(zip(outputs, session.run(outputs, feeds), strict=True))
+            feeds |= {state: _same_shape(feeds[state], computed[name], name) for name, state in states.items()}
             if step % 100 == 0:
                 still_at_work()
     except ort_errors() as error:
@@ -117,7 +117,7 @@ def make_stream(request: StreamRequest) -> StreamReference:
     return StreamReference(
         inputs=first,
         sequences=tuple(write_tensor(folder / f"all_{n}.bin", name, a) for n, (name, a) in enumerate(moving.items())),
-        outputs=tuple(write_tensor(folder / f"last_{n}.bin", name, a) for n, (name, a) in enumerate(given.items())),
+        outputs=tuple(write_tensor(folder / f"last_{n}.bin", name, a) for n, (name, a) in enumerate(computed.items())),
     )
 
 
@@ -131,11 +131,11 @@ def _same_shape(before: Any, after: Any, name: str) -> Any:
 
 
 def measure_streams(
-    stream: Stream, original: Path, runs: Sequence[PlannedRun], plan: CampaignPlan, here: Bench,
+    stream: Stream, original: Path, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench,
     sizes: Mapping[str, int], data: Dataset,
 ) -> list[StreamRow]:  # fmt: skip
     """The stream of each file, on the inputs of the original's; a row for each."""
-    folder = here.work / "stream"
+    folder = bench.work / "stream"
     folder.mkdir()
     request = StreamRequest(
         model=str(original), stream=stream, dimensions=dict(sizes), data=data, folder=str(folder)
@@ -146,7 +146,7 @@ def measure_streams(
     rows = []
     for number, run in enumerate(runs):
         spec = _spec(plan.spec(run, 0), stream, outcome.value, folder / f"outputs-{number}")
-        rows.append(_row(run, spec, here, outcome.value))
+        rows.append(_row(run, spec, bench, outcome.value))
     return rows
 
 
@@ -157,8 +157,8 @@ def _spec(spec: RunSpec, stream: Stream, reference: StreamReference, outputs: Pa
     )  # fmt: skip
 
 
-def _row(run: PlannedRun, spec: RunSpec, here: Bench, reference: StreamReference) -> StreamRow:
-    result = here.devices[run.device].run(spec)
+def _row(run: PlannedRun, spec: RunSpec, bench: Bench, reference: StreamReference) -> StreamRow:
+    result = bench.devices[run.device].run(spec)
     steps = spec.stream.steps if spec.stream else 0
     row = StreamRow(file=run.variant, run=options_name(run.options), steps=steps)
     if result.failure or not result.latencies_ns:
@@ -166,8 +166,8 @@ def _row(run: PlannedRun, spec: RunSpec, here: Bench, reference: StreamReference
             row, failure=result.failure.message if result.failure else "nothing was measured"
         )
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-    given = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
-    checks = compare_outputs(expected, given, usual_tolerance(OutputPrecision.FLOAT32))
+    outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+    checks = compare_outputs(expected, outputs, usual_tolerance(OutputPrecision.FLOAT32))
     return msgspec.structs.replace(
         row, checks=tuple(checks), median_ns=result.median_ns or 0,
         high_ns=sorted(result.latencies_ns)[len(result.latencies_ns) * 95 // 100],

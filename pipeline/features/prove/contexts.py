@@ -52,8 +52,8 @@ def contexts_to_run(
             why=f"it has contexts for {', '.join(chips)}" if chips else "it has no contexts",
             remedy="write the chip to `contexts` in [variants] of the config, and make the bundle again",
         )
-    wanted = [context for context in known if not order.chips or context.chip in order.chips]
-    distinct = list({context.file: context for context in wanted}.values())
+    chosen = [context for context in known if not order.chips or context.chip in order.chips]
+    distinct = list({context.file: context for context in chosen}.values())
     problem = _problem(distinct, order.library)
     if problem and order.chips:
         raise problem
@@ -72,11 +72,11 @@ def _problem(contexts: Sequence[ShippedContext], library: str) -> MissingError |
             "the simulator runs in a library for x86_64 only", where=library, why="this one has none for it",
             remedy="give the AAR with all ABIs, as ONNX Runtime publishes it",
         )  # fmt: skip
-    here = installed_qairt()
+    installed = installed_qairt()
     for context in contexts:
-        if here != context.qairt:
+        if installed != context.qairt:
             return MissingError(
-                f"the contexts are for QAIRT {context.qairt}, and the simulator here is of {here or 'another'}",
+                f"the contexts are for QAIRT {context.qairt}, and the simulator here is of {installed or 'another'}",
                 where=context.file,
                 why="another QAIRT than the app's may read and compute them otherwise",
                 remedy=f"pip install onnxruntime-qnn=={context.plugin}",
@@ -108,7 +108,7 @@ def _row(
     work: Path,
 ) -> ProofRow:
     name = in_precision(context.model, context.variant.precision)
-    kept = next((row for row in manifest.references if row.model == name), None)
+    reference = next((row for row in manifest.references if row.model == name), None)
     options = RunOptions(provider=QNN, provider_options={"soc_model": str(CHIPS[context.chip].soc_model)})
     file = bundle / context.file
     with tempfile.TemporaryDirectory(dir=work) as folder:
@@ -117,7 +117,7 @@ def _row(
                 id="prove",
                 model=str(file),
                 options=options,
-                inputs=tensor_files(bundle, kept.inputs) if kept else (),
+                inputs=tensor_files(bundle, reference.inputs) if reference else (),
                 warmup=0,
                 min_runs=1,
                 min_seconds=0.0,
@@ -128,9 +128,9 @@ def _row(
         actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
     checks: tuple[OutputCheck, ...] = ()
     findings: tuple[ProofFinding, ...] = ()
-    if kept and kept.outputs and not result.failure:
-        expected = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, kept.outputs)}
-        checks = tuple(compare_outputs(expected, actual, simulated_tolerance(kept.tolerance)))
+    if reference and reference.outputs and not result.failure:
+        expected = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, reference.outputs)}
+        checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
     elif not result.failure:
         findings = (not_compared("the model cannot be run on a CPU here in its place"),)
     place = ProofPlace(abi=X86_64, cpu="", wanted=(), deciding=frozenset({context.target}))

@@ -132,7 +132,7 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
 
 
 def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFile, ...]:
-    """Tensors that a bundle keeps, as a run is given them."""
+    """Tensors of a bundle as inputs of a run."""
     return tuple(
         TensorFile(name=kept.name, dtype=kept.dtype, shape=kept.shape, file=str(bundle / kept.path)) for kept in tensors
     )

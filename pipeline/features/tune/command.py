@@ -38,7 +38,7 @@ LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
 @click.option("--resume", is_flag=True, help="Resume the last interrupted search of this config.")
 @click.option(
     "--blame", is_flag=True,
-    help="Reduce options that crash to a minimal set, and add it to the deny list.",
+    help="Find the fewest options that crash a device, and skip them on such devices from now on (deny list).",
 )  # fmt: skip
 @data_options
 @dimension_option

@@ -188,7 +188,7 @@ def compiler_lacking() -> MissingError | None:
 
 
 def requires(package: str) -> list[str]:
-    """What a package says that it needs."""
+    """The requirements that an installed package declares."""
     return metadata.requires(package) or []
 
 

@@ -110,10 +110,10 @@ def simulate(
     return simulation if node is None else _at(simulation, *node)
 
 
-def _decibels(expected: Arrays, given: Arrays) -> float | None:
+def _decibels(expected: Arrays, actual: Arrays) -> float | None:
     """The least signal to noise of the outputs; None where all are equal, or none has any."""
     ratio = worst_sqnr(
-        OutputCheck(output=name, passed=True, sqnr_db=sqnr_db(expected[name], given[name])) for name in expected
+        OutputCheck(output=name, passed=True, sqnr_db=sqnr_db(expected[name], actual[name])) for name in expected
     )
     return ratio if isinstance(ratio, float) else None
 

@@ -33,7 +33,7 @@ class Opsets(NamedTuple):
     since: Release
 
     def holds(self, version: int) -> bool:
-        """Whether a schema of this version is meant."""
+        """Whether the registration holds for this version of the schema."""
         return version == self.first or (self.last is not None and self.first <= version <= self.last)
 
     def __str__(self) -> str:
@@ -49,11 +49,11 @@ class Kernel:
     on_cpu: frozenset[str]
 
     def versions(self, settings: Settings) -> list[Opsets]:
-        """What the settings' release has of it."""
+        """The versions that the release of the settings registers it for."""
         return [row for row in self.opsets if row.since <= settings.ort_release]
 
     def taken(self, constraint: str, settings: Settings) -> list[str]:
-        """The types of a constraint that the settings give."""
+        """The types of a constraint that release and options allow."""
         marked = self.types[constraint]
         int64 = settings.webgpu.int64
         return [row.name for row in marked if row.since <= settings.ort_release and (int64 or not row.int64)]
@@ -101,7 +101,7 @@ class Formals(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def formals(op_type: str, domain: str, version: int) -> Formals | None:
-    """Those of an operator; None for one that neither ONNX nor the installed ONNX Runtime knows."""
+    """The formals of an operator; None for one that neither ONNX nor the installed ONNX Runtime knows."""
     import onnx.defs
 
     try:
@@ -187,13 +187,13 @@ REWRITES = {
 def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
     """Why a node has no kernel, by the nearest that exists, and what gives it one."""
     rows = kernels().get((node.domain, node.op_type), ())
-    here = [row for row in rows if row.versions(settings)]
-    if not here:
+    registered = [row for row in rows if row.versions(settings)]
+    if not registered:
         return _no_operator(node, rows)
     version, types = node.since_version, bound_types(graph, node)
-    fitting = [row for row in here if any(opsets.holds(version) for opsets in row.versions(settings))]
+    fitting = [row for row in registered if any(opsets.holds(version) for opsets in row.versions(settings))]
     if not fitting:
-        spans = ", ".join(dict.fromkeys(str(opsets) for row in here for opsets in row.versions(settings)))
+        spans = ", ".join(dict.fromkeys(str(opsets) for row in registered for opsets in row.versions(settings)))
         return Refusal(
             "opset", f"no kernel for {node.op_type} of opset {version}, there are some for {spans}",
             "convert the model to such an opset",
