@@ -52,6 +52,16 @@ def resize() -> onnx.ModelProto:
     return model([node], [value("x", DIMS)], ["y"], {"s": np.array([1, 1, 1.5, 1.5], np.float32)})
 
 
+def old_resize() -> onnx.ModelProto:
+    """Counted from the corner, as opset 10 does; scales that are inputs, too, as in IR version 3, cost nothing."""
+    scales = np.array([1, 1, 2, 2], np.float32)
+    node = helper.make_node("Resize", ["x", "s"], ["y"], mode="linear")
+    made = model([node], [value("x", DIMS)], ["y"], {"s": scales}, opset=10)
+    made.graph.input.append(value("s", (4,)))
+    made.graph.output[0].CopyFrom(value("y", (1, 8, 32, 32)))
+    return made
+
+
 def wide_padding() -> onnx.ModelProto:
     weights = np.linspace(-1, 1, 8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3)
     return model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[3] * 4)], [value("x", DIMS)], ["y"], {"w": weights})
@@ -140,6 +150,16 @@ def test_numbers_in_the_place_of_nan_are_found(op_type: str, tmp_path: Path) -> 
         assert (answer["passed"], answer["op_type"], answer["first"]) == (passed, op_type, "y")
         assert "NaN on the CPU" in answer["reason"]
         assert "with Max or Clip" in answer["remedy"]
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_resizes_of_old_opsets_are_found_and_fixed(tmp_path: Path) -> None:
+    onnx.save(old_resize(), tmp_path / "m.onnx")
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-5:5", "--advise")
+    assert (answer["simulated"]["passed"], answer["simulated"]["op_type"]) == (False, "Resize")
+    assert "opset:version=13" in answer["simulated"]["remedy"]
+    assert answer["advice"]["best"]["fixes"] == ["opset-13"]
 
 
 @npu

@@ -63,7 +63,8 @@ REMEDIES: Mapping[str, str] = {
     "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
     "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`)",
     "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
-    "Resize": "name its mode by an equal one, or write it as Gather (`transform --do gathered-resize`)",
+    "Resize": "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or "
+    "write it as Gather (`transform --do gathered-resize`)",
     "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
     "Gather": "give its indices in one row (`transform --do flat-indices`)",
     "ReduceL2": "scale the values before they are squared (`transform --do scaled-norm`)",
