@@ -8,11 +8,11 @@ by barycenters, and x by isotonic regression, which keeps order and distances an
 as they allow. Boxes that nothing leads to stand right above their first consumer (facts drawing D.1).
 """
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from xml.sax.saxutils import escape
 
 from device_runner.result import Struct
 from pipeline.core.groups import counted
@@ -452,7 +452,7 @@ def _edges(decisions: Sequence[Decision]) -> list[tuple[int, int]]:
 
 def _clean(text: str) -> str:
     """Text that XML can hold: control characters, which names may have, become escapes."""
-    return escape("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text))
+    return html.escape("".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text), quote=False)
 
 
 def _second_line(decision: Decision) -> str:

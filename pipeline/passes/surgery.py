@@ -5,7 +5,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import ConfigError, ModelError, missing_extra
-from pipeline.model.edit import ONNX_DOMAINS, constant_names, copied, keep_only, onnx_opset, read_names
+from pipeline.model.edit import (
+    ONNX_DOMAINS,
+    all_nodes,
+    attribute,
+    constant_names,
+    copied,
+    first_output,
+    keep_only,
+    onnx_opset,
+    operand,
+    read_names,
+)
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes, tensor_bytes
 from pipeline.model.onnx_model import fix_dimensions
 from pipeline.model.signature import open_axes, own_inputs
@@ -208,9 +219,9 @@ def _constants_as_initializers(graph: "GraphProto", least: int) -> None:
     for node in graph.node:
         if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or outputs & set(node.output):
             continue
-        for attribute in node.attribute:
-            tensor = attribute.t
-            if attribute.name == "value" and tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= least:
+        for entry in node.attribute:
+            tensor = entry.t
+            if entry.name == "value" and tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= least:
                 added = graph.initializer.add()
                 added.CopyFrom(tensor)
                 added.name = node.output[0]
@@ -301,7 +312,33 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
         why = (text.rpartition("failed: ")[2] or text).replace("$", "")[:200]
         raise ModelError("ONNX's version converter cannot convert the model", why=why) from error
     _restore(proto, newer)
+    if onnx_opset(proto) < RESIZE_HAS_MODES <= target:
+        _say_resize_modes(newer)
     return newer
+
+
+RESIZE_HAS_MODES = 11
+"""Resize and Upsample of older opsets count from the corner; Resize of newer ones does so only where it says it."""
+
+
+def _say_resize_modes(proto: "ModelProto") -> None:
+    """Give each Resize the modes that its older opset meant, which ONNX's converter leaves out."""
+    from onnx import helper, numpy_helper
+
+    scales = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.data_location != tensor.EXTERNAL}
+    for node in all_nodes(proto.graph):
+        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and (tensor := attribute(node, "value")):
+            scales[first_output(node)] = tensor
+        if node.op_type != "Resize" or node.domain not in ONNX_DOMAINS:
+            continue
+        modes = {"coordinate_transformation_mode": "asymmetric"}
+        if attribute(node, "mode", "nearest") == "nearest":
+            known = scales.get(operand(node, 2))
+            smaller = known is not None and bool((numpy_helper.to_array(known) < 1).any())
+            modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
+        left = [row for row in node.attribute if row.name not in modes]
+        del node.attribute[:]
+        node.attribute.extend([*left, *(helper.make_attribute(name, value) for name, value in modes.items())])
 
 
 def _restore(before: "ModelProto", after: "ModelProto") -> None:

@@ -349,15 +349,16 @@ def _simulated(simulation: Simulation) -> Iterator[Line]:
         yield Line("  simulated: ", ("as on the CPU", "green"), near)
         return
     off = "" if error is None else f", off by {error:.2g}" + ("" if limit is None else f", allowed is {limit:.2g}")
-    if simulation.passed is None:
-        yield Line("  simulated: ", ("not known", "yellow"), f": {simulation.reason}")
-        return
     if simulation.passed:
         yield Line("  simulated: ", ("the outputs are right", "green"), f"{off}, on {simulation.data}")
         return
-    yield Line("  simulated: ", ("computes something else", "bold red"), f": output '{simulation.output}'{off}")
-    where = f"{simulation.op_type} with the output '{simulation.first}': " if simulation.first else ""
-    yield Line(f"    first at {where}{simulation.reason}" if where else f"    {simulation.reason}")
+    where = f"first at {simulation.op_type} with the output '{simulation.first}': " if simulation.first else ""
+    if simulation.passed is None:
+        yield Line("  simulated: ", ("not known", "yellow"), f": {where}{simulation.reason}")
+    else:
+        output = f": output '{simulation.output}'{off}" if simulation.output else ""
+        yield Line("  simulated: ", ("computes something else", "bold red"), output)
+        yield Line(f"    {where}{simulation.reason}")
     if simulation.remedy:
         yield Line("    ", ("remedy:", "cyan"), f" {simulation.remedy}")
 

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import NotApplicable
@@ -105,6 +107,22 @@ def test_models_become_newer_opsets(name: str, tmp_path: Path) -> None:
     (entry,) = [entry for entry in result.model.proto.opset_import if entry.domain in ("", "ai.onnx")]
     assert entry.version == 21
     assert_same(path, result, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("op_type", "scale"), [("Resize", 0.4), ("Resize", 1.5), ("Upsample", 1.5), ("Upsample", 2.0)])
+def test_what_old_resizes_count_from_stays(op_type: str, scale: float, mode: str, tmp_path: Path) -> None:
+    """ONNX's converter makes half_pixel of it: other pixels."""
+    node = helper.make_node(op_type, ["x", "s"], ["y"], mode=mode)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 10, 10])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, int(10 * scale), int(10 * scale)])],
+        [numpy_helper.from_array(np.array([1, 1, scale, scale], np.float32), "s")],
+    )  # fmt: skip
+    path = tmp_path / "old.onnx"
+    opset = helper.make_opsetid("", 10 if op_type == "Resize" else 9)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    assert_same(path, run(path, tmp_path, "opset:version=17"), tmp_path)
 
 
 def test_weights_stay_external_while_the_opset_changes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ A claim is no promise of right numbers: some operators are taken and computed ot
 says so at the desk. It is no speedometer, so that nothing here is measured.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,13 +63,25 @@ REMEDIES: Mapping[str, str] = {
     "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
     "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`)",
     "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
-    "Resize": "name its mode by an equal one, or write it as Gather (`transform --do gathered-resize`)",
+    "Resize": "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or "
+    "write it as Gather (`transform --do gathered-resize`)",
     "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
     "Gather": "give its indices in one row (`transform --do flat-indices`)",
     "ReduceL2": "scale the values before they are squared (`transform --do scaled-norm`)",
     "ReduceSumSquare": "scale the values before they are squared",
+    "Sqrt": "keep its input at 0 or above, with Max or Clip: of less the NPU makes numbers, not NaN",
+    "Log": "keep its input above 0, with Max or Clip: of less the NPU makes numbers, not NaN",
+    "Pow": "keep its base at 0 or above, with Max or Clip: of less the NPU makes numbers, not NaN",
 }
 """What helps where a node computes something else, by its operator (docs/npu.md)."""
+
+CRASH_REMEDIES: Mapping[str, str] = {
+    "AveragePool": "use an odd kernel, or pad with a Pad of its own: the compiler dies of even ones with auto_pad SAME",
+}
+"""What helps where the simulator ends at a node."""
+
+CRASH_SECONDS = 240.0
+"""For finding the node of a crash: each question runs a part of the model again."""
 
 
 def simulate(
@@ -86,7 +99,9 @@ def simulate(
     on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
     answered = _simulated(loaded, model, chip, inputs, folder / "simulated.onnx")
     if isinstance(answered, Refusal):
-        return Simulation(passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source)
+        failed = Simulation(passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source)
+        crashed = _first_crashing(loaded, model, graph, chip, inputs, folder) if answered.code == "crash" else None
+        return _at(failed, crashed, failed.reason, CRASH_REMEDIES) if crashed else failed
     tolerance = _tolerance(reference)
     checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
@@ -104,7 +119,9 @@ def simulate(
         reason=worst.reason,
         data=reference.data.source,
     )
-    if simulation.passed is not False:
+    # Random inputs may mean nothing to the model, and NaN of them is no fault; where NaN is lost is worth knowing.
+    lost = passed is None and any(np.isnan(array).any() for array in expected.values() if array.dtype.kind == "f")
+    if simulation.passed is not False and not lost:
         return simulation
     node = _first_departing(loaded, model, graph, chip, inputs, tolerance.max_relative_error, folder)
     return simulation if node is None else _at(simulation, *node)
@@ -198,14 +215,50 @@ def _first_departing(
 
 
 def _why(check: OutputCheck, expected: "np.ndarray[Any, Any]") -> str:
+    if np.isnan(expected).any():
+        return f"NaN on the CPU for {int(np.isnan(expected).sum())} of {expected.size} elements, numbers on the NPU"
     largest = float(np.abs(expected[np.isfinite(expected)].astype(np.float64)).max(initial=0.0))
     if largest > HALF_MAX:
         return f"its values reach {largest:.0f}, and the NPU's half precision ends at {HALF_MAX:.0f}"
     return check.reason
 
 
-def _at(simulation: Simulation, node: Node, reason: str) -> Simulation:
-    remedy = REMEDIES.get(node.op_type, f"keep it on the CPU, or express {node.op_type} by other operators")
+def _first_crashing(
+    loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, inputs: Arrays, folder: Path
+) -> Node | None:
+    """The node whose part of the model is the first that ends the simulator; None where time is too short."""
+    target = folder / "part.onnx"
+    deadline = time.monotonic() + CRASH_SECONDS
+    right, wrong = 0, len(graph.order)
+    while wrong - right > 1:
+        count = (right + wrong) // 2
+        part = _beginning(model, graph, count)
+        answered = _simulated(loaded, part, chip, inputs, target)
+        if time.monotonic() > deadline:
+            return None
+        if isinstance(answered, Refusal) and answered.code == "crash":
+            wrong = count
+        else:
+            right = count
+    return graph.nodes[graph.order[right]]
+
+
+def _beginning(model: "ModelProto", graph: Graph, count: int) -> "ModelProto":
+    """The first nodes of the model, with what the others read of them as outputs."""
+    first, rest = ([graph.nodes[index] for index in part] for part in (graph.order[:count], graph.order[count:]))
+    read = {name for node in rest for name in (*node.inputs, *node.implicit_inputs)} | set(graph.output_set)
+    values = [name for node in first for name in node.outputs if name in read]
+    proto = _with_outputs(model, graph, values)
+    del proto.graph.output[len(values) :]
+    left_out = {name for node in rest for name in node.outputs if name}
+    kept = [node for node in proto.graph.node if not left_out & set(node.output)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(kept)
+    return proto
+
+
+def _at(simulation: Simulation, node: Node, reason: str, remedies: Mapping[str, str] = REMEDIES) -> Simulation:
+    remedy = remedies.get(node.op_type, f"keep it on the CPU, or express {node.op_type} by other operators")
     return msgspec.structs.replace(
         simulation, first=node.first_output, op_type=node.op_type, reason=reason, remedy=remedy
     )
