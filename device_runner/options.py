@@ -18,6 +18,7 @@ from device_runner.providers import (
     NNAPI_DEVICES_API_LEVEL,
     PROVIDERS,
     ExecutionProvider,
+    accepted_values,
     provider_named,
 )
 from device_runner.reading import decode_json, read_regular
@@ -181,7 +182,7 @@ def _unknown_option(options: RunOptions) -> Failure | None:
                 remedy=f"there are {', '.join(row.values)}",
             )
         if not re.fullmatch(row.values[key], value):
-            shown = row.values[key].replace("|", ", ").replace(r"\d+", "a whole number")
+            shown = accepted_values(row.values[key])
             return Failure(
                 kind=FailureKind.BAD_OPTIONS,
                 message=f"{key} of {row.title} does not take {value!r}: it takes {shown}",

@@ -148,3 +148,9 @@ OTHER_NAMES = (
 def provider_named(name: str) -> ExecutionProvider:
     """The row of a provider; for a name without one, what a provider is of which nothing is known."""
     return PROVIDERS.get(name) or ExecutionProvider(name=name, title=name)
+
+
+def accepted_values(pattern: str) -> str:
+    """What an option takes in words, of its regular expression in `ExecutionProvider.values`."""
+    words = {r"\d+": "a whole number", r"[^\0]+": "any text that is not empty"}
+    return " or ".join(words.get(value, value) for value in pattern.split("|"))

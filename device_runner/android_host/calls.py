@@ -23,8 +23,10 @@ from device_runner.files import scratch_folder
 from device_runner.host_device import SLOWNESS, find_processor
 from device_runner.library import LIBRARY, LibraryFacts
 from device_runner.probe.protocol import FLAG_BITS, LEVEL_NUMBERS
+from device_runner.providers import PROVIDERS
 from device_runner.reading import decode_json
 from device_runner.spec import NnapiFlag, OptimizationLevel
+from device_runner.vulkan import find_driver, vulkan_environment
 
 PREFIX = "ANeuralNetworks"
 DEVICE_CALLS = frozenset({"_getDeviceCount", "_getDevice", "Device_getName", "Device_getType"})
@@ -144,8 +146,9 @@ def ask(
 ) -> Iterator[LibraryAnswer]:
     """One answer for each question, in their order; a crash or a hang is an answer too.
 
-    `limit_seconds` is for one model, ten times as long under an emulator. Raises UnavailableError for a library that
-    needs what the shims do not give or whose ABI does not run here, RunnerError when the program itself cannot work.
+    `limit_seconds` is for one model, ten times as long under an emulator. WebGPU needs the phone's Vulkan driver.
+    Raises UnavailableError without one, for a library that needs what the shims do not give or whose ABI does not run
+    here, RunnerError when the program itself cannot work.
     """
     check_imports(library.imports, library.needed, where=library.path)
     processor = find_processor(library.abi, session.phone.cpu)
@@ -153,6 +156,9 @@ def ask(
     rest = list(questions)
     with scratch_folder() as folder:
         environment = {**os.environ, **session.phone.environment(folder, processor)}
+        if session.provider == PROVIDERS["webgpu"].append_name:
+            driver = find_driver(session.phone.vulkan)
+            environment |= vulkan_environment(driver, environment["LD_LIBRARY_PATH"])
         command = (*processor.command, str(build_host(processor) / ASK))
         while rest:
             answers = _ask_once(library, rest, session, folder, command, environment, limit)

@@ -17,6 +17,7 @@ from pipeline.partition.answer import Settings, layout_window, webgpu_settings
 from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.provider import claim, copies_of
 from pipeline.partition.view import view_of_file
+from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias
 
 WEBGPU = "webgpu"
 COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})
@@ -200,13 +201,9 @@ class GpuRule(NamedTuple):
     remedy: str
 
 
-NO_BIAS = frozenset({"Conv", "ConvTranspose"})
-
 RULES: tuple[GpuRule, ...] = (
     GpuRule(
-        "empty bias", _nodes(lambda _, node: node.op_type in NO_BIAS and node.inputs[2:3] == ("",)),
-        "WebGPU ends the process: {mark} lists a bias without a name",
-        "drop the empty input: `ort-mobile transform --do drop-empty-inputs`, or optimize the model at level basic",
+        "empty bias", _nodes(lambda _, node: has_nameless_bias(node)), NAMELESS_BIAS.text, NAMELESS_BIAS.remedy,
     ),
     GpuRule(
         "empty tensor", _nodes(_empty), "WebGPU fails, or ends the process: {mark} has a tensor without elements",

@@ -105,7 +105,7 @@ def rules_of_run(provider: str, options: Mapping[str, str]) -> ProviderRules | N
 
 def in_android_libraries() -> tuple[str, ...]:
     """The providers of which an Android library can be asked what it claims."""
-    rows = (row for row in PROVIDER_RULES.values() if not (row.by_chip or row.copies))
+    rows = (row for row in PROVIDER_RULES.values() if not row.by_chip)
     return tuple(row.name for row in rows if not row.run.never_on("android"))
 
 

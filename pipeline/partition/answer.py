@@ -1,6 +1,7 @@
 """Settings and answers: what was asked (ep_rules A.3, D.2.7), decisions, partitions, JSON of `ort-mobile partition`."""
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -8,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.chips import CHIPS
-from device_runner.providers import NNAPI_API_LEVEL
+from device_runner.providers import NNAPI_API_LEVEL, PROVIDERS, accepted_values
 from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
@@ -405,46 +406,20 @@ def lost_to_dimensions(provider: str, dynamic: Sequence[str], codes: Collection[
     )
 
 
-FLAGS = ("0", "1")
-COREML_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "ModelFormat": ("NeuralNetwork", "MLProgram"),
-    "RequireStaticInputShapes": FLAGS,
-    "EnableOnSubgraphs": FLAGS,
-    "MLComputeUnits": ("ALL", "CPUOnly", "CPUAndGPU", "CPUAndNeuralEngine"),
-    "SpecializationStrategy": ("Default", "FastPrediction"),
-    "ProfileComputePlan": FLAGS,
-    "AllowLowPrecisionAccumulationOnGPU": FLAGS,
-    "ModelCacheDirectory": (),
+COREML_OPTIONS: Mapping[str, str] = {
+    "ModelFormat": "NeuralNetwork|MLProgram",
+    "RequireStaticInputShapes": "0|1",
+    "EnableOnSubgraphs": "0|1",
+    "MLComputeUnits": "ALL|CPUOnly|CPUAndGPU|CPUAndNeuralEngine",
+    "SpecializationStrategy": "Default|FastPrediction",
+    "ProfileComputePlan": "0|1",
+    "AllowLowPrecisionAccumulationOnGPU": "0|1",
+    "ModelCacheDirectory": ".*",
 }
-"""Keys of the CoreML provider with the values it accepts (any, where none are listed); others throw (ep_rules E.1)."""
+"""Keys of the CoreML provider with the regular expression of what each takes; others throw (ep_rules E.1)."""
 
 
-WEBGPU_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "preferredLayout": ("NHWC", "NCHW"),
-    "enableInt64": FLAGS,
-    "enableGraphCapture": FLAGS,
-    "forceCpuNodeNames": (),
-    "validationMode": ("disabled", "wgpuOnly", "basic", "full"),
-    "enableRobustness": FLAGS,
-    "powerPreference": ("high-performance", "low-power"),
-    "dawnBackendType": ("Vulkan", "D3D12"),
-    "deviceId": ("0",),
-    "storageBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
-    "uniformBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
-    "queryResolveBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
-    "defaultBufferCacheMode": ("disabled", "lazyRelease", "simple", "bucket"),
-    "maxStorageBufferBindingSize": (),
-    "maxNumPendingDispatches": (),
-    "sessionBufferPoolGenerations": (),
-    "multiRotaryCacheConcatOffset": (),
-    "kvCacheQuantizationBits": ("0", "4", "8"),
-    "preserveDevice": FLAGS,
-    "enablePIXCapture": FLAGS,
-}
-"""Keys of the WebGPU provider with the values it accepts; it ignores others without a word (webgpu.md W.1.5)."""
-
-
-def parse_options(pairs: Iterable[str], known: Mapping[str, tuple[str, ...]], title: str) -> dict[str, str]:
+def parse_options(pairs: Iterable[str], known: Mapping[str, str], title: str) -> dict[str, str]:
     """KEY=VALUE pairs of a provider; ConfigError for what it would refuse itself, or ignore."""
     options = {}
     for pair in pairs:
@@ -455,9 +430,8 @@ def parse_options(pairs: Iterable[str], known: Mapping[str, tuple[str, ...]], ti
                 f"the {title} provider has no option '{key}'",
                 remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}",
             )
-        allowed = known[key]
-        if allowed and value not in allowed:
-            raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {' or '.join(allowed)}")
+        if not re.fullmatch(known[key], value):
+            raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {accepted_values(known[key])}")
         options[key] = value
     return options
 
@@ -511,7 +485,7 @@ def make_settings(
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",
         enable_on_subgraphs=coreml.get("EnableOnSubgraphs") == "1",
         nnapi_flags=tuple(nnapi_flags),
-        webgpu=webgpu_settings(parse_options(webgpu_options, WEBGPU_OPTIONS, "WebGPU")),
+        webgpu=webgpu_settings(parse_options(webgpu_options, PROVIDERS[WEBGPU].values, "WebGPU")),
         chip=chip,
         stop_ops=defaults.stop_ops if stop_ops is None else tuple(name for name in stop_ops.split(",") if name),
     )

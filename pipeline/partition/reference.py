@@ -20,15 +20,25 @@ from device_runner.android_host.device import Phone
 from device_runner.files import scratch_folder
 from device_runner.host_device import check_host, default_abi
 from device_runner.library import LibraryFacts, resolve
+from device_runner.providers import PROVIDERS
 from device_runner.spec import NnapiFlag, OptimizationLevel
+from device_runner.vulkan import find_driver
 from pipeline.core.errors import ConfigError, ExitCode, MissingError, ModelError
-from pipeline.core.providers import NNAPI, PROVIDER_RULES, XNNPACK, in_android_libraries
+from pipeline.core.providers import NNAPI, PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.edit import all_nodes, keep_only
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models
-from pipeline.partition.answer import SUFFIXES, Decision, ModelAnswer, Optimize, PartitionDocument, Settings
+from pipeline.partition.answer import (
+    SUFFIXES,
+    Decision,
+    ModelAnswer,
+    Optimize,
+    PartitionDocument,
+    Settings,
+    WebGpuOptions,
+)
 from pipeline.partition.input import (
     NO_SIZES,
     body_types,
@@ -42,6 +52,7 @@ from pipeline.partition.input import (
 from pipeline.partition.judge import TIMEOUT_SECONDS
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
 from pipeline.partition.view import view
+from pipeline.partition.webgpu.logged import refused_nodes, session_config, takes_nothing
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -125,6 +136,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     behind the first answer's partitions, inlined nodes as "". `partitions` is None where the library is older than 1.24
     and reports which nodes it claims (`nodes`) and in how many groups (`count`), but not how it groups them. `reasons`
     has the library's own words for refused nodes, when they were asked for; `reason` those for refusing all of them.
+    With `rest` set it reports refused nodes only, and claims all others.
     With `error` set nothing else is known; `crashed` when the process ended.
     """
 
@@ -133,6 +145,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[tuple[str, ...], ...] | None = None
     nodes: frozenset[str] = frozenset()
     count: int = 0
+    rest: bool = False
     inlined: bool = False
     reasons: Mapping[str, str] = {}
     reason: str = ""
@@ -143,7 +156,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
 class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What claims depend on in addition to model and library. `stop_ops` None leaves the provider's own list.
 
-    `cpu` is a profile of an emulator, "" for the usual one.
+    `cpu` is a profile of an emulator, "" for the usual one; `webgpu` are WebGPU's options, which another ignores.
     """
 
     provider: str = NNAPI
@@ -153,15 +166,17 @@ class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
     level: OptimizationLevel = OptimizationLevel.NONE
     reasons: bool = False
     cpu: str = ""
+    webgpu: WebGpuOptions = WebGpuOptions()
 
     def session(self, config: Mapping[str, str]) -> Session:
         """The sessions that answer it."""
         stops = {} if self.stop_ops is None else {STOP_OPS: ",".join(self.stop_ops)}
+        options = session_config(self.webgpu) if self.provider == WEBGPU else {}
         return Session(
             provider=PROVIDER_RULES[self.provider].run.append_name,
             flags=self.flags,
             level=self.level,
-            config={**config, **stops},
+            config={**config, **stops, **options},
             verbose=self.reasons,
             phone=Phone(api_level=self.api_level, cpu=self.cpu),
         )
@@ -175,6 +190,7 @@ def asked_of(settings: Settings) -> ClaimQuery:
         flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
         stop_ops=settings.stop_ops,
         reasons=True,
+        webgpu=settings.webgpu,
     )
 
 
@@ -196,12 +212,14 @@ def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> I
 
 def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
     """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
-    # Claims of older libraries are in the verbose log only.
-    wordy = asked if tells_claims(library) else msgspec.structs.replace(asked, reasons=True)
+    # Claims of older libraries, and those of WebGPU, are in the verbose log only.
+    recorded = tells_claims(library) and asked.provider != WEBGPU
+    wordy = asked if recorded else msgspec.structs.replace(asked, reasons=True)
     with scratch_folder() as folder:
-        saved = folder / "saved.ort"
+        # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
+        saved = None if asked.provider == WEBGPU else folder / "saved.ort"
         questions = [(str(index), model, saved) for index, model in enumerate(models)]
-        for answer in ask(library, questions, wordy.session({**SAVE_ORT, **SAVE_ONLY})):
+        for answer in ask(library, questions, wordy.session({**(SAVE_ORT if saved else {}), **SAVE_ONLY})):
             yield _claims_of(answer, str(models[int(answer.id)]), library, PROVIDER_RULES[asked.provider].run.ort_name)
 
 
@@ -249,6 +267,10 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider:
     if answer.failed:
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
+    if provider == PROVIDERS[WEBGPU].ort_name:
+        refused = refused_nodes(answer.log)
+        nothing = takes_nothing(answer.log)
+        return LibraryClaims(id=model, release=facts.release, rest=not nothing, reasons=refused, reason=nothing)
     groups = tuple(
         tuple(name for name, _, _ in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
     )
@@ -379,7 +401,10 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
     """The comparison for one model; without rules for the release (`known`) the library's side alone."""
     if library.error is not None:
         return ClaimDiff(path=answer.path, error=library.error, crashed=library.crashed)
+    if library.rest:
+        library = _all_others(library, answer.decisions)
     same = same_claims(library, answer.partitions) if known else None
+    nodes = _nodes(answer, library, same)
     return ClaimDiff(
         path=answer.path,
         same=same,
@@ -387,7 +412,7 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         library_partitions=library.count
         if library.partitions is None
         else len(first_answer(library, answer.partitions)),
-        nodes=tuple(_nodes(answer, library, same)),
+        nodes=tuple(map(_ungrouped, nodes) if known and settings.rules.copies else nodes),
         notes=tuple(_notes(answer, library, same, settings)),
     )
 
@@ -435,6 +460,20 @@ def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> It
     for name in sorted(claimed - seen):
         extra = Side(claimed=True, partition=placed.get(name))
         yield NodeDiff(output=name, op_type="", ours=None, library=extra, different=same is False)
+
+
+def _all_others(library: LibraryClaims, decisions: Iterable[Decision]) -> LibraryClaims:
+    """The claims with all nodes that were not refused, each by itself."""
+    refused = set(map(plain_name, library.reasons))
+    claimed = [name for row in decisions if plain_name(name := first_output(row)) not in refused]
+    alone = tuple((name,) for name in claimed)
+    return msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
+
+
+def _ungrouped(node: NodeDiff) -> NodeDiff:
+    """The node without the numbers of its partitions, for a provider that takes each node by itself."""
+    ours, library = (side and msgspec.structs.replace(side, partition=None) for side in (node.ours, node.library))
+    return msgspec.structs.replace(node, ours=ours, library=library)
 
 
 def _members(groups: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -592,12 +631,6 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
             why="its claims are those of the chip's own compiler already",
             remedy="leave --reference out",
         )
-    if PROVIDER_RULES[provider].copies:
-        raise ConfigError(
-            f"an Android library is not asked about {provider}",
-            why="its claims follow a table that was read from the plugin of the same sources (docs/gpu.md)",
-            remedy="leave --reference out",
-        )
     if run.never_on("android"):
         owner = run.owner
         raise ConfigError(
@@ -607,6 +640,14 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
         )
     wanted = abi or default_abi()
     check_host(wanted)
+    if run.gpu:
+        find_driver()
+        if wanted != default_abi():
+            raise ConfigError(
+                f"a library for {wanted} is not asked about {provider}",
+                why="it runs in an emulator here, which has no GPU",
+                remedy=f"leave --abi out: what {run.title} takes depends on no ABI",
+            )
     facts = resolve(text, wanted).android()
     check_asked(facts, provider)
     if provider == XNNPACK and not tells_claims(facts):

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from device_runner.library import release_of
+from device_runner.providers import provider_named
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
 from pipeline.release.contexts import gradle_notations, shipped_files
@@ -73,6 +74,7 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     libraries = _libraries(content)
     contexts = [*_contexts(content)]
     qualcomms = [*_qualcomms(content)]
+    plugins = _gpu_plugins(content)
     data = list(_data(figures))
     bundle = {
         "type": "library",
@@ -96,9 +98,10 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
             *contexts,
             *{part["bom-ref"]: part for part in libraries.values()}.values(),
             *qualcomms,
+            *{part["bom-ref"]: part for part in plugins.values()}.values(),
             *data,
         ],
-        "dependencies": _dependencies(content, models, libraries, data, [row["bom-ref"] for row in qualcomms]),
+        "dependencies": _dependencies(content, models, libraries, data, [row["bom-ref"] for row in qualcomms], plugins),
     }
     serial = uuid.uuid5(NAMESPACE, msgspec.json.encode(document, order="sorted").decode())
     return msgspec.json.format(
@@ -167,6 +170,30 @@ def _qualcomms(content: Content) -> Iterator[Json]:
             "type": "library", "bom-ref": notation, "name": artifact, "version": version,
             "purl": f"pkg:maven/{group}/{artifact}@{version}", "licenses": [licence],
         }  # fmt: skip
+
+
+GPU_PLUGIN = (
+    {"name": "ort-mobile:size", "value": "16450888 bytes (its library, release 0.4.0)"},
+    {
+        "name": "ort-mobile:telemetry",
+        "value": "it can send to mobile.events.data.microsoft.com; ORT_DISABLE_TELEMETRY=1 switches that off",
+    },
+)
+"""What is known of the WebGPU plugin (docs/facts/webgpu.md, W.1). Android's library has WebGPU built in instead."""
+
+
+def _gpu_plugins(content: Content) -> dict[str, Json]:
+    """The plugin that brings a GPU to computers, by the target whose runs need it."""
+    plugins = {}
+    for shipped in content.ships:
+        rows = (provider_named(options.provider) for options in shipped.runs)
+        package = next((row.plugin.distribution for row in rows if row.gpu and row.plugin), "")
+        if package and shipped.platform == "linux":
+            purl = f"pkg:pypi/{package}"
+            plugins[shipped.target] = {
+                "type": "library", "bom-ref": purl, "name": package, "purl": purl, "properties": [*GPU_PLUGIN],
+            }  # fmt: skip
+    return plugins
 
 
 def _license(given: str) -> Json:
@@ -291,17 +318,23 @@ def _dependencies(
     libraries: Mapping[str, Json],
     data: Sequence[Json],
     qualcomms: Sequence[str],
+    plugins: Mapping[str, Json],
 ) -> list[Json]:
     """The bundle is made of the models; a model needs the libraries of its targets."""
     needs = {
         model["bom-ref"]: sorted(
-            {libraries[shipped.target]["bom-ref"] for shipped in content.ships if shipped.file == model["bom-ref"]}
+            {
+                parts[shipped.target]["bom-ref"]
+                for shipped in content.ships
+                for parts in (libraries, plugins)
+                if shipped.file == model["bom-ref"] and shipped.target in parts
+            }
         )
         for model in models
     }
     for path, context in shipped_files(content.contexts).items():
         needs[path] = sorted({libraries[context.target]["bom-ref"], *qualcomms})
-    leaves = sorted({*(part["bom-ref"] for part in (*libraries.values(), *data)), *qualcomms})
+    leaves = sorted({*(part["bom-ref"] for part in (*libraries.values(), *plugins.values(), *data)), *qualcomms})
     return [
         {"ref": "bundle", "dependsOn": sorted(needs)},
         *({"ref": ref, "dependsOn": needed} for ref, needed in sorted(needs.items())),

@@ -513,7 +513,10 @@ def _compared_model(model: "ClaimDiff", *, everything: bool) -> Iterator[Part]:
 
 
 def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:
-    partitions = counted(model.library_partitions, "partition")
+    sides = [side for node in model.nodes for side in (node.ours, node.library) if side]
+    # A provider that takes each node by itself has no partitions: theirs are its nodes.
+    unit = "partition" if any(side.partition is not None for side in sides) else "node"
+    partitions = counted(model.library_partitions, unit)
     if model.same is None:
         claimed = sum(node.library is not None and node.library.claimed for node in model.nodes)
         yield f"the library claims {claimed} of {len(model.nodes)} nodes, {partitions}"
@@ -522,7 +525,7 @@ def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:
     else:
         different = sum(node.different for node in model.nodes)
         yield "1 node differs" if different == 1 else f"{different} nodes differ", "bold red"
-        yield f": ours {counted(model.our_partitions or 0, 'partition')}, the library's {partitions}"
+        yield f": ours {counted(model.our_partitions or 0, unit)}, the library's {partitions}"
 
 
 def _nodes(nodes: "Sequence[NodeDiff]") -> Listing:

@@ -1,16 +1,20 @@
 """WebGPU of genuine libraries on a Vulkan driver that computes on the CPU."""
 
 import importlib.util
+import json
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
-from device_runner.vulkan import DRIVERS
+from device_runner.vulkan import DRIVERS, VARIABLE
 from tests.android_host.runs import distance, failure, outputs, run
+from tests.command import ort_mobile
 
 pytestmark = pytest.mark.android_host
 
@@ -60,3 +64,29 @@ def test_a_file_that_is_no_driver_is_named(library: LibraryFacts, mnist: Path, t
     assert found.kind is FailureKind.PROVIDER_REFUSED
     assert f"no Vulkan driver: {broken}" in found.message
     assert "vulkan=" in found.remedy
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_claims_are_those_of_the_android_library(
+    library: LibraryFacts, vulkan: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, vulkan)
+    path, written = tmp_path / "m.onnx", tmp_path / "claims.json"
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("IsNaN", ["a"], ["b"]),
+        helper.make_node("Where", ["b", "x", "a"], ["y"], name="last"),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    onnx.save(
+        helper.make_model(
+            helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ),
+        path,
+    )
+    asked = ("--ep", "webgpu", "--webgpu-options", f"preferredLayout={layout}", "--reference", library.path)
+    ort_mobile("partition", path, *asked, "--json", written, code=0)
+    (model,) = json.loads(written.read_text())["reference"]["models"]
+    assert model["same"] is True
+    assert {row["output"]: row["library"]["claimed"] for row in model["nodes"]} == {"a": True, "b": False, "y": True}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from device_runner.spec import ElementType
+from device_runner.spec import ElementType, RunOptions
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
 from pipeline.core.variant import Level, Variant
@@ -126,6 +126,16 @@ def with_context(folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     sources = {"models/m.ort": b"model", context.file: b"wrapper", context.binary: b"binary"}
     return bill(folder, contexts=(context,), sources=sources)
+
+
+def test_the_gpu_plugin_of_a_computer_is_in_it_with_its_telemetry(tmp_path: Path) -> None:
+    runs = (RunOptions(provider="webgpu"),)
+    found = bill(tmp_path / "linux", ships=shipped(platform="linux", library="", runs=runs))
+    (plugin,) = (part for part in parts(found, "library") if part["name"] == "onnxruntime-ep-webgpu")
+    assert "ORT_DISABLE_TELEMETRY" in json.dumps(plugin["properties"])
+    assert any(plugin["bom-ref"] in row.get("dependsOn", ()) for row in found["dependencies"])
+    android = bill(tmp_path / "android", ships=shipped(runs=runs))
+    assert "onnxruntime-ep-webgpu" not in json.dumps(android)
 
 
 def test_contexts_and_what_qualcomm_must_bring_are_in_it(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ TAKEN = frozenset({
     "ShortBuffer", "ByteBuffer", "ArrayList", "Arrays", "Collection", "ConcurrentHashMap", "EnumSet", "HashSet",
     "LinkedHashMap", "LinkedHashSet", "List", "Map", "Set", "TensorInfo",
     "AutoCloseable", "Exception", "IllegalArgumentException", "IllegalStateException", "NoClassDefFoundError", "Object",
-    "Override", "Process", "ProcessBuilder", "RuntimeException", "String", "System",
+    "Override", "Process", "ProcessBuilder", "RuntimeException", "String", "System", "Thread", "InterruptedException",
 })  # fmt: skip
 """Names that the sources use; what begins with Ort or Onnx may be ONNX Runtime's."""
 
@@ -77,7 +77,7 @@ JAVA_WORDS = frozenset({
 """What nothing in Java may be called."""
 
 OWN_NAMES = frozenset({
-    "closed", "environment", "input", "inputs", "result", "session", "way", "close",
+    "closed", "environment", "input", "inputs", "result", "session", "way", "close", "error", "firstRun",
     "clone", "equals", "finalize", "getClass", "hashCode", "notify", "notifyAll", "toString", "wait",
 })  # fmt: skip
 """What no parameter of `run` and no method of a result may be called: the sources, or every object, have these."""
@@ -142,7 +142,7 @@ class JavaModel:
 
     `ways` are session options: their name in reports as a literal, and the statements that set them.
     `rows` say which devices run which file, the last one all others; () where all run the only one. `contexts` come
-    before them.
+    before them. `gpu`: the first run of a way compiles shaders.
     """
 
     name: str
@@ -155,11 +155,22 @@ class JavaModel:
     inputs: tuple[JavaTensor, ...]
     outputs: tuple[JavaTensor, ...]
     typed: bool
+    gpu: bool
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Those of `run`."""
         return tuple(parameter for tensor in self.inputs for parameter in tensor.parameters)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What hands the parameters of a method on to `run`."""
+        return tuple(parameter.rpartition(" ")[2] for parameter in self.parameters)
+
+    @property
+    def tells_skipped(self) -> bool:
+        """Whether it keeps why something faster was not opened."""
+        return self.gpu or bool(self.contexts)
 
 
 def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bool = True) -> dict[str, str]:
@@ -179,6 +190,7 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
         "from_bytes": release >= FROM_BYTES,
         "telemetry": telemetry,
         "contexts": bool(contexts),
+        "gpu": any(model.gpu for model in models),
     }
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model.rows for model in models) else [])]
     if contexts:
@@ -239,6 +251,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         inputs=tuple(_inputs(signature.inputs)),
         outputs=tuple(_outputs(signature.outputs)),
         typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
+        gpu=any(provider_named(options.provider).gpu for _, options in ways),
     )
 
 
@@ -325,8 +338,10 @@ def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
         yield from ("ai.onnxruntime.OnnxTensor", "java.util.LinkedHashMap", "java.util.Map")
     elif model.outputs:
         yield "ai.onnxruntime.OnnxTensor"
+    if model.rows or model.tells_skipped:
+        yield from ("java.util.ArrayList", "java.util.List")
     if model.rows:
-        yield from ("java.util.ArrayList", "java.util.LinkedHashSet", "java.util.List", "java.util.Set")
+        yield from ("java.util.LinkedHashSet", "java.util.Set")
     if any("OnnxJavaType" in tensor.create for tensor in model.inputs):
         yield "ai.onnxruntime.OnnxJavaType"
     calls = " ".join(call for _, calls in model.ways for call in calls)

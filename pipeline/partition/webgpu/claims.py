@@ -10,6 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
+import msgspec
+
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.provider import Claim
@@ -130,7 +132,11 @@ def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadF
     for graph, round_claim in rounds:
         claimed = round_claim.claimed
         counts.append(len(claimed))
-        problem = next(filter(None, (_ends_process(graph.nodes[index]) for index in sorted(claimed))), None)
+        fatal = next(filter(has_nameless_bias, (graph.nodes[index] for index in sorted(claimed))), None)
+        problem = None
+        if fatal is not None:
+            mark = f"{fatal.op_type} '{fatal.name or fatal.first_output}'"
+            problem = msgspec.structs.replace(NAMELESS_BIAS, text=NAMELESS_BIAS.text.format(mark=mark))
         if problem is None and settings.webgpu.graph_capture and copies(graph, settings, claimed):
             problem = CAPTURE
         if problem is not None:
@@ -145,16 +151,17 @@ CAPTURE = Refusal(
 )
 
 
-def _ends_process(node: Node) -> Refusal | None:
-    """A listed bias without a name, which the kernels of Conv and ConvTranspose read all the same (W.5)."""
-    if node.op_type not in ("Conv", "ConvTranspose") or node.inputs[2:3] != ("",):
-        return None
-    name = node.name or node.first_output
-    return Refusal(
-        "crash",
-        f"{node.op_type} '{name}' lists a bias without a name: WebGPU's kernel ends the process when it runs",
-        "drop the empty input: the pass drop-empty-inputs does",
-    )
+NAMELESS_BIAS = Refusal(
+    "crash",
+    "WebGPU ends the process: {mark} lists a bias without a name",
+    "drop the empty input: `ort-mobile transform --do drop-empty-inputs`, or optimize the model at level basic",
+)
+"""The kernels read such a bias all the same when they run (W.5)."""
+
+
+def has_nameless_bias(node: Node) -> bool:
+    """Whether NAMELESS_BIAS is what happens with a node on the GPU."""
+    return node.op_type in ("Conv", "ConvTranspose") and node.inputs[2:3] == ("",)
 
 
 def build_refusal(_graph: Graph, _groups: Iterable[tuple[Node, ...]], _settings: Settings) -> Refusal | None:

@@ -19,6 +19,7 @@ from tests.ort_models import conv_relu, convert
 NNAPI = RunOptions(
     provider="nnapi", flags=(NnapiFlag.USE_FP16,), session_config={"session.intra_op.allow_spinning": "0"}
 )
+WEBGPU = RunOptions(provider="webgpu", provider_options={"preferredLayout": "NCHW"})
 CPU = RunOptions()
 SPINNING = RunOptions(session_config={"session.intra_op.allow_spinning": "0"})
 

@@ -14,7 +14,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.features.android.facade import BUFFERS, JAVA_WORDS, java_class, java_sources
 from pipeline.features.android.package import SIGNATURES
 from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
-from tests.features.android.samples import CPU, NNAPI, needs_java, shipped, signature, tensor
+from tests.features.android.samples import CPU, NNAPI, WEBGPU, needs_java, shipped, signature, tensor
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
@@ -100,11 +100,26 @@ def test_every_type_and_shape_compiles_without_a_warning(tmp_path: Path) -> None
 
 def test_every_way_to_run_compiles(tmp_path: Path) -> None:
     needs_java()
-    ways = tuple(RunOptions(provider=name, provider_options={"a": HOSTILE, "b": "2"}) for name in ("xnnpack", "qnn"))
+    names = ("xnnpack", "qnn", "webgpu")
+    ways = tuple(RunOptions(provider=name, provider_options={"a": HOSTILE, "b": "2"}) for name in names)
     found = sources(
         signature(), runs=(*ways, RunOptions(session_config={HOSTILE: HOSTILE}), RunOptions(provider="nnapi"))
     )
     assert compiled(found, tmp_path) == ""
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["one file", "rows"])
+def test_a_model_for_the_gpu_compiles_and_warms_up(tmp_path: Path, rows: bool) -> None:
+    needs_java()
+    odd = tuple(tensor(name, "n") for name in ("error", "firstRun", "skipped", "thread"))
+    models = (signature(), signature("odd", inputs=odd), signature("untyped", inputs=(tensor("s", dtype=None),)))
+    table = selecting(*models) if rows else manifest(tuple(shipped(one.model) for one in models), models)
+    ships = tuple(msgspec.structs.replace(one, runs=(WEBGPU, CPU)) for one in table.content.ships)
+    content = msgspec.structs.replace(table.content, ships=ships)
+    found = java_sources(msgspec.structs.replace(table, content=content), "phone", "com.example.models")
+    assert compiled(found, tmp_path) == ""
+    assert ["Thread warmUp(" in found[f"{name}.java"] for name in ("M", "Odd", "Untyped")] == [True, True, False]
+    assert "warmUp" not in sources(signature())["M.java"]
 
 
 @pytest.mark.long

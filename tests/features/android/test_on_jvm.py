@@ -16,7 +16,17 @@ from pipeline.core.variant import Level, Variant
 from tests.android_host.bundles import bundle_of, nnapi
 from tests.command import ort_mobile
 from tests.features.android.jvm import check_reference, fetched, place_of, released, run
-from tests.features.android.samples import FLAGSHIP, OLD_CHIP, WEIGHTS, bundle, needs_java, shipped, two_classes
+from tests.features.android.samples import (
+    CPU,
+    FLAGSHIP,
+    OLD_CHIP,
+    WEBGPU,
+    WEIGHTS,
+    bundle,
+    needs_java,
+    shipped,
+    two_classes,
+)
 
 pytestmark = pytest.mark.network
 
@@ -172,6 +182,41 @@ def test_a_device_opens_what_its_class_was_released_with(tmp_path: Path) -> None
     values = [float(line[2]) for line in lines]
     assert values[0] == pytest.approx(3 * values[1])
     assert values[1] > 0
+
+
+GPU = """
+import com.example.demo.M;
+import java.io.File;
+import java.nio.FloatBuffer;
+
+public class Gpu {
+    public static void main(String[] arguments) throws Exception {
+        M model = M.open(new File(arguments[0]));
+        System.out.println(model.way());
+        System.out.println(model.skipped().size() + " " + model.skipped().get(0));
+        Thread first = model.warmUp(FloatBuffer.allocate(64));
+        System.out.println(first != Thread.currentThread() && first == model.warmUp(FloatBuffer.allocate(64)));
+        model.close();
+        System.out.println(first.isAlive());
+        try {
+            model.warmUp(FloatBuffer.allocate(64));
+        } catch (IllegalStateException error) {
+            System.out.println(error.getMessage());
+        }
+        System.exit(0);
+    }
+}
+"""
+
+
+def test_without_webgpu_the_cpu_runs_the_model_and_says_why(tmp_path: Path) -> None:
+    library = fetched("jvm:1.28.0")
+    bundle(tmp_path, (shipped(runs=(WEBGPU, CPU)),))
+    aar = released(tmp_path / "bundle")
+    lines = run(GPU, (str(tmp_path / "m.ort"),), (library, aar.parent / "classes.jar"), tmp_path)
+    assert lines[0] == "cpu"
+    assert lines[1].startswith("1 webgpu+preferredLayout=NCHW: ")
+    assert lines[2:] == ["true", "false", "closed"]
 
 
 BUILD = """

@@ -14,6 +14,10 @@ import {{ name }};
 {% endfor %}
  * <p>Close it when it is no longer used. A session may be run by several threads; {@link #close} must not be called
  * while one of them runs.
+{% if model.gpu and model.typed %}
+ *
+ * <p>The first run on a GPU compiles shaders, which takes seconds on a phone: call {@link #warmUp} behind {@code open}.
+{% endif %}
  */
 public final class {{ model.class_name }} implements AutoCloseable {
 {% if not model.rows %}
@@ -53,8 +57,11 @@ public final class {{ model.class_name }} implements AutoCloseable {
     private final OrtEnvironment environment;
     private final OrtSession session;
     private final String way;
-{% if model.contexts %}
-    private List<String> skipped = new ArrayList<>();
+{% if model.tells_skipped %}
+    private final List<String> skipped = new ArrayList<>();
+{% endif %}
+{% if model.gpu and model.typed %}
+    private Thread firstRun;
 {% endif %}
     private boolean closed;
 
@@ -86,8 +93,10 @@ public final class {{ model.class_name }} implements AutoCloseable {
     @NonNull
     public static {{ model.class_name }} open(@NonNull Context context, @NonNull DeviceClass device)
             throws OrtException, IOException {
-{% if model.contexts %}
+{% if model.tells_skipped %}
         List<String> skipped = new ArrayList<>();
+{% endif %}
+{% if model.contexts %}
         for (NpuContext npu : CONTEXTS) {
             if (device.fits(npu.chip, "arm64-v8a", {{ model.contexts[0].min_api_level }})) {
                 try {
@@ -107,14 +116,17 @@ public final class {{ model.class_name }} implements AutoCloseable {
         IOException missing = null;
         for (ModelFile file : filesFor(device)) {
             try {
-{% if model.contexts %}
+{% if model.tells_skipped %}
                 {{ model.class_name }} opened = open(context, file);
-                opened.skipped = skipped;
+                opened.skipped.addAll(0, skipped);
                 return opened;
 {% else %}
                 return open(context, file);
 {% endif %}
             } catch (OrtException error) {
+{% if model.tells_skipped %}
+                skipped.add(file.asset + ": " + error.getMessage());
+{% endif %}
                 failure = ModelFile.after(failure, error);
             } catch (IOException error) {
                 missing = ModelFile.after(missing, error);
@@ -225,11 +237,24 @@ public final class {{ model.class_name }} implements AutoCloseable {
             throws OrtException {
         OrtEnvironment environment = ModelFile.environment();
         OrtException failure = null;
+{% if model.gpu %}
+        List<String> skipped = new ArrayList<>();
+{% endif %}
         for (int way : file.ways) {
             try (OrtSession.SessionOptions options = options(way)) {
                 OrtSession session = file.session(environment, options, {{ "bytes, " if from_bytes }}path);
+{% if model.gpu %}
+                {{ model.class_name }} opened = new {{ model.class_name }}(environment, session, WAYS[way]);
+                opened.skipped.addAll(skipped);
+                return opened;
+{% else %}
                 return new {{ model.class_name }}(environment, session, WAYS[way]);
+{% endif %}
             } catch (OrtException error) {
+{% if model.gpu %}
+                skipped.add(WAYS[way] + ": " + error.getMessage());
+                ModelFile.warn(file.asset + " is not run with " + WAYS[way] + ": " + error.getMessage());
+{% endif %}
                 failure = ModelFile.after(failure, error);
             }
         }
@@ -260,13 +285,40 @@ public final class {{ model.class_name }} implements AutoCloseable {
     }
 
 {% endif %}
+{% if model.gpu and model.typed %}
+    /**
+     * Runs the model once in a thread of its own, so that shaders are compiled before anybody waits for a result. The
+     * parameters are those of {@link #run}; zeros will do. A failure is written to the log, and {@link #run} fails, too.
+     *
+     * @return the thread, for who wants to wait for it; {@link #close} does
+     */
+    @NonNull
+    public synchronized Thread warmUp({{ model.parameters | join(", ") }}) {
+        if (closed) {
+            throw new IllegalStateException("closed");
+        }
+        if (firstRun == null) {
+            firstRun = new Thread(() -> {
+                try {
+                    run({{ model.arguments | join(", ") }}).close();
+                } catch (OrtException | RuntimeException error) {
+                    ModelFile.warn("the first run with " + way + " failed: " + error.getMessage());
+                }
+            });
+            firstRun.setDaemon(true);
+            firstRun.start();
+        }
+        return firstRun;
+    }
+
+{% endif %}
     /** The session options in use, as measurements name them. */
     @NonNull
     public String way() {
         return way;
     }
 
-{% if model.contexts %}
+{% if model.tells_skipped %}
     /** Why what this device should open first was not opened, for the app's log; empty where it was. */
     @NonNull
     public List<String> skipped() {
@@ -280,13 +332,26 @@ public final class {{ model.class_name }} implements AutoCloseable {
         return session;
     }
 
-    /** Closes the session; a second call does nothing. */
+    /** Closes the session{{ ", behind the run of {@link #warmUp}" if model.gpu and model.typed }}; a second call does nothing. */
     @Override
     public synchronized void close() throws OrtException {
         if (closed) {
             return;
         }
         closed = true;
+{% if model.gpu and model.typed %}
+        boolean interrupted = false;
+        while (firstRun != null && firstRun.isAlive()) {
+            try {
+                firstRun.join();
+            } catch (InterruptedException waiting) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+{% endif %}
         try {
             session.close();
         } finally {

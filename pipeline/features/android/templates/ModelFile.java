@@ -225,6 +225,13 @@ final class ModelFile {
         return environment.createSession(path.getPath(), options);
     }
 
+{% if gpu %}
+    /** Writes a warning to the app's log. */
+    static void warn(@NonNull String text) {
+        java.util.logging.Logger.getLogger("{{ package }}").warning(text);
+    }
+
+{% endif %}
     /** A map from every other text to the one behind it. */
     @NonNull
     static Map<String, String> pairs(@NonNull String... texts) {

@@ -54,6 +54,8 @@ public class OrtSession implements AutoCloseable {
 
         public native void addQnn(Map<String, String> options) throws OrtException;
 
+        public native void addWebGPU(Map<String, String> options) throws OrtException;
+
         public native void addExecutionProvider(List<OrtEpDevice> devices, Map<String, String> options)
                 throws OrtException;
 
