@@ -1,9 +1,9 @@
 """Labels of a genuine Android library: what it claims of the ground truth's models, where another release's differ.
 
-As a program: `python -m tests.android_labels [--library android:1.26.0] [ARCHIVE...]` asks the x86_64 library and writes
-`tests/ground_truth/ARCHIVE.android-LINE.jsonl.gz`: first a line that says what was asked of which library, then the
-labels that differ from those of `BASE`, with `error` where the library makes no session. Where functions are inlined
-(`inlined`), `claim` has the library's second answer behind the first (pipeline.partition.reference).
+As a program: `python -m tests.android_labels [--library android:1.26.0] [ARCHIVE...]` asks the x86_64 library and
+writes `tests/ground_truth/ARCHIVE.android-LINE.jsonl.gz`: first a line that says what was asked of which library, then
+the labels that differ from those of `BASE`, with `error` where the library makes no session. Where functions are
+inlined (`inlined`), `claim` has the library's second answer behind the first (pipeline.partition.reference).
 """
 
 import argparse
