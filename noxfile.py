@@ -386,6 +386,12 @@ def releases_watch(session: nox.Session) -> None:
 
 
 @development_session
+def processors_table(session: nox.Session) -> None:
+    """What runs on which processor in each Android release (arguments: others), as a table; needs qemu-user and npm."""
+    run_in("development", session, "python", "-m", "tests.processors_table", *session.posargs)
+
+
+@development_session
 def claims_fuzz(session: nox.Session) -> None:
     """Claims of thousands of graphs with odd quantization (--graphs N), beside a library with --library NAME."""
     run_in("development", session, "python", "-m", "tests.claims_fuzz", *session.posargs)

@@ -68,7 +68,10 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
 @click.argument("name")
 @json_option
 def show(name: str, outputs: Outputs) -> None:
-    """Show release, ABIs, kind of build, providers and page size of NAME (a release, an AAR, a JAR, a .so)."""
+    """Show release, ABIs, kind of build, providers and page size of NAME (a release, an AAR, a JAR, a .so).
+
+    Of arm64-v8a also which extensions its code uses (dot product to SME2), and what it asks of the processor before.
+    """
     from pipeline.library.fetch import show_library
 
     contents = show_library(name)
@@ -79,6 +82,7 @@ def show(name: str, outputs: Outputs) -> None:
 
 def _show(contents: "Contents") -> None:
     from device_runner.reading import visible
+    from pipeline.core.abis import ARM64
 
     click.echo(visible(contents.archive))
     for facts in contents.libraries:
@@ -90,6 +94,11 @@ def _show(contents: "Contents") -> None:
         click.echo(visible(f"  {facts.abi:<12} {release}{commit}, {kind}"))
         click.echo(visible(f"  {'':<12} providers {', '.join(facts.providers)}"))
         click.echo(f"  {'':<12} sha256 {facts.sha256}")
+        for code in contents.arm_code if facts.abi == ARM64 else ():
+            rows = [f"{row.extension} {row.functions} ({row.instructions:,})" for row in code.extensions]
+            click.echo(f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}")
+            asked = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
+            click.echo(f"  {'':<12} asks of the processor: {'; '.join(asked) or 'nothing'}")
     if contents.unknown_imports:
         click.echo(visible(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"))
 

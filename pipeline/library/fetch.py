@@ -43,7 +43,9 @@ from device_runner.library import (
 )
 from device_runner.library import PACKAGES as MAVEN_PACKAGES
 from device_runner.wheels import foreign_library, source_of
+from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, MissingError
+from pipeline.library.kernels import ArmCode, read_arm_code
 from pipeline.library.maven import Coordinates, NotPublishedError, Say, by_client, by_https, run, silent
 
 log = logging.getLogger(__name__)
@@ -143,11 +145,15 @@ class KnownLibrary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a library file is: facts of each ABI in it, and what the shims of android-host do not know of x86_64's."""
+    """What a library file is: facts of each ABI in it, and what the shims of android-host do not know of x86_64's.
+
+    `arm_code` is what of arm64-v8a's code only some processors run.
+    """
 
     archive: str
     libraries: tuple[LibraryFacts, ...]
     unknown_imports: tuple[str, ...]
+    arm_code: tuple[ArmCode, ...] = ()
 
 
 def known_libraries() -> list[KnownLibrary]:
@@ -365,4 +371,7 @@ def show_library(text: str) -> Contents:
         for name in unknown_imports(facts.imports)
     ]
     archives = dict.fromkeys(str(library.archive) for library in resolved)
-    return Contents(archive=", ".join(archives), libraries=libraries, unknown_imports=tuple(unknown))
+    return Contents(
+        archive=", ".join(archives), libraries=libraries, unknown_imports=tuple(unknown),
+        arm_code=tuple(read_arm_code(Path(facts.path).read_bytes()) for facts in libraries if facts.abi == ARM64),
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.core.errors import ExitCode
 from pipeline.library.fetch import get_library
+from pipeline.library.kernels import read_arm_code
 
 pytestmark = pytest.mark.network
 
@@ -119,3 +120,25 @@ def test_the_wheel_of_another_architecture_gives_its_library() -> None:
     entry = fetched("wheel:1.28.0", "arm64-v8a")
     (facts,) = [one.facts for one in resolve_all(entry.file)]
     assert (facts.abi, facts.system, facts.release, facts.providers) == ("arm64-v8a", "linux", "1.28.0", ("cpu",))
+
+
+CODE = {
+    "1.26.0": {"half precision": 4395, "dotprod": 2153, "i8mm": 989, "bf16": 320},
+    "1.28.0": {"half precision": 4395, "dotprod": 4967, "i8mm": 989, "bf16": 320},
+    "1.29.0": {"half precision": 4395, "dotprod": 5079, "i8mm": 1037, "bf16": 320},
+}
+SME_FUNCTIONS = {"1.26.0": (10, 6), "1.28.0": (10, 6), "1.29.0": (15, 12)}
+"""Those with SMSTART, without and with instructions of SME2."""
+
+
+@pytest.mark.parametrize("release", CODE)
+def test_kernels_of_extensions_are_those_that_objdump_shows(release: str) -> None:
+    entry = fetched(f"android:{release}")
+    code = read_arm_code(resolve(entry.file, "arm64-v8a").path.read_bytes())
+    counts = {row.extension: row.instructions for row in code.extensions}
+    functions = {row.extension: row.functions for row in code.extensions}
+    assert {name: counts[name] for name in CODE[release]} == CODE[release]
+    assert (functions["sme"], functions["sme2"]) == SME_FUNCTIONS[release]
+    asked = {row.source: row.bits for row in code.queries}
+    assert asked["AT_HWCAP"] == ("atomics", "asimddp", "sve")
+    assert asked["AT_HWCAP2"] == ("svei8mm", "i8mm", "bf16")

@@ -1,0 +1,90 @@
+"""Labels of a genuine Android library: what it claims of the ground truth's models, where another release's differ.
+
+As a program: `python -m tests.android_labels [--library android:1.26.0] [ARCHIVE...]` asks the x86_64 library and
+writes `tests/ground_truth/ARCHIVE.android-LINE.jsonl.gz`: first a line that says what was asked of which library, then
+the labels that differ from those of `BASE`, with `error` where the library makes no session. Where functions are
+inlined (`inlined`), `claim` has the library's second answer behind the first (pipeline.partition.reference).
+"""
+
+import argparse
+import gzip
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from device_runner.library import LibraryFacts, resolve
+from pipeline.core.abis import X86_64
+from pipeline.core.releases import line_of
+from pipeline.partition.answer import Settings, make_settings
+from pipeline.partition.reference import asked_of, claims_of_named, same_claims
+from tests.arm64_agreement import unpacked
+from tests.ground_truth import ORACLE
+from tests.oracle_agreement import labels
+
+SETTINGS = ("nnapi27", "nnapi30", "xnnpack")
+BASE = "1.28"
+"""The release whose labels are read below those that differ: the nearest with labels of its own."""
+ARCHIVES = ("real", "dags")
+
+
+def file_of(archive: str, line: str) -> Path:
+    """Where the labels of a release lie."""
+    return ORACLE / f"{archive}.android-{line}.jsonl.gz"
+
+
+def claimed(row: dict[str, Any]) -> list[list[str]]:
+    """What a label says is claimed, in the graph and in bodies of its nodes."""
+    return [*row["claim"], *(group for body in row.get("sub") or () for group in body["claim"])]
+
+
+def android_settings(setting: str, line: str) -> Settings:
+    """What a setting's name stands for in the x86_64 library for Android."""
+    provider, level = ("nnapi", int(setting[5:])) if setting.startswith("nnapi") else (setting, 31)
+    return make_settings(provider, release=line, abi=X86_64, android=True, api_level=level)
+
+
+def android_labels(archive: str, line: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """All labels of the settings that were asked, by (setting, id): those that differ before the others."""
+    with gzip.open(file_of(archive, line), "rt") as lines:
+        head, *differ = map(json.loads, lines)
+    shared = {key: row for key, row in labels(ORACLE, archive, head["base"]).items() if key[0] in head["settings"]}
+    return shared | {(row["set"], row["id"]): row for row in differ}
+
+
+def asked(archive: str, library: LibraryFacts) -> Iterator[dict[str, Any]]:
+    """Labels by a library that differ from the base's."""
+    for setting in SETTINGS:
+        base = {name: row for (other, name), row in labels(ORACLE, archive, BASE).items() if other == setting}
+        settings = android_settings(setting, str(line_of(library.release)))
+        with tempfile.TemporaryDirectory() as folder:
+            paths = list(unpacked([(archive, f"{name}.onnx") for name in base], Path(folder)))
+            answers = claims_of_named(paths, library, asked_of(settings))
+            for (name, row), answer in zip(base.items(), answers, strict=True):
+                row_of = {"id": name, "set": setting}
+                if answer.error is not None:
+                    if row["error"] is None:
+                        yield row_of | {"error": str(answer.error)[:200]}
+                elif row["error"] is not None or not same_claims(answer, claimed(row)):
+                    yield row_of | {"error": None, "claim": answer.partitions, "inlined": answer.inlined}
+
+
+def main() -> None:
+    """Write the labels."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archives", nargs="*", default=ARCHIVES)
+    parser.add_argument("--library", default="android:1.26.0")
+    chosen = parser.parse_args()
+    library = resolve(chosen.library, X86_64).android()
+    line = str(line_of(library.release))
+    for archive in chosen.archives:
+        head = {"library": f"android:{library.release}", "sha256": library.sha256, "base": BASE, "settings": SETTINGS}
+        rows = [head, *asked(archive, library)]
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        file_of(archive, line).write_bytes(gzip.compress(content, mtime=0))
+        print(f"{archive}: {len(rows) - 1} labels differ from those of {BASE}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
