@@ -50,6 +50,8 @@ def groups(graph: Graph, *subgraphs: tuple[str, tuple[tuple[str, str, str], ...]
     return claim.names()
 
 
+@npu
+@pytest.mark.usefixtures("compiler")
 def test_a_context_is_nothing_to_ask_about(tmp_path: Path) -> None:
     """Its .bin is not beside the copy that a question is asked with: the answer would be that it does not load."""
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", ep_cache_context="m.bin", embed_mode=0)
