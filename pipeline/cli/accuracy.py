@@ -108,7 +108,7 @@ def _requests(
 
 def _chip(ep: str, named: str, models: list[str]) -> str:
     """The name of the chip that is simulated, "" for the CPU; errors for a chip without --ep qnn, and the reverse."""
-    from device_runner.chips import CHIPS, chip_named
+    from device_runner.chips import chip_named
     from pipeline.core.errors import ConfigError
     from pipeline.partition.qnn.claims import compiler_name
 
@@ -117,7 +117,7 @@ def _chip(ep: str, named: str, models: list[str]) -> str:
             raise click.UsageError("--chip is for qnn: add --ep qnn")
         return ""
     if not named:
-        remedy = f"name one with --chip, such as {next(reversed(CHIPS))}"
+        remedy = "name one with --chip, such as SM8650"
         raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)
     if wrong := next((path for path in models if path.lower().endswith(".ort")), ""):
         raise ConfigError("the simulator runs no ORT format files", where=wrong,

@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.rules.by_chip and not self.chip:
             raise ConfigError(
                 f"what {self.rules.title} takes depends on the chip, and none is named",
-                remedy=f"name one with --chip, such as {next(reversed(CHIPS))}; several with commas between",
+                remedy="name one with --chip, such as SM8650; several with commas between",
             )
         if self.ort_release < OLDEST_RULES:
             raise ConfigError(

@@ -50,6 +50,21 @@ def groups(graph: Graph, *subgraphs: tuple[str, tuple[tuple[str, str, str], ...]
     return claim.names()
 
 
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_context_is_nothing_to_ask_about(tmp_path: Path) -> None:
+    """Its .bin is not beside the copy that a question is asked with: the answer would be that it does not load."""
+    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", ep_cache_context="m.bin", embed_mode=0)
+    made = model([node], [value("x", (1, 4))], ["y"])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    made.graph.output[0].CopyFrom(value("y", (1, 4)))
+    onnx.save(made, tmp_path / "m.onnx")
+    settings = Settings(provider="qnn", chip="SM8650")
+    got = judge(PartitionRequest(source=SourceModel(path=str(tmp_path / "m.onnx")), settings=settings))
+    assert (got.error or "").startswith("a context is compiled already")
+    assert "the model that it was made from" in (got.remedy or "")
+
+
 def test_partitions_are_those_of_the_answer() -> None:
     graph = graph_of("Relu", "Erf", "Tanh")
     parts = subgraph(PROVIDER, "y0"), subgraph(CPU, "y1"), subgraph(PROVIDER, "y2")

@@ -24,7 +24,7 @@ from device_runner.chips import Chip
 from device_runner.errors import RunnerError
 from device_runner.files import cache_folder
 from device_runner.reading import decode_json, read_regular
-from pipeline.core.errors import MissingError, PipelineError, install_extra
+from pipeline.core.errors import MissingError, ModelError, PipelineError, install_extra
 from pipeline.core.files import sha256_of, write_bytes
 from pipeline.core.releases import Release, installed_release
 from pipeline.model.onnx_model import LoadedModel
@@ -198,8 +198,14 @@ def of_chip(
     """What the NPU of a chip takes of a model, and what making a session gives.
 
     `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
-    MissingError without the compiler, ModelError where it does not work.
+    MissingError without the compiler, ModelError for a context, and where the compiler does not work.
     """
+    if any(node.op_type == "EPContext" for node in graph.nodes.values()):
+        raise ModelError(
+            "a context is compiled already",
+            why="there is nothing left to ask the compiler",
+            remedy="name the model that it was made from; `prove` and `convert --context … --check` run contexts",
+        )
     empty = _empty_value(graph)
     if empty:  # of which the compiler dies by a division by zero
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
