@@ -204,7 +204,7 @@ def test_a_device_lost_while_it_joins(farm: Farm, variants: list[Path], tools: T
     assert not broken(phone)
     phone.start()
     farm.adb("disconnect", phone.serial)
-    farm.adb("connect", phone.serial)
+    farm.join(phone)
     store.forget()
     store.joiner = tools[0]
     before = store.pushed_bytes
