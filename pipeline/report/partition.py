@@ -513,9 +513,9 @@ def _compared_model(model: "ClaimDiff", *, everything: bool) -> Iterator[Part]:
 
 
 def _verdict(model: "ClaimDiff") -> Iterator[str | tuple[str, str]]:
-    sides = [side for node in model.nodes for side in (node.ours, node.library) if side]
     # A provider that takes each node by itself has no partitions: theirs are its nodes.
-    unit = "partition" if any(side.partition is not None for side in sides) else "node"
+    ours = [node.ours for node in model.nodes if node.ours and node.ours.claimed]
+    unit = "node" if ours and all(side.partition is None for side in ours) else "partition"
     partitions = counted(model.library_partitions, unit)
     if model.same is None:
         claimed = sum(node.library is not None and node.library.claimed for node in model.nodes)
