@@ -4,6 +4,7 @@ import contextlib
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -388,7 +389,8 @@ def test_what_runs_in_other_threads_is_ended_and_gives_no_result(tmp_path: Path)
 
     def work() -> None:
         try:
-            run_group(["sh", "-c", "echo $$; exec sleep 60"], tmp_path, 60.0, os.environ)
+            sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"  # `sleep` may be missing
+            run_group([sys.executable, "-c", sleeper], tmp_path, 60.0, os.environ)
         except KeyboardInterrupt as error:
             ended.append(type(error))
 
