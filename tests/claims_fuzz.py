@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from device_runner.library import resolve
 from pipeline.core.abis import X86_64
@@ -27,9 +28,9 @@ def batches(seeds: Sequence[int]) -> list[Batch]:
 
 def _asked(asked: Sequence[Batch], processes: int) -> tuple[list[Verdict], list[Batch]]:
     """The verdicts, and the batches whose process onnxruntime ended."""
-    tasks = [Task(label=str(batch.seeds), request=batch) for batch in asked]
-    outcomes = list(run_tasks(answer_all, Verdict, tasks, processes=processes, timeout_seconds=SECONDS))
-    return [row.value for row in outcomes if row.value], [row.task.request for row in outcomes if row.error]
+    tasks = [Task(label=str(batch.seeds), call=partial(answer_all, batch)) for batch in asked]
+    outcomes = list(run_tasks(tasks, processes=processes, timeout_seconds=SECONDS))
+    return [row.value for row in outcomes if row.value], [row.task.call.args[0] for row in outcomes if row.error]
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pipeline.core.workers import Task, run_tasks
@@ -48,9 +49,11 @@ def prove_all(subjects: list[Subject], processes: int) -> Verdict:
 
 def _outcomes(subjects: list[Subject], processes: int) -> tuple[list[Verdict], list[Subject]]:
     """The verdicts, and the subjects whose process ended."""
-    tasks = [Task(label=str(subject.members or subject.seeds), request=subject) for subject in subjects]
-    outcomes = list(run_tasks(prove_models, Verdict, tasks, processes=processes, timeout_seconds=SECONDS))
-    return [one.value for one in outcomes if one.value], [one.task.request for one in outcomes if one.error]
+    tasks = [
+        Task(label=str(subject.members or subject.seeds), call=partial(prove_models, subject)) for subject in subjects
+    ]
+    outcomes = list(run_tasks(tasks, processes=processes, timeout_seconds=SECONDS))
+    return [one.value for one in outcomes if one.value], [one.task.call.args[0] for one in outcomes if one.error]
 
 
 def _singles(subject: Subject) -> Iterator[Subject]:

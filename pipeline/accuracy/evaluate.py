@@ -5,6 +5,7 @@ Everything of a request and a result is plain data: models run in worker process
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,7 @@ class AccuracyRequest(msgspec.Struct, frozen=True, kw_only=True):
     work_folder: str = ""
 
 
-def measure_accuracy(
-    requests: Sequence[AccuracyRequest], progress: Progress
-) -> list[TaskOutcome[AccuracyRequest, AccuracyResult]]:
+def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) -> list[TaskOutcome[AccuracyResult]]:
     """The accuracy of each model in a worker process, in the order of the requests: a result or an error each.
 
     Two data sets are searched for samples in common once, however many models are measured on them.
@@ -65,21 +64,20 @@ def measure_accuracy(
         tasks = [
             Task(
                 label=request.model,
-                request=msgspec.structs.replace(request, work_folder=str(work)),
+                call=partial(evaluate_model, msgspec.structs.replace(request, work_folder=str(work))),
                 memory_bytes=needed_bytes(2 * (_size(request.model) + _size(request.reference.path)))
                 + request.data.file_bytes,
             )
             for request in requests
         ]
-        places = {id(task): place for place, task in enumerate(tasks)}  # two requests may be equal
+        places = {task: place for place, task in enumerate(tasks)}
         limit = time_limit(_size(path) for request in requests for path in (request.model, request.reference.path))
         if any(request.chip for request in requests):
             limit = TIMEOUT_SECONDS  # the simulator has limits of its own
-        for outcome in run_tasks(
-            evaluate_model, AccuracyResult, tasks, memory_bytes=memory_budget(), timeout_seconds=limit
-        ):
-            value = outcome.value and _with_finding(outcome.value, shared.get(_data_key(outcome.task.request)))
-            outcomes[places[id(outcome.task)]] = dataclasses.replace(outcome, value=value)
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            place = places[outcome.task]
+            value = outcome.value and _with_finding(outcome.value, shared.get(_data_key(requests[place])))
+            outcomes[place] = dataclasses.replace(outcome, value=value)
             stage.done()
     return [outcomes[place] for place in range(len(tasks))]
 
@@ -92,12 +90,12 @@ def _data_key(request: AccuracyRequest) -> bytes:
 def _shared_samples(requests: Sequence[AccuracyRequest], work: Path) -> dict[bytes, Finding]:
     """Warnings by data; what is wrong with the data is for the measurement to report."""
     distinct = {_data_key(request): request for request in requests if request.calibration}
-    tasks = [
-        Task(label=request.model, request=msgspec.structs.replace(request, work_folder=str(work)))
-        for request in distinct.values()
-    ]
-    outcomes = run_tasks(shared_samples, tuple[Finding, ...], tasks, timeout_seconds=TIMEOUT_SECONDS)
-    return {_data_key(outcome.task.request): finding for outcome in outcomes for finding in outcome.value or ()}
+    keys = {
+        Task(label=row.model, call=partial(shared_samples, msgspec.structs.replace(row, work_folder=str(work)))): key
+        for key, row in distinct.items()
+    }
+    outcomes = run_tasks(keys, timeout_seconds=TIMEOUT_SECONDS)
+    return {keys[outcome.task]: finding for outcome in outcomes for finding in outcome.value or ()}
 
 
 def shared_samples(request: AccuracyRequest) -> tuple[Finding, ...]:

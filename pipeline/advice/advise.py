@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from pipeline.advice.forms import in_precision, recipes_for
 from pipeline.advice.precisions import precision_of, quantized_advice
 from pipeline.advice.verdict import (
     Advice,
-    AdviceRequest,
     AdvisedAnswer,
     Combination,
     FixChoice,
@@ -396,24 +395,35 @@ MOST_ROUNDS = 3
 """Passes over the fixes while the combination still improves: one fix may make room for another."""
 
 
-def advise(request: AdviceRequest) -> Advice:
-    """Try every fix on a model. What is wrong with the model stands in the advice.
+def advise(
+    source: SourceModel,
+    settings: Settings,
+    optimize: Optimize,
+    sizes: dict[str, int],
+    data: Dataset,
+    *,
+    simulate: bool = False,
+    write_to: str = "",
+) -> Advice:
+    """Try every fix on a model for a provider. What is wrong with the model stands in the advice.
+
+    Outputs are compared on the first sample of `data`, whose shapes also give `sizes` that are not asked for. With
+    `simulate` the chip's simulator runs each candidate, too. The fixed model goes to the file `write_to`.
 
     Raises ConfigError for sizes and data that are no input of the model, and for --fix's file.
     """
     with scratch() as folder:
-        loaded = _loaded(request.source, folder)
-        sizes = given_sizes(request.data, loaded.proto, request.sizes, request.source.name)
-        reference = _reference(loaded, request.data, sizes, folder)
+        loaded = _loaded(source, folder)
+        sizes = given_sizes(data, loaded.proto, sizes, source.name)
+        reference = _reference(loaded, data, sizes, folder)
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
             sizes = reference.data.sizes | sizes
-        deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if request.simulate else 1)
+        deadline = time.monotonic() + PATIENCE_SECONDS * (SIMULATED_FACTOR if simulate else 1)
         bench = TrialContext(
-            folder=folder, provider=request.settings.provider, reference=reference, data=request.data, deadline=deadline
+            folder=folder, provider=settings.provider, reference=reference, data=data, deadline=deadline
         )
-        simulate = request.data if request.simulate else None
         asked = PartitionRequest(
-            source=loaded.source, settings=request.settings, optimize=request.optimize, simulate=simulate
+            source=loaded.source, settings=settings, optimize=optimize, simulate=data if simulate else None
         )
         base = judged(loaded, asked, None, sizes)
         fixes = () if perfect(base.standing) or _only_floats(base) else fixes_for(bench.provider)
@@ -422,17 +432,17 @@ def advise(request: AdviceRequest) -> Advice:
         formed, best, used = with_forms(best, used, bench)
         combination = _combination(base, best, used, bench)
         changed = bool(combination) and not best.request.source.path.endswith("original.onnx")
-        if request.write_to and changed:
-            combination = _written(combination, best, request.write_to)
-        elif request.write_to:
-            _copy(request.source, folder, Path(request.write_to))
+        if write_to and changed:
+            combination = _written(combination, best, write_to)
+        elif write_to:
+            _copy(source, folder, Path(write_to))
         return Advice(
             verdict=verdict(base.standing, bench.provider),
             before=base.standing,
             fixes=(*(result for _, result, _ in alone), *formed),
             best=combination,
             checked_on=_checked_on(reference),
-            copied=request.write_to if request.write_to and not changed else None,
+            copied=write_to if write_to and not changed else None,
             precision=quantized_advice(precision_of(loaded.proto), base.answer),
         )
 
@@ -672,26 +682,20 @@ def advise_answers(
 
     `data` is what outputs are compared on: random inputs without it.
     """
-    requests = [
-        AdviceRequest(
-            source=source,
-            settings=settings,
-            optimize=optimize,
-            sizes=dict(sizes),
-            data=data or Dataset(),
-            simulate=simulate,
-            write_to=write_to,
-        )
-        for source in find_models(paths, SUFFIXES)
-    ]
-    good = [request for request, answer in zip(requests, answers, strict=True) if not answer.error]
     tasks = [
-        Task(label=request.source.name, request=request, memory_bytes=needed_bytes(2 * source_bytes(request.source)))
-        for request in good
+        Task(
+            label=source.name,
+            call=partial(
+                advise, source, settings, optimize, dict(sizes), data or Dataset(), simulate=simulate, write_to=write_to
+            ),
+            memory_bytes=needed_bytes(2 * source_bytes(source)),
+        )
+        for source, answer in zip(find_models(paths, SUFFIXES), answers, strict=True)
+        if not answer.error
     ]
     advice: dict[str, Advice] = {}
     limit = TIMEOUT_SECONDS * (SIMULATED_FACTOR if simulate else 1)
-    for outcome in run_tasks(advise, Advice, tasks, processes=processes, timeout_seconds=limit):
+    for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
         error = outcome.error
         why = error.text if error else "no advice"
         advice[outcome.task.label] = outcome.value or Advice(error=why)

@@ -1,6 +1,7 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -159,25 +160,19 @@ class FitDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class FitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, the providers with their settings, and the sizes that the user gave.
+def fit(
+    source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], sizes: dict[str, int]
+) -> ModelFit:
+    """The answer for one model and some providers; what is wrong with it stands in `error`.
 
-    `oldest` are the settings of the oldest systems, for providers that are asked of them as well.
+    `oldest` are the settings of the oldest systems, for providers that are asked of them as well; `sizes` are those
+    that the user gave.
     """
-
-    source: SourceModel
-    settings: tuple[Settings, ...]
-    oldest: tuple[Settings, ...] = ()
-    sizes: dict[str, int] = {}
-
-
-def fit(request: FitRequest) -> ModelFit:
-    """The answer for one model; what is wrong with it stands in `error`."""
     try:
-        with scratch_folder(request.source) as folder:
-            return _fit(request, folder)
+        with scratch_folder(source) as folder:
+            return _fit(source, settings, oldest or settings, sizes, folder)
     except PipelineError as error:
-        return failed_fit(request.source, error)
+        return failed_fit(source, error)
 
 
 def failed_fit(source: SourceModel, error: PipelineError | None) -> ModelFit:
@@ -186,17 +181,20 @@ def failed_fit(source: SourceModel, error: PipelineError | None) -> ModelFit:
     return ModelFit(path=source.name, error=text, remedy=remedy)
 
 
-def _fit(request: FitRequest, folder: Path) -> ModelFit:
+def _fit(
+    source: SourceModel, settings: tuple[Settings, ...], oldest: tuple[Settings, ...], given: dict[str, int],
+    folder: Path,
+) -> ModelFit:  # fmt: skip
     as_is = folder / "as-is"
     as_is.mkdir()
-    views = open_views(request.source, Optimize.BASIC, as_is, {})
+    views = open_views(source, Optimize.BASIC, as_is, {})
     cpu = _cpu_error(views)
-    before = _answers(views, request.settings)
+    before = _answers(views, settings)
     dynamic = before[0].dynamic
-    guessed = _guessed(views.subject, request.sizes)
+    guessed = _guessed(views.subject, given)
     sizes, sized, fixed_cpu = None, None, ""
     # Shape inference accepts guesses that a session refuses once constants are folded: then the next ones are tried.
-    for number, choice in enumerate(_sizes(views.subject, request.sizes) if dynamic or request.sizes else ()):
+    for number, choice in enumerate(_sizes(views.subject, given) if dynamic or given else ()):
         sized = _resized(views, choice, folder / f"fixed-{number}")
         fixed_cpu = _cpu_error(sized)
         if not (fixed_cpu and guessed) or cpu:
@@ -204,7 +202,7 @@ def _fit(request: FitRequest, folder: Path) -> ModelFit:
             break
     else:
         sized = None
-    fixed = _answers(sized, request.settings) if sized else None
+    fixed = _answers(sized, settings) if sized else None
     now = fixed or before
     rows = _rows(before, fixed)
     on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
@@ -212,7 +210,7 @@ def _fit(request: FitRequest, folder: Path) -> ModelFit:
     wanted = [quantized_advice(form, answer) for answer in now]
     unsuited = "; ".join(dict.fromkeys(wanted)) if all(wanted) else ""
     return ModelFit(
-        path=request.source.name,
+        path=source.name,
         nodes=before[0].nodes,
         opset=_opset(views.subject),
         dynamic=dynamic,
@@ -220,7 +218,7 @@ def _fit(request: FitRequest, folder: Path) -> ModelFit:
         guessed=guessed,
         optimize=views.optimize,
         rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
-        oldest=_oldest(rows, request, views, sized),
+        oldest=_oldest(rows, zip(settings, oldest, strict=True), views, sized),
         first=first_choices(rows),
         helps=helps_of(before, fixed, sizes or {}, unsuited),
         notes=(
@@ -281,10 +279,12 @@ def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, le
     )
 
 
-def _oldest(rows: Sequence[FitRow], request: FitRequest, views: Views, sized: Views | None) -> tuple[FitRow, ...]:
+def _oldest(
+    rows: Sequence[FitRow], pairs: Iterable[tuple[Settings, Settings]], views: Views, sized: Views | None
+) -> tuple[FitRow, ...]:
     """The rows whose verdict is another one on the oldest systems."""
     differing = []
-    for row, settings, oldest in zip(rows, request.settings, request.oldest or request.settings, strict=True):
+    for row, (settings, oldest) in zip(rows, pairs, strict=True):
         if oldest.system == settings.system:
             continue
         fixed = _answers(sized, (oldest,)) if sized else None
@@ -356,17 +356,17 @@ def check_models(
     """
     sources = find_models(paths, SUFFIXES)
     require_compilers(settings)
-    tasks = [
+    asked_of = {
         Task(
             label=source.name,
-            request=FitRequest(source=source, settings=settings, oldest=oldest, sizes=dict(sizes)),
+            call=partial(fit, source, settings, oldest, dict(sizes)),
             memory_bytes=needed_bytes(2 * source_bytes(source)),
-        )
+        ): source
         for source in sources
-    ]
+    }
     fits = {
-        outcome.task.request.source: outcome.value or failed_fit(outcome.task.request.source, outcome.error)
-        for outcome in run_tasks(fit, ModelFit, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
+        (source := asked_of[outcome.task]): outcome.value or failed_fit(source, outcome.error)
+        for outcome in run_tasks(asked_of, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
     }
     asked = settings[0].ort_release
     return FitDocument(

@@ -8,9 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.dataset import Dataset
-from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import ModelAnswer, Optimize, Settings, Simulation, percent_of
+from pipeline.partition.answer import ModelAnswer, Simulation, percent_of
 
 
 class FixChoice(StrEnum):
@@ -145,22 +143,6 @@ class AdvisedAnswer(ModelAnswer, frozen=True, kw_only=True):
     """A model's answer with advice."""
 
     advice: Advice
-
-
-class AdviceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, a provider with its settings, wanted sizes of open dimensions, and where the fixed model goes.
-
-    Outputs are compared on the first sample of `data`, whose shapes also give sizes that are not asked for. With
-    `simulate` the chip's simulator runs each candidate, too.
-    """
-
-    source: SourceModel
-    settings: Settings
-    optimize: Optimize = Optimize.NONE
-    sizes: dict[str, int] = {}
-    data: Dataset = Dataset()
-    simulate: bool = False
-    write_to: str = ""
 
 
 def standing_of(answer: ModelAnswer) -> ProviderSupport:

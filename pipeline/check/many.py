@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import GuessRequest, check_inputs
+from pipeline.dataset.guess import check_inputs
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
 
 LEAN = {
@@ -33,7 +34,7 @@ SMALL_BYTES = 16 << 20
 """Artifacts that one thread runs: starting more takes longer than they save."""
 
 
-References = Mapping[str, TaskOutcome[ReferenceRequest, Reference]]
+References = Mapping[str, TaskOutcome[Reference]]
 """What computing the reference of each model gave, by the model's name."""
 
 
@@ -120,20 +121,18 @@ def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
         if subject.data.given or model.dimensions:
             folder = work / "inputs" / model.name
             folder.mkdir(parents=True)
-            request = GuessRequest(
-                source=model.source, dimensions=model.dimensions, data=subject.data, work_folder=str(folder)
-            )
+            call = partial(check_inputs, model.source, model.dimensions, subject.data, str(folder))
             needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
-            tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed))
+            tasks.append(Task(label=model.source.name, call=call, memory_bytes=needed))
     limit = time_limit(subject.model.size_bytes for subject in subjects)
-    for outcome in run_tasks(check_inputs, int, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+    for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
         if isinstance(outcome.error, ConfigError | MissingError):
             raise outcome.error
 
 
 def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, progress: Progress) -> References:
     """The reference of each model by its name; raw tensors go to a folder of the model's name in `folder`."""
-    tasks = []
+    names = {}
     for subject in subjects:
         model = subject.model
         scratch = work / "reference" / model.name
@@ -148,12 +147,13 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
             work_folder=str(scratch),
         )
         needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
-        tasks.append(Task(label=model.source.name, request=request, memory_bytes=needed))
+        call = partial(make_reference, request)
+        names[Task(label=model.source.name, call=call, memory_bytes=needed)] = model.name
     outcomes = {}
-    with progress.stage("reference", len(tasks)) as stage:
+    with progress.stage("reference", len(names)) as stage:
         limit = time_limit(subject.model.size_bytes for subject in subjects)
-        for outcome in run_tasks(make_reference, Reference, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
-            outcomes[Path(outcome.task.request.folder).name] = outcome
+        for outcome in run_tasks(names, memory_bytes=memory_budget(), timeout_seconds=limit):
+            outcomes[names[outcome.task]] = outcome
             stage.done()
     return outcomes
 
@@ -165,21 +165,19 @@ def check_all(
 
     The checks are by model and variant name; an artifact that cannot be run has its error there.
     """
-    tasks = [
+    artifacts = {
         Task(
             label=f"{request.artifact.model} {request.artifact.variant.name}",
-            request=request,
+            call=partial(check_artifact, request),
             memory_bytes=needed_bytes(2 * request.artifact.size_bytes),
-        )
+        ): request.artifact
         for request in requests
-    ]
+    }
     checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
-    with progress.stage("check", len(tasks)) as stage:
+    with progress.stage("check", len(artifacts)) as stage:
         limit = time_limit(request.artifact.size_bytes for request in requests)
-        for outcome in run_tasks(
-            check_artifact, tuple[OutputCheck, ...], tasks, memory_bytes=memory_budget(), timeout_seconds=limit
-        ):
-            artifact = outcome.task.request.artifact
+        for outcome in run_tasks(artifacts, memory_bytes=memory_budget(), timeout_seconds=limit):
+            artifact = artifacts[outcome.task]
             checks[artifact.model, artifact.variant.name] = outcome.error or outcome.value or ()
             stage.done()
     return checks

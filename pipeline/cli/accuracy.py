@@ -126,16 +126,16 @@ def _chip(ep: str, named: str, models: list[str]) -> str:
     return chip_named(named).name
 
 
-def _entry(outcome: "TaskOutcome[AccuracyRequest, AccuracyResult]") -> dict[str, Any]:
+def _entry(outcome: "TaskOutcome[AccuracyResult]") -> dict[str, Any]:
     import msgspec
 
     if outcome.error:
-        return {"model": outcome.task.request.model, "error": str(outcome.error), "remedy": outcome.error.remedy}
+        return {"model": outcome.task.label, "error": str(outcome.error), "remedy": outcome.error.remedy}
     entry: dict[str, Any] = msgspec.to_builtins(outcome.value)
     return entry
 
 
-def _end(outcomes: "list[TaskOutcome[AccuracyRequest, AccuracyResult]]") -> int:
+def _end(outcomes: "list[TaskOutcome[AccuracyResult]]") -> int:
     """Report models that could not be measured, and give the exit code."""
     from pipeline.cli.main import show_error
     from pipeline.core.errors import ExitCode

@@ -4,7 +4,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,25 +55,6 @@ COMPILER_FACTOR = 4.0
 QUANTIZE = "quantize every operator of the model (--precision qnn, or `precisions` in the config)"
 
 
-class ContextRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in a precision and the chip that it is to be compiled for.
-
-    The files go to `output_folder`; `work_folder` is a scratch folder on the same file system.
-    """
-
-    source: SourceModel
-    stem: str
-    variant: Variant
-    output_folder: str
-    work_folder: str
-    fixed_dimensions: dict[str, int] = {}
-
-    @property
-    def chip(self) -> Chip:
-        """The chip."""
-        return CHIPS[self.variant.chip]
-
-
 class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
     """What the compiler's process wrote."""
 
@@ -87,25 +69,29 @@ def context_variant(chip: str, precision: str) -> Variant:
     return Variant(level=Level.BASIC, providers=(QNN,), precision=precision, chip=chip)
 
 
-def make_context(request: ContextRequest) -> NpuContext:
-    """Compile a model for a chip. ModelError with the reason where the chip's NPU cannot have it."""
+def make_context(
+    source: SourceModel, stem: str, variant: Variant, output_folder: str, work_folder: str, sizes: dict[str, int]
+) -> NpuContext:
+    """Compile a model for the chip of `variant`. ModelError with the reason where the chip's NPU cannot have it.
+
+    The files go to `output_folder`; `work_folder` is a scratch folder on the same file system.
+    """
     compiler_name()
-    work, output = Path(request.work_folder), Path(request.output_folder)
-    loaded = load_model(request.source, work / "source")
-    model = prepare_model(loaded, request.fixed_dimensions)
-    refuse_impossible(model, request.chip)
-    if not request.chip.floats:
-        _refuse_floats(request)
-    name = f"{request.stem}.{request.variant.name}.onnx"
+    work, output, chip = Path(work_folder), Path(output_folder), CHIPS[variant.chip]
+    model = prepare_model(load_model(source, work / "source"), sizes)
+    refuse_impossible(model, chip)
+    if not chip.floats:
+        _refuse_floats(source, chip, sizes)
+    name = f"{stem}.{variant.name}.onnx"
     folder = work / "compiled"
     for place in (folder, output):
         make_folder(place)
-    session = _compiled(model, request, name, folder)
+    session = _compiled(model, chip, name, folder)
     _make_portable(folder / name, model.proto.ir_version)
     binary, parts = read_context(folder / name)
     context = NpuContext(
-        model=request.source.name,
-        variant=request.variant,
+        model=source.name,
+        variant=variant,
         file=name,
         size_bytes=(folder / name).stat().st_size,
         sha256=sha256_of(folder / name),
@@ -154,33 +140,29 @@ def refuse_impossible(model: PreparedModel, chip: Chip) -> None:
         )  # fmt: skip
 
 
-def _refuse_floats(request: ContextRequest) -> None:
+def _refuse_floats(source: SourceModel, chip: Chip, sizes: dict[str, int]) -> None:
     """ModelError where the compiler takes floats for a chip whose phones have none, as it does for some."""
-    settings = Settings(provider=QNN, chip=request.chip.name)
-    answer = judge(
-        PartitionRequest(
-            source=request.source, settings=settings, optimize=Optimize.BASIC, sizes=request.fixed_dimensions
-        )
-    )
+    settings = Settings(provider=QNN, chip=chip.name)
+    answer = judge(PartitionRequest(source=source, settings=settings, optimize=Optimize.BASIC, sizes=sizes))
     if answer.load and answer.load.code == "float":
         raise ModelError(
-            f"phones with {request.chip.title} would refuse it", where=request.source.name,
+            f"phones with {chip.title} would refuse it", where=source.name,
             why=answer.load.error or "", remedy=QUANTIZE,
         )  # fmt: skip
 
 
-def _compiled(model: PreparedModel, request: ContextRequest, name: str, folder: Path) -> ContextSession:
+def _compiled(model: PreparedModel, chip: Chip, name: str, folder: Path) -> ContextSession:
     """What the compiler's process did; its files are in the folder."""
     content, answer = folder.parent / "model.onnx", folder.parent / "answer.json"
     write_model(replace(model, outside=frozenset()), content, external=False)
-    options = [f"{key}={value}" for key, value in request.chip.options.items()]
+    options = [f"{key}={value}" for key, value in chip.options.items()]
     command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]
     files = [str(path.absolute()) for path in (content, folder)]
     done = subprocess.run(
         [*command, *files, name, str(answer.absolute()), *options],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    where, chip = request.source.name, request.chip
+    where = model.source.name
     if done.returncode < 0:
         raise ModelError(
             "Qualcomm's compiler crashed", where=where, why=f"signal {-done.returncode}, compiling for {chip.name}",
@@ -279,18 +261,10 @@ def compatibility_of(path: Path) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeContexts:
-    """The contexts of one model, and why there is none for a chip in a precision."""
-
-    contexts: tuple[NpuContext, ...] = ()
-    failures: tuple[VariantFailure, ...] = ()
-
-
 def make_contexts(
     forms: Sequence[ModelInPrecision], chips: Sequence[str], output: Path, progress: Progress
-) -> MadeContexts:
-    """Compile a model in each of its precisions for each chip, in worker processes.
+) -> tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]:
+    """Compile a model in each of its precisions for each chip, in worker processes: contexts, and why there is none.
 
     A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
     """
@@ -299,10 +273,10 @@ def make_contexts(
     failures = {variant: _unsuited(form, variant) for form, variant in pairs}
     contexts: dict[Variant, NpuContext] = {}
     with scratch(output) as work, progress.stage("compile", len(pairs)) as stage:
-        tasks = [_task(form, variant, output, work) for form, variant in pairs if failures[variant] is None]
+        variants = {_task(form, row, output, work): row for form, row in pairs if failures[row] is None}
         limit = time_limit(form.model.size_bytes for form in forms)
-        for outcome in run_tasks(make_context, NpuContext, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
-            variant = outcome.task.request.variant
+        for outcome in run_tasks(variants, memory_bytes=memory_budget(), timeout_seconds=limit):
+            variant = variants[outcome.task]
             if outcome.value:
                 contexts[variant] = outcome.value
             elif isinstance(outcome.error, MissingError):
@@ -312,13 +286,13 @@ def make_contexts(
             stage.done()
     served = {variant.chip for variant in contexts}
     steps = {form.precision: tuple(step.text for step in form.steps) for form in forms}
-    return MadeContexts(
-        contexts=tuple(
+    return (
+        tuple(
             msgspec.structs.replace(contexts[variant], model=form.model.name, steps=steps[form.precision])
             for form, variant in pairs
             if variant in contexts
         ),
-        failures=tuple(
+        tuple(
             VariantFailure(
                 variant=variant, what=f"there is no {variant.name}", where=form.model.name, why=error.reason,
                 remedy=error.remedy, skipped=variant.chip in served,
@@ -337,19 +311,13 @@ def _unsuited(form: ModelInPrecision, variant: Variant) -> PipelineError | None:
     return ModelError(reason, remedy="use qnn or qnn16") if reason else None
 
 
-def _task(form: ModelInPrecision, variant: Variant, output: Path, work: Path) -> Task[ContextRequest]:
+def _task(form: ModelInPrecision, variant: Variant, output: Path, work: Path) -> Task[NpuContext]:
     folder = work / f"{form.name}-{variant.chip}"
     folder.mkdir()
-    request = ContextRequest(
-        source=form.model.source,
-        stem=form.model.name,
-        variant=variant,
-        output_folder=str(output),
-        work_folder=str(folder),
-        fixed_dimensions=form.model.dimensions,
-    )
-    needed = needed_bytes(form.model.size_bytes, COMPILER_FACTOR)
-    return Task(label=f"{form.model.name} {variant.name}", request=request, memory_bytes=needed)
+    model = form.model
+    call = partial(make_context, model.source, model.name, variant, str(output), str(folder), model.dimensions)
+    needed = needed_bytes(model.size_bytes, COMPILER_FACTOR)
+    return Task(label=f"{model.name} {variant.name}", call=call, memory_bytes=needed)
 
 
 def simulated_tolerance(tolerance: Tolerance) -> Tolerance:

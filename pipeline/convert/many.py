@@ -2,8 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
@@ -100,24 +101,6 @@ LIBRARY_FACTOR = 3.0
 """The same where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
 
 
-def convert_all(
-    requests: Sequence[tuple[NamedModel, ConvertRequest]], *, processes: int = 0
-) -> Iterator[TaskOutcome[ConvertRequest, ConvertResult]]:
-    """Convert models in worker processes; each outcome is a result or the error of that model alone."""
-    tasks = [
-        Task(label=model.source.name, request=request, memory_bytes=_needed(model, request))
-        for model, request in requests
-    ]
-    yield from run_tasks(
-        convert_model,
-        ConvertResult,
-        tasks,
-        processes=processes,
-        memory_bytes=memory_budget(),
-        timeout_seconds=time_limit(model.size_bytes for model, _ in requests),
-    )
-
-
 def _needed(model: NamedModel, request: ConvertRequest) -> int:
     by_library = request.reference is not None and bool(request.reference.library)
     return needed_bytes(model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
@@ -167,7 +150,7 @@ def convert_models(
     """
     usable = [form for group in sets for form in group.models if not form.error]
     with scratch(output) as work:
-        pairs = []
+        forms = {}
         for form in usable:
             folder = work / form.name
             folder.mkdir()
@@ -186,10 +169,13 @@ def convert_models(
                 reference=reference,
                 preflight=preflight,
             )
-            pairs.append((form.model, request))
-        outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]] = {}
-        for outcome in convert_all(pairs, processes=processes):
-            outcomes[Path(outcome.task.request.work_folder).name] = outcome
+            needed = _needed(form.model, request)
+            task = Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
+            forms[task] = form
+        outcomes: dict[str, TaskOutcome[ConvertResult]] = {}
+        limit = time_limit(form.model.size_bytes for form in usable)
+        for outcome in run_tasks(forms, processes=processes, memory_bytes=memory_budget(), timeout_seconds=limit):
+            outcomes[forms[outcome.task].name] = outcome
             done()
     return tuple(_joined(group, outcomes, variants) for group in sets)
 
@@ -204,14 +190,14 @@ def with_contexts(
 
     by_model = [make_contexts(group.models, chips, output, progress) for group in sets]
     return tuple(
-        replace(row, contexts=some.contexts, without_context=some.failures)
-        for row, some in zip(converted, by_model, strict=True)
+        replace(row, contexts=contexts, without_context=failures)
+        for row, (contexts, failures) in zip(converted, by_model, strict=True)
     )
 
 
 def _joined(
     group: PrecisionSet,
-    outcomes: Mapping[str, TaskOutcome[ConvertRequest, ConvertResult]],
+    outcomes: Mapping[str, TaskOutcome[ConvertResult]],
     variants: Callable[[str], tuple[Variant, ...]],
 ) -> Converted:
     """The results of a model's precisions as one; one that has none costs its variants, and all of them the model."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pipeline.advice.precisions import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
@@ -17,7 +18,7 @@ from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes.base import Effect, Step
 from pipeline.passes.precisions import AUTO, PRECISIONS, candidates, steps_at
 from pipeline.passes.registry import find_pass
-from pipeline.passes.run import TransformReport, TransformRequest, passes_bytes, transform
+from pipeline.passes.run import TransformReport, passes_bytes, transform
 from pipeline.passes.search_result import MixedSearch
 
 MODEL_FILE = "model.onnx"
@@ -157,11 +158,12 @@ def _transformed(
     tasks = [
         Task(
             label=form.name,
-            request=TransformRequest(
-                source=form.model.source,
-                steps=steps,
-                folder=str(work / "passes" / form.name),
-                name=MODEL_FILE,
+            call=partial(
+                transform,
+                form.model.source,
+                steps,
+                str(work / "passes" / form.name),
+                MODEL_FILE,
                 data=data,
                 check=False,
                 cache=str(cache.resolve()) if cache else "",
@@ -176,25 +178,23 @@ def _transformed(
     places = {form.name: number for number, form in enumerate(forms)}
     with progress.stage("passes", len(tasks)) as stage:
         for outcome in run_tasks(
-            transform,
-            TransformReport,
             tasks,
             memory_bytes=memory_budget(),
             timeout_seconds=time_limit(form.model.size_bytes for form, _, _ in pending),
             heard=lambda task, text: stage.at(f"{task.label}: {text}"),
         ):
             number = places[outcome.task.label]
-            forms[number] = _result(forms[number], outcome.value, outcome.error, outcome.task.request)
+            forms[number] = _result(forms[number], outcome.value, outcome.error, work)
             stage.done()
     return forms
 
 
 def _result(
-    form: ModelInPrecision, report: TransformReport | None, error: PipelineError | None, request: TransformRequest
+    form: ModelInPrecision, report: TransformReport | None, error: PipelineError | None, work: Path
 ) -> ModelInPrecision:
     if report is None:
         return replace(form, error=error or ModelError("no answer", where=form.model.source.name))
-    source = SourceModel(path=str(Path(request.folder) / report.saved.file))
+    source = SourceModel(path=str(work / "passes" / form.name / report.saved.file))
     size = report.saved.size_bytes + report.saved.data_bytes
     model = replace(form.model, source=source, size_bytes=size)
     return replace(form, model=model, search=report.search, notes=(*form.notes, *report.notes))
@@ -242,24 +242,23 @@ def _answers(
     asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: Mapping[str, Settings | None], progress: Progress
 ) -> dict[tuple[str, str, str], ModelAnswer]:
     """What the rules say, by model, provider and precision; nothing for the CPU and for what could not be made."""
-    tasks, keys = [], {}
+    keys = {}
     for key, form in asked.items():
         rules = settings[key[1]]
         if rules is not None and not form.error:
             request = PartitionRequest(
                 source=form.model.source, settings=rules, optimize=Optimize.BASIC, sizes=form.model.dimensions
             )
-            task = Task(label=" ".join(key), request=request, memory_bytes=needed_bytes(form.model.size_bytes))
-            keys[task.label] = key
-            tasks.append(task)
+            needed = needed_bytes(form.model.size_bytes)
+            keys[Task(label=" ".join(key), call=partial(judge, request), memory_bytes=needed)] = key
     answers: dict[tuple[str, str, str], ModelAnswer] = {}
-    if not tasks:
+    if not keys:
         return answers
-    with progress.stage("choose precisions", len(tasks)) as stage:
+    with progress.stage("choose precisions", len(keys)) as stage:
         limit = time_limit(form.model.size_bytes for form in asked.values())
-        for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        for outcome in run_tasks(keys, memory_bytes=memory_budget(), timeout_seconds=limit):
             error = _refusal(outcome.error)
             settled = outcome.value or ModelAnswer(path=outcome.task.label, ep="", ort_release="", error=error)
-            answers[keys[outcome.task.label]] = settled
+            answers[keys[outcome.task]] = settled
             stage.done()
     return answers

@@ -1,11 +1,14 @@
 """Runs tasks in child processes, so that a crash or a hang of ONNX Runtime costs one task and never the run.
 
-A task is a top-level function that takes one msgspec struct and returns one; both travel as JSON over pipes (no
-pickle: what a child sends is checked against the result's type). Children are reused; one that dies is replaced.
+A task is the call of a top-level function, `partial(function, model, level=...)`. Its arguments and its result travel
+as JSON over pipes and are checked against the function's annotations (no pickle). Children are reused; one that dies
+is replaced.
 """
 
 import contextlib
+import functools
 import importlib
+import inspect
 import os
 import selectors
 import signal
@@ -14,8 +17,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -76,7 +80,6 @@ def memory_budget() -> int:
     return 0
 
 
-Request = TypeVar("Request", bound=msgspec.Struct)
 Result = TypeVar("Result")
 
 CHILD = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])"
@@ -102,42 +105,42 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """What a parent sends: the function as `module:name`, its argument, and what it may allocate (0: any)."""
+    """What a parent sends: the function as `module:name`, its arguments by name, and what it may allocate (0: any)."""
 
     function: str
-    argument: msgspec.Raw
+    arguments: msgspec.Raw
     memory_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task(Generic[Request]):
-    """One piece of work: `label` names it in errors, `memory_bytes` is what it may need at its peak.
+class Task(Generic[Result]):
+    """One piece of work, equal to itself only: `label` names it in errors, `memory_bytes` is what it may need at most.
 
     Where that is given, it cannot allocate more than `memory_limit` of it.
     """
 
     label: str
-    request: Request
+    call: partial[Result]
     memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOutcome(Generic[Request, Result]):
+class TaskOutcome(Generic[Result]):
     """What became of a task: exactly one of `value` and `error` is set."""
 
-    task: Task[Request]
+    task: Task[Result]
     value: Result | None = None
     error: PipelineError | None = None
 
 
 @dataclass(slots=True)
-class _Child(Generic[Request]):
+class _Child(Generic[Result]):
     """A child process, its pipes, and the task it works on."""
 
     process: subprocess.Popen[bytes]
     send: int
     receive: int
-    task: Task[Request] | None = None
+    task: Task[Result] | None = None
     deadline: float = 0.0
     buffer: bytearray = field(default_factory=bytearray)
 
@@ -151,15 +154,13 @@ class _Child(Generic[Request]):
 
 
 def run_tasks(
-    function: Callable[[Request], Result],
-    result_type: type[Result],
-    tasks: Sequence[Task[Request]],
+    tasks: Collection[Task[Result]],
     *,
     processes: int = 0,
     memory_bytes: int = 0,
     timeout_seconds: float = 600.0,
-    heard: Callable[[Task[Request], str], None] = lambda _task, _note: None,
-) -> Iterator[TaskOutcome[Request, Result]]:
+    heard: Callable[[Task[Result], str], None] = lambda _task, _note: None,
+) -> Iterator[TaskOutcome[Result]]:
     """Yield an outcome for each task as it ends, in any order; `heard` gets what tasks say meanwhile (`note`).
 
     `processes` 0 means as many as there are tasks, at most the usable cores. Tasks whose `memory_bytes` together pass
@@ -168,7 +169,7 @@ def run_tasks(
     left behind; idle ones serve further calls inside `shared_children`.
     """
     children = processes or min(len(tasks), _usable_cores())
-    pool = _Pool(function, result_type, children, memory_bytes, timeout_seconds, heard)
+    pool = _Pool(children, memory_bytes, timeout_seconds, heard)
     try:
         yield from pool.run(deque(tasks))
     finally:
@@ -234,28 +235,24 @@ def _usable_cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-class _Pool(Generic[Request, Result]):
+class _Pool(Generic[Result]):
     """The children of one `run_tasks` call, and the loop that keeps them busy."""
 
     def __init__(
         self,
-        function: Callable[[Request], Result],
-        result_type: type[Result],
         processes: int,
         memory_bytes: int,
         timeout_seconds: float,
-        heard: Callable[[Task[Request], str], None],
+        heard: Callable[[Task[Result], str], None],
     ) -> None:
-        self.function = f"{function.__module__}:{function.__qualname__}"
-        self.decoder = msgspec.json.Decoder(result_type)
         self.processes = processes
         self.memory_bytes = memory_bytes
         self.timeout_seconds = timeout_seconds
         self.heard = heard
-        self.children: list[_Child[Request]] = []
+        self.children: list[_Child[Result]] = []
         self.selector = selectors.DefaultSelector()
 
-    def run(self, waiting: deque[Task[Request]]) -> Iterator[TaskOutcome[Request, Result]]:
+    def run(self, waiting: deque[Task[Result]]) -> Iterator[TaskOutcome[Result]]:
         """Feed idle children and wait for answers until nothing is left."""
         while waiting or any(child.task for child in self.children):
             self._feed(waiting)
@@ -265,28 +262,26 @@ class _Pool(Generic[Request, Result]):
                     yield outcome
             yield from self._overdue()
 
-    def _feed(self, waiting: deque[Task[Request]]) -> None:
+    def _feed(self, waiting: deque[Task[Result]]) -> None:
         while waiting and self._fits(waiting[0]):
             child = next((c for c in self.children if c.task is None), None) or self._spawn()
             child.task = waiting.popleft()
             child.deadline = time.monotonic() + self.timeout_seconds
-            argument = msgspec.Raw(msgspec.json.encode(child.task.request))
-            limit = memory_limit(child.task.memory_bytes)
-            call = Call(function=self.function, argument=argument, memory_limit=limit)
+            call = _encoded(child.task.call, memory_limit(child.task.memory_bytes))
             try:
                 write_message(child.send, msgspec.json.encode(call))
             except BrokenPipeError:
                 continue  # its end of file says so to the reader, which reports the task
 
-    def _fits(self, task: Task[Request]) -> bool:
+    def _fits(self, task: Task[Result]) -> bool:
         busy = [child.task for child in self.children if child.task]
         if len(busy) >= self.processes:
             return False
         used = sum(other.memory_bytes for other in busy)
         return not busy or not self.memory_bytes or used + task.memory_bytes <= self.memory_bytes
 
-    def _spawn(self) -> _Child[Request]:
-        child: _Child[Request] = _idle_child() or _start()
+    def _spawn(self) -> _Child[Result]:
+        child: _Child[Result] = _idle_child() or _start()
         self.children.append(child)
         self.selector.register(child.receive, selectors.EVENT_READ, child)
         return child
@@ -295,7 +290,7 @@ class _Pool(Generic[Request, Result]):
         deadlines = [child.deadline for child in self.children if child.task]
         return max(0.0, min(deadlines, default=0.0) - time.monotonic())
 
-    def _read(self, child: _Child[Request]) -> TaskOutcome[Request, Result] | None:
+    def _read(self, child: _Child[Result]) -> TaskOutcome[Result] | None:
         """Take in what a child wrote; an outcome once its message is whole, or when the child has died."""
         chunk = os.read(child.receive, 1 << 20)
         if not chunk:
@@ -314,22 +309,22 @@ class _Pool(Generic[Request, Result]):
                 self.heard(child.task, reply.note)
         return None
 
-    def _outcome(self, child: _Child[Request], reply: Reply) -> TaskOutcome[Request, Result]:
+    def _outcome(self, child: _Child[Result], reply: Reply) -> TaskOutcome[Result]:
         task, child.task = child.task, None
         assert task is not None, "a child answers only what it was asked"  # noqa: S101 - an invariant, not a check of input
         if reply.kind:
             kind = CLASSES.get(reply.kind, ModelError)
             return TaskOutcome(task=task, error=kind(reply.what, where=reply.where, why=reply.why, remedy=reply.remedy))
-        return TaskOutcome(task=task, value=self.decoder.decode(reply.value))
+        return TaskOutcome(task=task, value=decode_json(reply.value, _signature(task.call.func)[1]))
 
-    def _overdue(self) -> Iterator[TaskOutcome[Request, Result]]:
+    def _overdue(self) -> Iterator[TaskOutcome[Result]]:
         now = time.monotonic()
         for child in [c for c in self.children if c.task and c.deadline <= now]:
             outcome = self._lost(child, "overdue")
             if outcome:
                 yield outcome
 
-    def _lost(self, child: _Child[Request], why: str) -> TaskOutcome[Request, Result] | None:
+    def _lost(self, child: _Child[Result], why: str) -> TaskOutcome[Result] | None:
         """Bury a child that died or must be killed; its task, if it had one, failed."""
         task = child.task
         if why == "overdue":
@@ -339,7 +334,7 @@ class _Pool(Generic[Request, Result]):
             return None
         return TaskOutcome(task=task, error=_death(task, why, child.process.returncode, self.timeout_seconds))
 
-    def _bury(self, child: _Child[Request]) -> None:
+    def _bury(self, child: _Child[Result]) -> None:
         self.selector.unregister(child.receive)
         self.children.remove(child)
         child.end(kill=False)
@@ -359,7 +354,7 @@ def memory_text(limit: int) -> str:
     return f"it may allocate {limit / 1e9:.1f} GB for a model of this size" if limit else ""
 
 
-def _death(task: Task[Request], why: str, status: int, timeout_seconds: float) -> ModelError:
+def _death(task: Task[Result], why: str, status: int, timeout_seconds: float) -> ModelError:
     if why == "overdue":
         return ModelError(
             "no answer in time",
@@ -407,16 +402,29 @@ def _read_message(descriptor: int) -> bytes | None:
     return None if header is None else _read_exactly(descriptor, HEADER.unpack(header)[0])
 
 
-def _answer(message: bytes) -> Reply:
-    import inspect
+@functools.cache
+def _signature(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """The types of a function's arguments, as a struct with a field for each, and of its result."""
+    signature = inspect.signature(function)
+    fields = [(name, parameter.annotation) for name, parameter in signature.parameters.items()]
+    return msgspec.defstruct("Arguments", fields), signature.return_annotation
 
+
+def _encoded(call: partial[Any], limit: int) -> Call:
+    bound = inspect.signature(call.func).bind(*call.args, **call.keywords)
+    bound.apply_defaults()
+    arguments = msgspec.Raw(msgspec.json.encode(bound.arguments))
+    return Call(function=f"{call.func.__module__}:{call.func.__qualname__}", arguments=arguments, memory_limit=limit)
+
+
+def _answer(message: bytes) -> Reply:
     call = decode_json(message, Call)
     _limit_memory(call.memory_limit)
     module, _, name = call.function.partition(":")
     function = getattr(importlib.import_module(module), name)
-    request_type = next(iter(inspect.signature(function).parameters.values())).annotation
     try:
-        value = function(decode_json(call.argument, request_type))
+        arguments = decode_json(call.arguments, _signature(function)[0])
+        value = function(**msgspec.structs.asdict(arguments))
     except RunnerError as error:  # not PipelineError alone: device_runner's have the same four parts
         return _failed(error)
     except OSError as error:

@@ -29,33 +29,26 @@ from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, 
 from pipeline.model.sources import SourceModel
 
 
-class GuessRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, sizes and data that the user gave already, and a folder for work."""
-
-    source: SourceModel
-    dimensions: dict[str, int] = {}
-    data: Dataset = Dataset()
-    work_folder: str
-
-
-def make_feeds(request: GuessRequest) -> tuple[TensorFile, ...]:
-    """The inputs of one model as raw files in the folder for work.
+def make_feeds(
+    source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str
+) -> tuple[TensorFile, ...]:
+    """The inputs of one model as raw files in `work_folder`, of the sizes and data that are given.
 
     Open dimensions of .onnx files that nobody sizes get likely sizes.
 
     ConfigError for names, sizes and data that do not fit, and for open dimensions of .ort files without a size.
     """
-    path, folder = Path(request.source.path), Path(request.work_folder)
+    path, folder = Path(source.path), Path(work_folder)
     if path.suffix.lower() == ".ort":
         takes = ort_inputs(path)
-        sizes = resolve_dimensions(takes, request.dimensions, path.name)
-        _refuse_open(takes, sizes, request)
-        data = msgspec.structs.replace(request.data, sizes=sizes)
+        sizes = resolve_dimensions(takes, dimensions, path.name)
+        _refuse_open(takes, sizes, data, str(path))
+        data = msgspec.structs.replace(data, sizes=sizes)
     else:
-        loaded = load_model(request.source, folder)
+        loaded = load_model(source, folder)
         takes = own_inputs(loaded.proto)
-        sizes = resolve_dimensions(takes, request.dimensions, path.name)
-        data = complete_data(loaded, request.dimensions, request.data)
+        sizes = resolve_dimensions(takes, dimensions, path.name)
+        data = complete_data(loaded, dimensions, data)
         data = msgspec.structs.replace(data, sizes=data.sizes | sizes)
     arrays = first_sample(data, takes).inputs
     return tuple(
@@ -81,12 +74,12 @@ def ort_inputs(path: Path) -> tuple[TensorInfo, ...]:
     return tuple(inputs)
 
 
-def _refuse_open(takes: tuple[TensorInfo, ...], sizes: dict[str, int], request: GuessRequest) -> None:
-    missing = [axis for axis in open_axes(takes) if axis.key not in sizes and axis.input not in request.data.inputs]
-    if missing and not request.data.test_data:
+def _refuse_open(takes: tuple[TensorInfo, ...], sizes: dict[str, int], data: Dataset, where: str) -> None:
+    missing = [axis for axis in open_axes(takes) if axis.key not in sizes and axis.input not in data.inputs]
+    if missing and not data.test_data:
         names = list(names_of(missing))
         raise ConfigError(
-            f"no size is given for {', '.join(names)}", where=request.source.path,
+            f"no size is given for {', '.join(names)}", where=where,
             remedy=f"give --dimension {names[0]}=N …, or --test-data",
         )  # fmt: skip
 
@@ -119,7 +112,7 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
         return {name: size for name, size in self.dimensions.items() if self.fixable or self.reasons[name] == GIVEN}
 
 
-def guess_inputs(request: GuessRequest) -> Guess:
+def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str) -> Guess:
     """Sizes and values for a model, tried by running it on the CPU without optimizations.
 
     Sizes that were given are among those of the answer. With test data, the others are those that all its samples
@@ -127,34 +120,34 @@ def guess_inputs(request: GuessRequest) -> Guess:
 
     ModelError when the model cannot be used, ConfigError for data or names that do not fit it.
     """
-    loaded = load_model(request.source, Path(request.work_folder))
-    prepared = prepare_model(loaded, request.dimensions)
+    loaded = load_model(source, Path(work_folder))
+    prepared = prepare_model(loaded, dimensions)
     check_operators(prepared)
     takes = own_inputs(prepared.proto)
-    guess = _guessed(loaded, prepared, takes, request)
+    guess = _guessed(loaded, prepared, takes, dimensions, data)
     return msgspec.structs.replace(
         guess,
         inputs=own_inputs(prepare_model(loaded, {}).proto),
-        dimensions=request.dimensions | guess.dimensions,
-        reasons=dict.fromkeys(request.dimensions, GIVEN) | guess.reasons,
+        dimensions=dimensions | guess.dimensions,
+        reasons=dict.fromkeys(dimensions, GIVEN) | guess.reasons,
     )
 
 
 def _guessed(
-    loaded: LoadedModel, prepared: PreparedModel, takes: tuple[TensorInfo, ...], request: GuessRequest
+    loaded: LoadedModel, prepared: PreparedModel, takes: tuple[TensorInfo, ...], given: dict[str, int], data: Dataset
 ) -> Guess:
     """Sizes and values for what is not given."""
     axes = open_axes(takes)
-    if request.data.test_data:
-        return _from_data(takes, axes, request)
-    guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in request.data.inputs}
+    if data.test_data:
+        return _from_data(takes, axes, data)
+    guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
     reasons = {name: reason for name, (_, reason) in guessed.items()}
-    data = msgspec.structs.replace(request.data, inputs=values | request.data.inputs)
+    data = msgspec.structs.replace(data, inputs=values | data.inputs)
     guess = Guess(inputs=takes, values=values, reasons=reasons)
     if not axes:
         return guess
-    sized, why = _first_that_runs(loaded, request.dimensions, takes, axes, data)
+    sized, why = _first_that_runs(loaded, given, takes, axes, data)
     if not sized:
         names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
@@ -163,13 +156,13 @@ def _guessed(
         guess,
         dimensions=sizes,
         reasons=reasons | {name: reason for name, (_, reason) in sized.items()},
-        fixable=_runs_fixed(loaded, request.dimensions | sizes, data),
+        fixable=_runs_fixed(loaded, given | sizes, data),
     )
 
 
-def _from_data(takes: tuple[TensorInfo, ...], axes: Sequence[OpenAxis], request: GuessRequest) -> Guess:
+def _from_data(takes: tuple[TensorInfo, ...], axes: Sequence[OpenAxis], data: Dataset) -> Guess:
     named: dict[str, set[int]] = {}
-    for sample in samples(request.data, takes):
+    for sample in samples(data, takes):
         for name, group in names_of(axes).items():
             named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
     same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
@@ -237,21 +230,21 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     return msgspec.structs.replace(whole, sizes=sizes | data.sizes)
 
 
-def check_inputs(request: GuessRequest) -> int:
+def check_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str) -> int:
     """How many samples of a user's data fit a model: every one is read, and fixed dimensions are tried.
 
     ConfigError for the first that does not; ModelError for a model that cannot be used at all.
     """
-    loaded = load_model(request.source, Path(request.work_folder))
-    prepared = prepare_model(loaded, request.dimensions)
+    loaded = load_model(source, Path(work_folder))
+    prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
-    count = check_data(request.data, takes) if request.data.given else 0
-    if request.dimensions:
-        data = complete_data(loaded, request.dimensions, request.data)
+    count = check_data(data, takes) if data.given else 0
+    if dimensions:
+        whole = complete_data(loaded, dimensions, data)
         try:
-            run_session(open_session(prepared, brief=True), first_sample(data, takes).inputs, loaded.source.name)
+            run_session(open_session(prepared, brief=True), first_sample(whole, takes).inputs, loaded.source.name)
         except ModelError as error:
-            raise blame_dimensions(loaded, request.dimensions, request.data, error) from error
+            raise blame_dimensions(loaded, dimensions, data, error) from error
     return count
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TypeAlias
@@ -18,7 +19,7 @@ from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import GuessRequest, make_feeds
+from pipeline.dataset.guess import make_feeds
 from pipeline.model.sources import SourceModel
 
 Judge: TypeAlias = Callable[[str, RunOptions], tuple[Finding, ...]]
@@ -75,13 +76,12 @@ def _feeds(order: PerfOrder, work: Path) -> dict[Path, tuple[TensorFile, ...]]:
     for number, file in enumerate(order.files):
         folder = work / f"inputs-{number}"
         folder.mkdir()
-        source = SourceModel(path=str(file))
-        request = GuessRequest(source=source, dimensions=order.dimensions, data=order.data, work_folder=str(folder))
-        tasks.append(Task(label=str(file), request=request))
+        call = partial(make_feeds, SourceModel(path=str(file)), order.dimensions, order.data, str(folder))
+        tasks.append(Task(label=str(file), call=call))
     feeds = {}
-    for outcome in run_tasks(make_feeds, tuple[TensorFile, ...], tasks):
+    for outcome in run_tasks(tasks):
         if outcome.value:
-            feeds[Path(outcome.task.request.source.path)] = outcome.value
+            feeds[Path(outcome.task.label)] = outcome.value
         elif outcome.error and not isinstance(outcome.error, ModelError):
             raise outcome.error
     return feeds

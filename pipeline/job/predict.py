@@ -1,6 +1,7 @@
 """What is expected of each run before it is measured, and runs with the profiler on beside what was predicted."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -45,11 +46,12 @@ def predict(
     if not asked:
         return predictions, ()
     tasks = [
-        Task(label=key, request=request, memory_bytes=needed_bytes(size)) for key, (request, size, _) in asked.items()
+        Task(label=key, call=partial(judge, request), memory_bytes=needed_bytes(size))
+        for key, (request, size, _) in asked.items()
     ]
     with progress.stage("predict", len(tasks)) as stage:
         limit = time_limit(size for _, size, _ in asked.values())
-        for outcome in run_tasks(judge, ModelAnswer, tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             runs, answer = asked[outcome.task.label][2], outcome.value
             prediction = summarized(answer) if answer else Prediction(error=str(outcome.error))
             predictions |= {planned_id(planned): prediction for planned in runs}

@@ -305,7 +305,7 @@ def _request(
 
 
 def _of(
-    prepared: Prepared, outcomes: dict[tuple[str, str], TaskOutcome[AccuracyRequest, AccuracyResult]]
+    prepared: Prepared, outcomes: dict[tuple[str, str], TaskOutcome[AccuracyResult]]
 ) -> tuple[ArtifactAccuracy, ...]:
     """The accuracy of a model's artifacts in other precisions; those with wrong outputs are left out before."""
     rows = []

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
-from pipeline.dataset.guess import DATA, GIVEN, Guess, GuessRequest, guess_inputs, no_size
+from pipeline.dataset.guess import DATA, GIVEN, Guess, guess_inputs, no_size
 from pipeline.model.signature import names_of, open_axes
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.release.shipped import newest_android
@@ -154,12 +155,10 @@ def guess_for(model: Path, data: Dataset, dimensions: Mapping[str, int] = {}) ->
     They are found in a process of its own; raises what that meets.
     """
     with scratch_folder() as work:
-        request = GuessRequest(
-            source=SourceModel(path=str(model)), dimensions=dict(dimensions), data=data, work_folder=str(work)
-        )
-        needed = needed_bytes(2 * source_bytes(request.source)) + data.file_bytes
-        task = Task(label=str(model), request=request, memory_bytes=needed)
-        (outcome,) = run_tasks(guess_inputs, Guess, [task])
+        source = SourceModel(path=str(model))
+        call = partial(guess_inputs, source, dict(dimensions), data, str(work))
+        needed = needed_bytes(2 * source_bytes(source)) + data.file_bytes
+        (outcome,) = run_tasks([Task(label=str(model), call=call, memory_bytes=needed)])
     if outcome.value is None:
         raise outcome.error or ModelError("no answer", where=str(model))
     return outcome.value

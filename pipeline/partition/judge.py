@@ -379,16 +379,20 @@ def judge_paths(
         for request in requests
         if (answer := kept_answer(request.entry, request.source.name))
     }
-    tasks = [
-        Task(label=request.source.name, request=request, memory_bytes=needed_bytes(source_bytes(request.source)))
+    tasks = {
+        Task(
+            label=request.source.name,
+            call=partial(judge, request),
+            memory_bytes=needed_bytes(source_bytes(request.source)),
+        ): request
         for request in requests
         if (request.source, request.settings) not in waiting
-    ]
+    }
     outstanding = iter([(request.source, request.settings) for request in requests])
     expected = next(outstanding, None)
     limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
-    for outcome in run_tasks(judge, ModelAnswer, tasks, processes=processes, timeout_seconds=limit):
-        request = outcome.task.request
+    for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
+        request = tasks[outcome.task]
         waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
         while expected in waiting:
             yield waiting.pop(expected)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,52 +64,40 @@ EXTERNAL_SINCE = (1, 23)
 """Providers before refuse weights that lie in other files than the model (ep_rules A.4)."""
 
 
-class ShowRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model with sizes for its dynamic dimensions, and where its graph goes, as it stands or after level basic.
+def show(source: SourceModel, settings: Settings, optimize: Optimize, target: str, sizes: dict[str, int]) -> str:
+    """Write a model to a file, with weights inside, each node of the main graph named after its first output.
 
-    The file's folder is for scratch too.
+    As it stands or after level basic, with sizes for its dynamic dimensions. "" where that was done, else why not.
     """
-
-    source: SourceModel
-    settings: Settings
-    optimize: Optimize
-    target: str
-    sizes: dict[str, int] = {}
-
-
-def show(request: ShowRequest) -> str:
-    """Write the model with its weights inside and each node of the main graph named after its first output.
-
-    "" where that was done, else why not.
-    """
-    target = Path(request.target)
     try:
-        with scratch_folder(parent=target.parent) as folder:
-            loaded = _shown(request, folder)
-            write_model(loaded, target, named=True, external=request.settings.ort_release >= EXTERNAL_SINCE)
+        with scratch_folder(parent=Path(target).parent) as folder:
+            loaded = _shown(source, settings, optimize, sizes, folder)
+            write_model(loaded, Path(target), named=True, external=settings.ort_release >= EXTERNAL_SINCE)
     except ModelError as error:
         return error.reason
     return ""
 
 
-def _shown(request: ShowRequest, folder: Path) -> LoadedModel:
+def _shown(
+    source: SourceModel, settings: Settings, optimize: Optimize, sizes: dict[str, int], folder: Path
+) -> LoadedModel:
     """The model as `judge` shows it to the rules."""
-    loaded = open_subject(request.source, folder, request.sizes).loaded
+    loaded = open_subject(source, folder, sizes).loaded
     if loaded is None:
         raise ModelError(
             "an ORT format file cannot be shown to a library",
-            where=request.source.name,
+            where=source.name,
             why="it reports its claims of ONNX models only",
             remedy="give the ONNX model that the file was made from",
         )
-    if request.optimize is Optimize.NONE:
+    if optimize is Optimize.NONE:
         return loaded
     read, outside = tensor_reader(loaded), loaded.outside
 
     def look(model: "ModelProto") -> "Graph":
         return view(model, read=read, saved=lambda: body_types(model, folder), outside=outside)
 
-    before = before_partitioning(loaded.proto, look, request.settings)
+    before = before_partitioning(loaded.proto, look, settings)
     saved = save_basic(loaded, folder)
     proto = undone_for_provider(saved.proto, before) or saved.proto
     # A saved model imports every domain that the installed onnxruntime knows, at versions that older ones refuse.
@@ -702,15 +691,14 @@ def compare_answers(
     known = rules_known(facts)
     pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
     with scratch_folder() as name:
-        requests = [
-            ShowRequest(
-                source=source, settings=settings, optimize=optimize, target=f"{name}/{number}.onnx", sizes=dict(sizes)
-            )
+        files = {
+            Task(label=source.name, call=partial(show, source, settings, optimize, target, dict(sizes))): Path(target)
             for number, (source, answer) in enumerate(pairs)
             if not answer.error
-        ]
-        tasks = [Task(label=request.source.name, request=request) for request in requests]
-        shown = run_tasks(show, str, tasks, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
+            for target in [f"{name}/{number}.onnx"]
+        }
+        outcomes = run_tasks(files, processes=processes, timeout_seconds=TIMEOUT_SECONDS)
+        shown = ((files[outcome.task], outcome) for outcome in outcomes)
         claims = {path: claimed for chunk in _chunks(shown) for path, claimed in _claims(chunk, facts, settings)}
     models, differences = [], []
     for answer in answers:
@@ -734,16 +722,16 @@ def compare_answers(
     return ReferencedDocument(models=tuple(models), reference=reference)
 
 
-Showing = TaskOutcome[ShowRequest, str]
+Showing = tuple[Path, TaskOutcome[str]]
 
 
 def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
     """Models for one process of the library each: not too many, and not too large together."""
     chunk: list[Showing] = []
     size = 0
-    for outcome in shown:
-        chunk.append(outcome)
-        size += written_bytes(Path(outcome.task.request.target))
+    for file, outcome in shown:
+        chunk.append((file, outcome))
+        size += written_bytes(file)
         if len(chunk) == AT_ONCE or size > AT_ONCE_BYTES:
             yield chunk
             chunk, size = [], 0
@@ -752,16 +740,16 @@ def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
 
 def _claims(shown: Iterable[Showing], facts: LibraryFacts, settings: Settings) -> Iterator[tuple[str, LibraryClaims]]:
     """The library's claims by model; files are removed once they were asked about."""
-    good = []
-    for outcome in shown:
+    good = {}
+    for file, outcome in shown:
         why = outcome.error or outcome.value
         if why:
             yield outcome.task.label, LibraryClaims(id="", release=facts.release, error=f"it was not asked: {why}")
         else:
-            good.append(outcome.task.request)
-    files = [Path(request.target) for request in good]
-    for request, claims in zip(good, claims_of_named(files, facts, asked_of(settings)), strict=True):
-        error = claims.error and claims.error.replace(request.target, request.source.name)
-        yield request.source.name, msgspec.structs.replace(claims, error=error)
-    for file in files:
+            good[file] = outcome.task.label
+    answers = claims_of_named(list(good), facts, asked_of(settings))
+    for (file, name), claims in zip(good.items(), answers, strict=True):
+        error = claims.error and claims.error.replace(str(file), name)
+        yield name, msgspec.structs.replace(claims, error=error)
+    for file in good:
         remove_model(file)

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -197,21 +198,6 @@ LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxslim", "onnx-ir", "sympy")
 """Packages whose versions do, where they are installed."""
 
 
-class TransformRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A model file and steps for it; the result goes to `folder` under `name`, scratch files beside it.
-
-    `data` is what passes are calibrated with and both models are compared on; `cache` is a folder or "".
-    """
-
-    source: SourceModel
-    steps: tuple[Step, ...]
-    folder: str
-    name: str
-    data: Dataset = Dataset()
-    check: bool = True
-    cache: str = ""
-
-
 class TransformReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was done to a model: each step's change, the files, and how the outputs compare (None: not asked).
 
@@ -322,34 +308,43 @@ def passes_bytes(model_bytes: int, data: Dataset) -> int:
     return needed_bytes(model_bytes, PASSES_FACTOR) + data.file_bytes
 
 
-def transform(request: TransformRequest) -> TransformReport:
-    """Run the steps on a model, save the result in the request's folder and compare it with the original.
+def transform(
+    source: SourceModel,
+    steps: tuple[Step, ...],
+    folder: str,
+    name: str,
+    *,
+    data: Dataset | None = None,
+    check: bool = True,
+    cache: str = "",
+) -> TransformReport:
+    """Run the steps on a model, save the result in `folder` under `name` and compare it with the original.
 
-    Errors as `load_model`, `run_passes`, `save_model` and `verify` raise them.
+    `data` is what passes are calibrated with and both models are compared on. Scratch files go beside the result;
+    `cache` is a folder or "". Errors as `load_model`, `run_passes`, `save_model` and `verify` raise them.
     """
-    folder = Path(request.folder)
-    work = folder / "work"
+    data = data or Dataset()
+    work, target = Path(folder) / "work", Path(folder) / name
     make_folder(work)
-    loaded = load_model(request.source, work)
-    check_structure(loaded.proto, request.source.name)
+    loaded = load_model(source, work)
+    check_structure(loaded.proto, source.name)
     takes = own_inputs(loaded.proto)
-    data = request.data
 
     def feeds() -> Iterator[Feeds]:
         for sample in samples(data, takes):
             still_at_work()  # how long all take is for the user to end; one that does not end is a hang
             yield sample.inputs
 
-    context = PassContext(folder=work, where=request.source.name, samples=feeds if data.given else None, say=note)
-    result, reused = run_cached(loaded, request.steps, context, Path(request.cache) if request.cache else None)
-    saved = save_model(result.model, folder / request.name)
-    effects = [find_pass(step.do).effect for step in request.steps]
+    context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note)
+    result, reused = run_cached(loaded, steps, context, Path(cache) if cache else None)
+    saved = save_model(result.model, target)
+    effects = [find_pass(step.do).effect for step in steps]
     verification = None
-    if request.check:
+    if check:
         still_at_work()
-        verification = verify(request.source, folder / request.name, effects, data, work / "check")
+        verification = verify(source, target, effects, data, work / "check")
     return TransformReport(
-        model=request.source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
+        model=source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
         search=search_of(result.model.proto), notes=result.notes,
     )  # fmt: skip
 
@@ -377,18 +372,16 @@ def transform_file(
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
     size = source_bytes(source)
     with scratch(destination.parent) as folder:
-        request = TransformRequest(
-            source=source, steps=tuple(steps), folder=str(folder), name=destination.name, data=data or Dataset(),
-            check=check, cache=str(cache.resolve()) if cache else "",
+        data = data or Dataset()
+        call = partial(
+            transform, source, tuple(steps), str(folder), destination.name, data=data, check=check,
+            cache=str(cache.resolve()) if cache else "",
         )  # fmt: skip
         with_data = any(find_pass(step.do).needs_data for step in steps)
-        task = Task(label=source.name, request=request, memory_bytes=passes_bytes(size, request.data))
+        task = Task(label=source.name, call=call, memory_bytes=passes_bytes(size, data))
         shown = progress if progress and with_data else NoProgress()
         with shown.stage("passes", len(steps)) as stage:
-            (outcome,) = run_tasks(
-                transform, TransformReport, [task], timeout_seconds=time_limit([size]),
-                heard=lambda _, text: stage.at(text),
-            )  # fmt: skip
+            (outcome,) = run_tasks([task], timeout_seconds=time_limit([size]), heard=lambda _, text: stage.at(text))
             stage.done(len(steps))
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source.name)

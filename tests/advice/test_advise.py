@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.advice.advise import advise
-from pipeline.advice.verdict import Advice, AdviceRequest, FixChoice, FixOutcome
+from pipeline.advice.verdict import Advice, FixChoice, FixOutcome
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
@@ -27,7 +27,8 @@ MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 
 def advice(path: Path, provider: str, **options: Any) -> Advice:
     settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
-    return advise(AdviceRequest(source=SourceModel(path=str(path)), settings=settings, **options))
+    wanted: dict[str, Any] = {"optimize": Optimize.NONE, "sizes": {}, "data": Dataset()} | options
+    return advise(SourceModel(path=str(path)), settings, **wanted)
 
 
 def outcome(given: Advice, name: str) -> FixOutcome:

@@ -12,7 +12,7 @@ from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.check.result import Reference
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Step
-from pipeline.passes.run import TransformRequest, transform
+from pipeline.passes.run import transform
 from tests.onnx_samples import loud_spectrum, make, save, value
 
 
@@ -20,7 +20,7 @@ def reference(model: onnx.ModelProto, folder: Path, **options: object) -> Refere
     """That of a model in half precision, beside the float original, on random inputs."""
     original = SourceModel(path=str(save(model, folder / "float.onnx")))
     step = Step(do="fp16", options=options)
-    transform(TransformRequest(source=original, steps=(step,), folder=str(folder), name="half.onnx", check=False))
+    transform(original, (step,), str(folder), "half.onnx", check=False)
     half = SourceModel(path=str(folder / "half.onnx"))
     (folder / "work").mkdir(exist_ok=True)
     request = ReferenceRequest(

@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -274,7 +275,7 @@ def limited(asked: ConvertRequest) -> ConvertResult:
 
 def test_a_file_that_cannot_grow_leaves_nothing_half_written(tmp_path: Path) -> None:
     asked = request(save(linear(), tmp_path / "m.onnx"), tmp_path)
-    outcome = next(iter(run_tasks(limited, ConvertResult, [Task(label="m", request=asked)])))
+    outcome = next(iter(run_tasks([Task(label="m", call=partial(limited, asked))])))
     assert outcome.value is not None
     assert outcome.value.artifacts == ()
     assert all("could not be written" in failure.what for failure in outcome.value.failures)

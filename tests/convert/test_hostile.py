@@ -3,6 +3,7 @@
 import json
 import zipfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ READ_BY_NEWER = {"hdr_ir_13.onnx"}
 @pytest.fixture(scope="module")
 def outcomes(
     oracle: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, TaskOutcome[ConvertRequest, ConvertResult]]:
+) -> dict[str, TaskOutcome[ConvertResult]]:
     """What became of each file."""
     folder = tmp_path_factory.mktemp("hostile")
     with zipfile.ZipFile(oracle / "hostile.zip") as archive:
@@ -33,18 +34,18 @@ def outcomes(
             source=SourceModel(path=str(folder / "in" / name)), variants=VARIANTS, stem=f"m{number}",
             output_folder=str(folder / "out"), work_folder=str(folder / "work" / str(number)),
         )  # fmt: skip
-        tasks.append(Task(label=name, request=request))
-    done = run_tasks(convert_model, ConvertResult, tasks, processes=2, timeout_seconds=60)
+        tasks.append(Task(label=name, call=partial(convert_model, request)))
+    done = run_tasks(tasks, processes=2, timeout_seconds=60)
     return {outcome.task.label: outcome for outcome in done}
 
 
-def errors(outcome: TaskOutcome[ConvertRequest, ConvertResult]) -> list[msgspec.Struct | PipelineError]:
+def errors(outcome: TaskOutcome[ConvertResult]) -> list[msgspec.Struct | PipelineError]:
     return [outcome.error] if outcome.error else list(outcome.value.failures) if outcome.value else []
 
 
 @pytest.mark.long
 def test_every_file_gets_the_answer_or_error_that_it_should(
-    outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]], oracle: Path
+    outcomes: dict[str, TaskOutcome[ConvertResult]], oracle: Path
 ) -> None:
     with zipfile.ZipFile(oracle / "hostile.zip") as archive:
         index = json.loads(archive.read("index.json"))
@@ -59,7 +60,7 @@ def test_every_file_gets_the_answer_or_error_that_it_should(
 
 
 def test_every_error_says_where_why_and_what_to_do(
-    outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]],
+    outcomes: dict[str, TaskOutcome[ConvertResult]],
 ) -> None:
     for name, outcome in outcomes.items():
         for error in errors(outcome):
@@ -71,14 +72,14 @@ def test_every_error_says_where_why_and_what_to_do(
             assert all(len(text) < 2000 and "Traceback" not in text for text in parts.values()), name
 
 
-def test_hardly_any_file_costs_a_worker(outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]]) -> None:
+def test_hardly_any_file_costs_a_worker(outcomes: dict[str, TaskOutcome[ConvertResult]]) -> None:
     ends = Counter(o.error.what for o in outcomes.values() if o.error)
     assert ends["ONNX Runtime crashed on it"] <= 10
     assert ends["no answer in time"] == 0
 
 
-def test_nothing_is_left_of_files_that_failed(outcomes: dict[str, TaskOutcome[ConvertRequest, ConvertResult]]) -> None:
-    folder = Path(next(iter(outcomes.values())).task.request.output_folder)
+def test_nothing_is_left_of_files_that_failed(outcomes: dict[str, TaskOutcome[ConvertResult]]) -> None:
+    folder = Path(next(iter(outcomes.values())).task.call.args[0].output_folder)
     made = {a.file for o in outcomes.values() if o.value for a in o.value.artifacts}
     assert {p.name for p in folder.iterdir()} == made
     assert not list(folder.parent.rglob("PWNED*"))

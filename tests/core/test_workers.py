@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -84,14 +85,14 @@ def obey(order: Order) -> int:
     return order.number * 2
 
 
-def tasks(*orders: Order) -> list[Task[Order]]:
-    return [Task(label=f"{n}.onnx", request=order) for n, order in enumerate(orders)]
+def tasks(*orders: Order) -> list[Task[int]]:
+    return [Task(label=f"{n}.onnx", call=partial(obey, order)) for n, order in enumerate(orders)]
 
 
 def test_every_task_gets_its_own_answer() -> None:
     orders = [Order("double", number) for number in range(40)]
-    outcomes = list(run_tasks(obey, int, tasks(*orders), processes=2))
-    assert {o.task.request.number: o.value for o in outcomes} == {n: 2 * n for n in range(40)}
+    outcomes = list(run_tasks(tasks(*orders), processes=2))
+    assert {o.task.call.args[0].number: o.value for o in outcomes} == {n: 2 * n for n in range(40)}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_every_task_gets_its_own_answer() -> None:
 )
 def test_a_bad_task_costs_only_itself(deed: str, why: str) -> None:
     given = tasks(Order("double", 1), Order(deed), Order("double", 2))
-    outcomes = list(run_tasks(obey, int, given, processes=1, timeout_seconds=8 if deed == "hang" else 60))
+    outcomes = list(run_tasks(given, processes=1, timeout_seconds=8 if deed == "hang" else 60))
     values = sorted(o.value for o in outcomes if o.value is not None)
     (error,) = [o.error for o in outcomes if o.error is not None]
     assert values == [2, 4]
@@ -115,7 +116,7 @@ def test_a_bad_task_costs_only_itself(deed: str, why: str) -> None:
 
 
 def test_an_error_of_the_runner_keeps_its_four_parts() -> None:
-    (outcome,) = run_tasks(obey, int, tasks(Order("missing")))
+    (outcome,) = run_tasks(tasks(Order("missing")))
     assert outcome.error is not None
     assert [text for _, text in outcome.error.lines()] == ["no such library", "there", "nobody fetched it", "fetch it"]
 
@@ -123,7 +124,7 @@ def test_an_error_of_the_runner_keeps_its_four_parts() -> None:
 @pytest.mark.parametrize("deed", RAISED)
 def test_an_error_keeps_its_class_and_exit_code(deed: str) -> None:
     raised, expected = RAISED[deed]
-    (outcome,) = run_tasks(obey, int, tasks(Order(deed)))
+    (outcome,) = run_tasks(tasks(Order(deed)))
     assert type(outcome.error) is expected
     assert expected.exit_code == raised.exit_code
 
@@ -142,8 +143,9 @@ def test_the_exit_code_that_all_errors_share() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits what a process allocates")
 def test_a_task_may_allocate_what_follows_from_what_it_needs() -> None:
     order = Order("allocate", memory_limit(1) + 1)
-    limited, free = Task(label="big", request=order, memory_bytes=1), Task(label="big", request=order)
-    first, second = (outcome for one in (limited, free) for outcome in run_tasks(allocate, int, [one]))
+    call = partial(allocate, order)
+    limited, free = Task(label="big", call=call, memory_bytes=1), Task(label="big", call=call)
+    first, second = (outcome for one in (limited, free) for outcome in run_tasks([one]))
     assert first.error is not None
     assert "not enough memory" in first.error.what
     assert f"{memory_limit(1) / 1e9:.1f} GB" in first.error.why
@@ -151,14 +153,14 @@ def test_a_task_may_allocate_what_follows_from_what_it_needs() -> None:
 
 
 def test_only_silence_is_limited() -> None:
-    (outcome,) = run_tasks(tire, int, tasks(Order("", 6)), timeout_seconds=2.5)
+    (outcome,) = run_tasks([Task(label="", call=partial(tire, Order("", 6)))], timeout_seconds=2.5)
     assert outcome.value == 6
 
 
 def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
     def most_at_once(memory_bytes: int) -> int:
-        given = [Task(label="big", request=Order("span"), memory_bytes=6) for _ in range(8)]
-        ends = [o.value or 0 for o in run_tasks(obey, int, given, processes=2, memory_bytes=memory_bytes)]
+        given = [Task(label="big", call=partial(obey, Order("span")), memory_bytes=6) for _ in range(8)]
+        ends = [o.value or 0 for o in run_tasks(given, processes=2, memory_bytes=memory_bytes)]
         return max(sum(end - SPAN_NS < other <= end for other in ends) for end in ends)
 
     assert most_at_once(memory_bytes=12) == 2
@@ -169,8 +171,8 @@ def test_tasks_run_side_by_side_only_within_the_memory_budget() -> None:
 def test_a_killed_parent_takes_its_children_along() -> None:
     code = (
         "import os; from test_workers import *\n"
-        "tasks_ = [Task(label='x', request=Order('pid')), Task(label='x', request=Order('hang'))]\n"
-        "for outcome in run_tasks(obey, int, tasks_, processes=1):\n"
+        "tasks_ = [Task(label='x', call=partial(obey, Order(deed))) for deed in ('pid', 'hang')]\n"
+        "for outcome in run_tasks(tasks_, processes=1):\n"
         "    print(outcome.value, flush=True)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
@@ -203,7 +205,7 @@ def workers_of_this_process() -> set[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc to see processes in")
 def test_stopping_early_leaves_no_child_behind() -> None:
-    running = run_tasks(obey, int, tasks(Order("double", 1), Order("hang")), processes=2)
+    running = run_tasks(tasks(Order("double", 1), Order("hang")), processes=2)
     next(running)
     assert workers_of_this_process()
     running.close()  # type: ignore[attr-defined] # it is a generator, which the signature need not promise
@@ -213,15 +215,15 @@ def test_stopping_early_leaves_no_child_behind() -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc to see processes in")
 def test_calls_share_children_and_leave_none_behind() -> None:
     with shared_children("json"):
-        (first,) = run_tasks(obey, int, tasks(Order("pid")))
-        (second,) = run_tasks(obey, int, tasks(Order("pid")))
+        (first,) = run_tasks(tasks(Order("pid")))
+        (second,) = run_tasks(tasks(Order("pid")))
         assert first.value == second.value
         assert first.value is not None
         os.kill(first.value, signal.SIGKILL)
         os.waitid(os.P_PID, first.value, os.WEXITED | os.WNOWAIT)
-        (third,) = run_tasks(obey, int, tasks(Order("pid")))
+        (third,) = run_tasks(tasks(Order("pid")))
         assert third.value not in (None, first.value)
-        running = run_tasks(obey, int, tasks(Order("double", 1), Order("hang")), processes=2)
+        running = run_tasks(tasks(Order("double", 1), Order("hang")), processes=2)
         next(running)
         running.close()  # type: ignore[attr-defined] # it is a generator, which the signature need not promise
         assert len(workers_of_this_process()) == 1
@@ -230,9 +232,9 @@ def test_calls_share_children_and_leave_none_behind() -> None:
 
 def test_what_tasks_say_is_heard_in_order_before_they_end() -> None:
     heard: list[tuple[str, str]] = []
-    tasks = [Task(label=name, request=Order("talk", count)) for name, count in (("a", 500), ("b", 3))]
-    for outcome in run_tasks(obey, int, tasks, heard=lambda task, text: heard.append((task.label, text))):
-        count = outcome.task.request.number
+    tasks = [Task(label=name, call=partial(obey, Order("talk", count))) for name, count in (("a", 500), ("b", 3))]
+    for outcome in run_tasks(tasks, heard=lambda task, text: heard.append((task.label, text))):
+        count = outcome.task.call.args[0].number
         own = [text for label, text in heard if label == outcome.task.label]
         assert own == [f"at {place}" for place in range(count)]
         assert outcome.value == 2 * count

@@ -11,8 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.check.reference import ReferenceRequest, make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
+from pipeline.dataset import Dataset
 from pipeline.dataset.candidates import with_sums
-from pipeline.dataset.guess import Guess, GuessRequest, guess_inputs
+from pipeline.dataset.guess import Guess, guess_inputs
 from pipeline.model.sources import SourceModel
 
 Dims = list[int | str | None]
@@ -33,7 +34,7 @@ def model(
 def guess(folder: Path, made: onnx.ModelProto, **given: int) -> Guess:
     onnx.save(made, folder / "m.onnx")
     source = SourceModel(path=str(folder / "m.onnx"))
-    return guess_inputs(GuessRequest(source=source, dimensions=given, work_folder=str(folder)))
+    return guess_inputs(source, given, Dataset(), str(folder))
 
 
 def flattened(features: int, dims: Dims) -> onnx.ModelProto:

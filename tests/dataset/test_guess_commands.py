@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from pipeline.dataset.guess import GuessRequest, make_feeds, ort_inputs
+from pipeline.dataset.guess import make_feeds, ort_inputs
 from pipeline.model.sources import SourceModel
 from tests.command import Done, ort_mobile
 from tests.dataset.test_guess import embedded, flattened, impossible, model
@@ -77,8 +77,7 @@ def test_values_of_inputs_become_the_feeds(tmp_path: Path) -> None:
     onnx.save(embedded(178), tmp_path / "m.onnx")
     data = dataset_from(None, {"tokens": {"low": 170, "high": 178}})
     source = SourceModel(path=str(tmp_path / "m.onnx"))
-    request = GuessRequest(source=source, dimensions={"length": 9}, data=data, work_folder=str(tmp_path))
-    (tensor,) = make_feeds(request)
+    (tensor,) = make_feeds(source, {"length": 9}, data, str(tmp_path))
     found = np.fromfile(tensor.file, "<i8")
     assert tensor.shape == (1, 9)
     assert ((found >= 170) & (found < 178)).all()

@@ -1,5 +1,6 @@
 """Small models that ask for any amount of time or memory cost passes neither (hostile_models.py)."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from pipeline.dataset import Dataset
 from pipeline.model.guards import check_structure
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Step
-from pipeline.passes.run import TransformReport, TransformRequest, transform
+from pipeline.passes.run import transform
 from tests.passes.hostile_models import HOSTILE, WIDTH, doubling
 
 LIMIT_SECONDS = 12
@@ -37,16 +38,15 @@ def test_every_pass_ends_soon_in_little_memory(name: str, tmp_path: Path) -> Non
     tasks = [
         Task(
             label=step,
-            request=TransformRequest(
-                source=SourceModel(path=str(tmp_path / "m.onnx")), steps=(Step(do=step),),
-                folder=str(tmp_path / step), name="out.onnx", data=Dataset(test_data=str(tmp_path / "sample.npz")),
-                check=False,
+            call=partial(
+                transform, SourceModel(path=str(tmp_path / "m.onnx")), (Step(do=step),), str(tmp_path / step),
+                "out.onnx", data=Dataset(test_data=str(tmp_path / "sample.npz")), check=False,
             ),
             memory_bytes=needed_bytes(0),
         )
         for step in STEPS
     ]  # fmt: skip
-    for outcome in run_tasks(transform, TransformReport, tasks, processes=1, timeout_seconds=LIMIT_SECONDS):
+    for outcome in run_tasks(tasks, processes=1, timeout_seconds=LIMIT_SECONDS):
         error = outcome.error
         assert error is None or (error.what and error.remedy), outcome.task.label
         assert error is None or "internal error" not in error.what

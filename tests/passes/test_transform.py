@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -95,10 +96,7 @@ def _shifted(model: LeanModel, _options: Options, _context: PassContext) -> Lean
 def test_a_wrong_result_is_not_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Pass(name="wrong", title="Negate.", apply=_shifted, effect=Effect.EXACT)
     monkeypatch.setitem(registry.PASSES, "wrong", wrong)
-    request = run.TransformRequest(
-        source=SourceModel(path=str(folder / "my.onnx")), steps=(Step(do="wrong"),), folder=str(folder), name="o.onnx"
-    )
-    report = run.transform(request)
+    report = run.transform(SourceModel(path=str(folder / "my.onnx")), (Step(do="wrong"),), str(folder), "o.onnx")
     assert report.verification
     assert report.verification.failed
 
@@ -191,9 +189,9 @@ def test_hostile_models_end_in_an_answer(tmp_path: Path) -> None:
     for number, name in enumerate(names):
         (tmp_path / str(number)).mkdir()
         source = SourceModel(path=str(tmp_path / name))
-        request = run.TransformRequest(source=source, steps=steps, folder=str(tmp_path / str(number)), name="out.onnx")
-        tasks.append(Task(label=name, request=request))
-    outcomes = list(run_tasks(run.transform, run.TransformReport, tasks, processes=2, timeout_seconds=60))
+        call = partial(run.transform, source, steps, str(tmp_path / str(number)), "out.onnx")
+        tasks.append(Task(label=name, call=call))
+    outcomes = list(run_tasks(tasks, processes=2, timeout_seconds=60))
     assert len(outcomes) == len(names) > 15
     for outcome in outcomes:
         assert outcome.value or outcome.error
@@ -233,11 +231,8 @@ def test_the_same_steps_are_found_in_the_cache(folder: Path) -> None:
 def cached(folder: Path, model: str = "my.onnx") -> bool:
     """Whether a step on a model was found in the cache; run in this process."""
     source = SourceModel(path=str(folder / model))
-    request = run.TransformRequest(
-        source=source, steps=(Step(do="opset", options={"version": 21}),), folder=str(folder), name="o.onnx",
-        check=False, cache=str(folder / "cache"),
-    )  # fmt: skip
-    return run.transform(request).reused
+    steps = (Step(do="opset", options={"version": 21}),)
+    return run.transform(source, steps, str(folder), "o.onnx", check=False, cache=str(folder / "cache")).reused
 
 
 def test_warnings_are_shown_again_where_the_result_was_kept(folder: Path) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,7 @@ def first_look(bench: DoctorBench, start: PlannedRun, inputs: Inputs) -> tuple[E
     options = (RunOptions(provider=name) for name in there)
     wanted = tuple(settings for run_options in options if (settings := settings_of(run_options, bench.facts, release)))
     request = ExamineRequest(path=str(bench.model.path), settings=wanted)
-    (outcome,) = run_tasks(examine, ModelTraits, [Task(label=str(bench.model.path), request=request)])
+    (outcome,) = run_tasks([Task(label=str(bench.model.path), call=partial(examine, request))])
     if outcome.error:  # checks that need the graph do not apply then
         log.warning("%s: its graph cannot be read: %s", bench.model.path, outcome.error)
     examined = ExaminedModel(

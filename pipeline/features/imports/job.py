@@ -1,6 +1,7 @@
 """Importing: a source is exported to ONNX and both are run on the same inputs, other sizes and numbers among them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +79,8 @@ def import_source(source: str, destination: Path, *, opset: int | None = None, c
         request = ImportRequest(
             source=source, folder=str(folder), name=destination.name, opset=opset or 0, check=check
         )  # fmt: skip
-        task = Task(label=source, request=request)
-        (outcome,) = run_tasks(do_import, ImportReport, [task], timeout_seconds=TIME_LIMIT)
+        task = Task(label=source, call=partial(do_import, request))
+        (outcome,) = run_tasks([task], timeout_seconds=TIME_LIMIT)
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source)
         if not outcome.value.failed:

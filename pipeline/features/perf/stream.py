@@ -1,6 +1,7 @@
 """A model with state as a stream: measured step by step, and its last outputs compared with the original's stream."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from pipeline.core.ort_session import HostSession, first_line, make_session, ort
 from pipeline.core.workers import Task, run_tasks, still_at_work
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import GuessRequest, make_feeds
+from pipeline.dataset.guess import make_feeds
 from pipeline.job.bench import Bench
 from pipeline.model.sources import SourceModel
 
@@ -77,11 +78,8 @@ def make_stream(request: StreamRequest) -> StreamReference:
     import numpy as np
 
     folder = Path(request.folder)
-    guess = GuessRequest(
-        source=SourceModel(path=request.model), dimensions=request.dimensions, data=request.data,
-        work_folder=str(folder),
-    )  # fmt: skip
-    feeds = {tensor.name: read_tensor(tensor).copy() for tensor in make_feeds(guess)}
+    tensors = make_feeds(SourceModel(path=request.model), request.dimensions, request.data, request.folder)
+    feeds = {tensor.name: read_tensor(tensor).copy() for tensor in tensors}
     states = request.stream.states
     if unknown := [name for name in states.values() if name not in feeds]:
         raise ConfigError("the state goes into no input", where="--state", why=f"the model has no input {unknown[0]!r}",
@@ -140,7 +138,7 @@ def measure_streams(
     request = StreamRequest(
         model=str(original), stream=stream, dimensions=dict(sizes), data=data, folder=str(folder)
     )  # fmt: skip
-    (outcome,) = run_tasks(make_stream, StreamReference, [Task(label=str(original), request=request)])
+    (outcome,) = run_tasks([Task(label=str(original), call=partial(make_stream, request))])
     if outcome.value is None:
         raise outcome.error or ModelError("no answer", where=str(original))
     rows = []
