@@ -31,7 +31,7 @@ from pipeline.advice.verdict import (
     verdict,
 )
 from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputCheck, OutputPrecision, compare_outputs, read_tensor
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.core import providers
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -524,15 +524,8 @@ def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
 
 def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder: Path) -> Reference | str:
     """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
-    request = ReferenceRequest(
-        source=loaded.source,
-        fixed_dimensions=sizes,
-        data=data,
-        folder=str(folder / "reference"),
-        work_folder=str(folder),
-    )
     try:
-        return make_reference(request)
+        return make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
     except PipelineError as error:
         if isinstance(error, ConfigError) and data.given:
             raise

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pipeline.check.compare import Array, OutputCheck, Tolerance, compare_outputs, read_tensor
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
 from pipeline.config import CheckConfig
@@ -137,17 +137,11 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
         model = subject.model
         scratch = work / "reference" / model.name
         scratch.mkdir(parents=True)
-        request = ReferenceRequest(
-            source=model.source,
-            original=subject.original,
-            fixed_dimensions=model.dimensions,
-            data=subject.data,
-            labelled=subject.labelled,
-            folder=str(folder / model.name),
-            work_folder=str(scratch),
-        )
+        call = partial(
+            make_reference, model.source, model.dimensions, subject.data, str(folder / model.name), str(scratch),
+            labelled=subject.labelled, original=subject.original,
+        )  # fmt: skip
         needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
-        call = partial(make_reference, request)
         names[Task(label=model.source.name, call=call, memory_bytes=needed)] = model.name
     outcomes = {}
     with progress.stage("reference", len(names)) as stage:

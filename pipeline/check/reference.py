@@ -185,65 +185,58 @@ def _plain_label(label: Any) -> int | str | None:
     return int(text) if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text) else text
 
 
-class ReferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, the inputs to run it with, and where raw tensors go.
+def make_reference(
+    source: SourceModel,
+    sizes: dict[str, int],
+    data: Dataset,
+    folder: str,
+    work_folder: str,
+    *,
+    labelled: Dataset | None = None,
+    original: SourceModel | None = None,
+) -> Reference:
+    """Run a model without optimizations on the CPU and keep inputs and outputs as raw files in `folder`.
 
-    The model runs on the first sample of `data`, and on those of `labelled` that devices answer, too. `original` is the
-    float model that it was made from, where it is in another precision.
-    """
-
-    source: SourceModel
-    original: SourceModel | None = None
-    fixed_dimensions: dict[str, int] = {}
-    data: Dataset = Dataset()
-    labelled: Dataset | None = None
-    folder: str
-    work_folder: str
-
-
-def make_reference(request: ReferenceRequest) -> Reference:
-    """Run the original model without optimizations on the CPU and keep inputs and outputs as raw files.
+    It runs on the first sample of `data`, and on those of `labelled` that devices answer, too. `original` is the float
+    model that it was made from, where it is in another precision.
 
     ModelError when the model cannot run here or its labelled set does not fit it; ConfigError when its test data does
     not.
     """
-    loaded = load_model(request.source, Path(request.work_folder))
-    data = complete_data(loaded, request.fixed_dimensions, request.data)
+    loaded, target = load_model(source, Path(work_folder)), Path(folder)
+    whole = complete_data(loaded, sizes, data)
     try:
-        return _computed(prepare_model(loaded, request.fixed_dimensions), data, request)
+        model = prepare_model(loaded, sizes)
+        session = open_session(model, brief=labelled is None)
+        takes = own_inputs(model.proto)
+        sample = first_sample(whole, takes)
+        start = time.perf_counter()
+        outputs = run_session(session, sample.inputs, source.name)
+        run_seconds = time.perf_counter() - start
+        make_folder(target)
+        answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
     except ModelError as error:
-        raise blame_dimensions(loaded, request.fixed_dimensions, request.data, error) from error
-
-
-def _computed(model: PreparedModel, data: Dataset, request: ReferenceRequest) -> Reference:
-    session = open_session(model, brief=request.labelled is None)
-    takes = own_inputs(model.proto)
-    sample = first_sample(data, takes)
-    start = time.perf_counter()
-    outputs = run_session(session, sample.inputs, request.source.name)
-    run_seconds = time.perf_counter() - start
+        raise blame_dimensions(loaded, sizes, data, error) from error
     precision = _precision(model, outputs)
-    random, spans = request.data.is_random(takes), output_spans(model.proto.graph)
+    random, spans = data.is_random(takes), output_spans(model.proto.graph)
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
-    folder = Path(request.folder)
-    make_folder(folder)
-    labelled, notes = (
-        labelled_set(session, takes, request.labelled, folder, request.source.name) if request.labelled else (None, ())
-    )
-    original, refuted, unknown = _beside_original(model, request, sample, outputs, precision)
+    beside: tuple[dict[str, Array], Sequence[OutputCheck], tuple[str, ...]] = ({}, (), ())
+    if original:
+        beside = _beside_original(model, original, sizes, Path(work_folder), sample.inputs, outputs)
+    expected, refuted, unknown = beside
     return Reference(
         inputs=tuple(
-            write_tensor(folder / f"input_{n}.bin", name, array)
+            write_tensor(target / f"input_{n}.bin", name, array)
             for n, (name, array) in enumerate(sample.inputs.items())
         ),
-        outputs=_written(folder, "output", outputs),
-        original=_written(folder, "original", original),
+        outputs=_written(target, "output", outputs),
+        original=_written(target, "original", expected),
         refuted=tuple(msgspec.structs.replace(check, random_inputs=random) for check in refuted),
         precision=precision,
-        labelled=labelled,
+        labelled=answered,
         input_names=tuple(sample.inputs),
         notes=(*_notes(sample, outputs), *notes, *unknown),
-        data=data,
+        data=whole,
         sample=sample.name,
         random_inputs=random,
         run_seconds=run_seconds,
@@ -263,22 +256,20 @@ def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[Ten
 
 def _beside_original(
     model: PreparedModel,
-    request: ReferenceRequest,
-    sample: Sample,
+    source: SourceModel,
+    sizes: Mapping[str, int],
+    folder: Path,
+    feeds: Mapping[str, Array],
     outputs: Mapping[str, Array],
-    precision: OutputPrecision,
-) -> tuple[dict[str, Array], list[OutputCheck], tuple[str, ...]]:
+) -> tuple[dict[str, Array], Sequence[OutputCheck], tuple[str, ...]]:
     """The float original's outputs on the same sample, checks that these refute, and why there are none."""
-    if request.original is None:
-        return {}, [], ()
     try:
-        loaded = load_model(request.original, Path(request.work_folder))
-        original = prepare_model(loaded, request.fixed_dimensions)
-        expected = run_session(open_session(original, brief=True), sample.inputs, request.original.name)
-        both = (outputs, expected)
-        return expected, list(refuted_outputs(model, original, sample.inputs, both, precision)), ()
+        original = prepare_model(load_model(source, folder), sizes)
+        expected = run_session(open_session(original, brief=True), feeds, source.name)
+        refuted = refuted_outputs(model, original, feeds, (outputs, expected), _precision(model, outputs))
+        return expected, list(refuted), ()
     except PipelineError as error:
-        return {}, [], (f"outputs were not compared with the float original's: {error}",)
+        return {}, (), (f"outputs were not compared with the float original's: {error}",)
 
 
 def _unsteady(

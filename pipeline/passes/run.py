@@ -13,7 +13,7 @@ import msgspec
 
 from device_runner.reading import decode_json, read_regular
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sources_digest, storage_errors, write_bytes
@@ -130,11 +130,8 @@ class _Pair:
 
     def reference(self) -> Reference:
         """What the original computes; errors as `make_reference` raises them."""
-        request = ReferenceRequest(
-            source=self.original.source, fixed_dimensions=self.fixed, data=self.data,
-            folder=str(self.work / "reference"), work_folder=str(self.work),
-        )  # fmt: skip
-        return make_reference(request)
+        folder = str(self.work / "reference")
+        return make_reference(self.original.source, self.fixed, self.data, folder, str(self.work))
 
     def outputs(self, reference: Reference) -> tuple[dict[str, Array], dict[str, Array]]:
         """What the original gives, and the changed model, by the names of outputs that both have."""

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.advice.advise import State, TrialContext, attempt, fixes_for, judged
 from pipeline.advice.verdict import FixResult
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
+from pipeline.dataset import Dataset
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
@@ -227,8 +228,7 @@ def start(made: Model, provider: str, folder: Path) -> tuple[State, TrialContext
     path = folder / "original.onnx"
     onnx.save(made, path)
     source = SourceModel(path=str(path))
-    request = ReferenceRequest(source=source, folder=str(folder / "reference"), work_folder=str(folder))
-    reference = make_reference(request)
+    reference = make_reference(source, {}, Dataset(), str(folder / "reference"), str(folder))
     bench = TrialContext(folder=folder, provider=provider, reference=reference)
     settings = Settings(provider=provider, ort_release=(1, 23), api_level=31)
     asked = PartitionRequest(source=source, settings=settings)

@@ -6,11 +6,12 @@ from pathlib import Path
 import onnx
 
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.config import CheckConfig, ModelConfig
 from pipeline.convert.many import config_texts
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Level, Variant
+from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
 from pipeline.release.contents import keep_reference, signature_of
@@ -87,8 +88,6 @@ def bundle_of(
 
 def _reference(folder: Path, source: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
     here = folder / "reference"
-    made = make_reference(
-        ReferenceRequest(source=SourceModel(path=str(source)), folder=str(here), work_folder=str(folder))
-    )
+    made = make_reference(SourceModel(path=str(source)), {}, Dataset(), str(here), str(folder))
     kept = keep_reference(MODEL, made, here, CheckConfig())
     return (kept,), {tensor.path: here / Path(tensor.path).name for tensor in (*kept.inputs, *kept.outputs)}

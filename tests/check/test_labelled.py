@@ -1,14 +1,14 @@
 """The labelled samples that devices answer: any kind of labelled data, stacked, with the original's answers."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from pipeline.check.compare import read_tensor
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.config import ModelConfig
 from pipeline.core.errors import ConfigError
@@ -23,10 +23,8 @@ def reference(folder: Path, table: ModelConfig) -> Reference:
     for name in ("work", "out"):
         (folder / name).mkdir(exist_ok=True)
     return make_reference(
-        ReferenceRequest(
-            source=SourceModel(path=str(MODEL)), data=Dataset(test_data=str(EXAMPLE)), labelled=labelled_data(table),
-            folder=str(folder / "out"), work_folder=str(folder / "work"),
-        )
+        SourceModel(path=str(MODEL)), {}, Dataset(test_data=str(EXAMPLE)), str(folder / "out"), str(folder / "work"),
+        labelled=labelled_data(table),
     )  # fmt: skip
 
 
@@ -79,20 +77,19 @@ def test_a_set_ends_where_it_would_fill_a_phone_and_says_so(tmp_path: Path, monk
 def test_labels_that_are_texts_are_kept_and_arrays_are_not(tmp_path: Path) -> None:
     folder = digits(tmp_path, 5)
     (tmp_path / "labels.csv").write_text("0,seven\n1,007\n2,7\n3,x\n4,y\n")
-    request = ReferenceRequest(
-        source=SourceModel(path=str(MODEL)), data=Dataset(test_data=str(EXAMPLE)),
-        labelled=Dataset(test_data=str(folder), labels=str(tmp_path / "labels.csv")),
-        folder=str(tmp_path / "out"), work_folder=str(tmp_path / "work"),
+    answered = partial(
+        make_reference, SourceModel(path=str(MODEL)), {}, Dataset(test_data=str(EXAMPLE)), str(tmp_path / "out"),
+        str(tmp_path / "work"),
     )  # fmt: skip
     for name in ("work", "out"):
         (tmp_path / name).mkdir()
-    found = make_reference(request).labelled
+    found = answered(labelled=Dataset(test_data=str(folder), labels=str(tmp_path / "labels.csv"))).labelled
     assert found is not None
     assert found.labels == ("seven", "007", 7, "x", "y")
     assert found.accuracy is None
     with np.load(DIGITS) as arrays:
         np.savez(tmp_path / "map.npz", image=arrays["inputs"][0][None].astype(np.float32), label=np.zeros((2, 2)))
-    made = make_reference(msgspec.structs.replace(request, labelled=Dataset(test_data=str(tmp_path / "map.npz"))))
+    made = answered(labelled=Dataset(test_data=str(tmp_path / "map.npz")))
     assert made.labelled is None
     assert "no label that is a number or a text" in made.notes[0]
 

@@ -7,11 +7,12 @@ import pytest
 
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckRequest, check_artifact, tolerance_for
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.saturation import saturates_here
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.core.variant import Level, Variant
+from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import quiet_map, save
 from tests.ort_models import ORT_STYLES
@@ -41,9 +42,7 @@ def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str
         )
     )
     (folder / "r").mkdir()
-    reference = make_reference(
-        ReferenceRequest(source=original, folder=str(folder / "t"), work_folder=str(folder / "r"))
-    )
+    reference = make_reference(original, {}, Dataset(), str(folder / "t"), str(folder / "r"))
     assert len(made.artifacts) == len(VARIANTS)
     return {
         artifact.variant.name: check_artifact(

@@ -8,8 +8,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pipeline.check.compare import compare_outputs, read_tensor, remedy_of, sqnr_db
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
+from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Step
 from pipeline.passes.run import transform
@@ -23,10 +24,7 @@ def reference(model: onnx.ModelProto, folder: Path, **options: object) -> Refere
     transform(original, (step,), str(folder), "half.onnx", check=False)
     half = SourceModel(path=str(folder / "half.onnx"))
     (folder / "work").mkdir(exist_ok=True)
-    request = ReferenceRequest(
-        source=half, original=original, folder=str(folder / "tensors"), work_folder=str(folder / "work")
-    )
-    return make_reference(request)
+    return make_reference(half, {}, Dataset(), str(folder / "tensors"), str(folder / "work"), original=original)
 
 
 def test_an_overflow_fails_whatever_a_file_gives_and_names_the_node(tmp_path: Path) -> None:

@@ -21,9 +21,7 @@ READ_BY_NEWER = {"hdr_ir_13.onnx"}
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    oracle: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, TaskOutcome[ConvertResult]]:
+def outcomes(oracle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskOutcome[ConvertResult]]:
     """What became of each file."""
     folder = tmp_path_factory.mktemp("hostile")
     with zipfile.ZipFile(oracle / "hostile.zip") as archive:

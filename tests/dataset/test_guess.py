@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset
@@ -130,11 +130,9 @@ def test_where_no_size_works_nothing_is_guessed(tmp_path: Path) -> None:
 
 def reference(folder: Path, made: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list[tuple[int, ...]]:
     onnx.save(made, folder / "m.onnx")
-    request = ReferenceRequest(
-        source=SourceModel(path=str(folder / "m.onnx")), fixed_dimensions=sizes or {},
-        folder=str(folder / "r"), work_folder=str(folder),
-    )  # fmt: skip
-    return [tensor.shape for tensor in make_reference(request).inputs]
+    source = SourceModel(path=str(folder / "m.onnx"))
+    made = make_reference(source, sizes or {}, Dataset(), str(folder / "r"), str(folder))
+    return [tensor.shape for tensor in made.inputs]
 
 
 def test_a_reference_without_sizes_runs_on_likely_ones(tmp_path: Path) -> None:

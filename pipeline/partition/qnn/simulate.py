@@ -24,7 +24,7 @@ from pipeline.check.compare import (
     sqnr_db,
     worst_sqnr,
 )
-from pipeline.check.reference import ReferenceRequest, make_reference
+from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, make_session
@@ -145,10 +145,7 @@ def _on_cpu(loaded: LoadedModel, inputs: Arrays, folder: Path) -> Arrays:
 
 
 def _reference(loaded: LoadedModel, data: Dataset, folder: Path) -> Reference:
-    request = ReferenceRequest(
-        source=SourceModel(path=str(loaded.path)), data=data, folder=str(folder / "reference"), work_folder=str(folder)
-    )
-    return make_reference(request)
+    return make_reference(SourceModel(path=str(loaded.path)), {}, data, str(folder / "reference"), str(folder))
 
 
 def _tolerance(reference: Reference) -> Tolerance:
