@@ -14,7 +14,7 @@ import msgspec
 
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, PipelineError, Severity
-from pipeline.model.ort_format import OrtModel, read_ort
+from pipeline.model.ort_format import OrtModel, read_artifact
 
 PROCESSOR = Path("/proc/cpuinfo")
 VNNI = frozenset({"avx_vnni", "avx512_vnni", "avx512vnni", "amx_int8"})
@@ -44,7 +44,7 @@ def processor_saturates(facts: Path) -> bool:
 def saturates_here(file: Path) -> bool:
     """Whether this computer may compute other 8-bit sums for an ORT format file than a phone; False for other files."""
     try:
-        return file.suffix.lower() == ".ort" and processor_saturates(PROCESSOR) and adds_products(read_ort(file))
+        return file.suffix.lower() == ".ort" and processor_saturates(PROCESSOR) and adds_products(read_artifact(file))
     except PipelineError:
         return False
 

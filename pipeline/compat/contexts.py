@@ -130,16 +130,10 @@ class Loading(StrEnum):
     REFUSED = "refused"
 
 
-class LoaderAnswer(NamedTuple):
-    """What the loader of a phone says, and why; the remedy where it refuses."""
-
-    loading: Loading
-    why: str
-    remedy: str = ""
-
-
-def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> LoaderAnswer:
+def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loading, str, str]:
     """What the loader on phones with a chip says, in an app with a runtime of QAIRT ("" for the context's own).
+
+    With the reason, and the remedy where it refuses.
 
     The backend's API counts up with QAIRT, so that the order of QAIRT's releases is that of the loader's rule.
     """
@@ -159,10 +153,10 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> LoaderAnswe
         (arch > chip.htp_arch, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}", f"make one for {chip.name}"),
     ):
         if refused:
-            return LoaderAnswer(Loading.REFUSED, why, remedy)
+            return Loading.REFUSED, why, remedy
     if chip.htp_arch in context.archs:
-        return LoaderAnswer(Loading.OPTIMAL, f"it is for V{chip.htp_arch}")
-    return LoaderAnswer(Loading.SUPPORTED, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}")
+        return Loading.OPTIMAL, f"it is for V{chip.htp_arch}", ""
+    return Loading.SUPPORTED, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}", ""
 
 
 def _numbers(release: str) -> list[int]:

@@ -485,7 +485,7 @@ ReadArtifacts = Mapping[str, ArtifactFacts | Finding]
 
 def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
     """Read artifacts (ORT format files by name); equal files are read once. Files of another format are left out."""
-    from pipeline.model.ort_format import read_ort
+    from pipeline.model.ort_format import read_artifact
 
     known: dict[tuple[int, int], ArtifactFacts] = {}
     read: dict[str, ArtifactFacts | Finding] = {}
@@ -496,7 +496,7 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
             identity = (file.stat().st_dev, file.stat().st_ino)
             if identity not in known:
                 reader = weight_reader(file) if file.suffix.lower() == ".ort" else None
-                known[identity] = facts_of(read_ort(file), name, reader)
+                known[identity] = facts_of(read_artifact(file), name, reader)
             read[name] = msgspec.structs.replace(known[identity], name=name, file=str(file))
         except ModelError as error:
             if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong

@@ -17,7 +17,16 @@ from pipeline.convert.request import SessionSettings
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing, share_file, sources_digest, write_bytes
 from pipeline.core.variant import ConvertedFile
-from pipeline.model.ort_format import Attribute, AttributeValue, Buffer, OrtGraph, OrtModel, OrtNode, Tensor, read_ort
+from pipeline.model.ort_format import (
+    Attribute,
+    AttributeValue,
+    Buffer,
+    OrtGraph,
+    OrtModel,
+    OrtNode,
+    Tensor,
+    read_artifact,
+)
 
 # (sha256 of a tensor's bytes)
 TensorDigest = Callable[[Tensor], bytes]
@@ -54,7 +63,7 @@ def semantic_digest(
 
 def file_digest(path: Path) -> str:
     """The semantic digest of an ORT format file. ModelError when it cannot be read."""
-    model = read_ort(path)
+    model = read_artifact(path)
     return semantic_digest(model, path.read_bytes())
 
 

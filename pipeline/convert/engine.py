@@ -57,7 +57,7 @@ from pipeline.model.onnx_model import (
     prepare_model,
     range_digests,
 )
-from pipeline.model.ort_format import OrtModel, read_ort
+from pipeline.model.ort_format import OrtModel, read_artifact
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
@@ -352,7 +352,7 @@ class _Maker:
             file, path = kept
             if self.request.preflight and file.sha256 not in self.needs:
                 with suppress(ModelError):
-                    self.needs[file.sha256] = needs_of_file(read_ort(path), weight_reader(path))
+                    self.needs[file.sha256] = needs_of_file(read_artifact(path), weight_reader(path))
             return kept
         if settings.onnx and settings.level is not Level.NONE and _has_half(self.optimizer.model):
             raise ModelError(

@@ -360,7 +360,7 @@ _parsed: ContextVar[dict[tuple[int, ...], OrtModel] | None] = ContextVar("parsed
 
 @contextmanager
 def parse_each_once() -> Iterator[None]:
-    """Let `read_ort` parse each file once inside: for work in which files get their names when they are whole."""
+    """Let `read_artifact` parse each file once inside: for work in which files get their names when they are whole."""
     token = _parsed.set({})
     try:
         yield
@@ -368,11 +368,8 @@ def parse_each_once() -> Iterator[None]:
         _parsed.reset(token)
 
 
-def read_ort(path: Path) -> OrtModel:
-    """Read a file without touching its weights. Raises ModelError for what is no whole ORT format model.
-
-    An artifact in the format .onnx is read as the same values (`onnx_file`).
-    """
+def read_artifact(path: Path) -> OrtModel:
+    """Read an artifact in either format, told by its suffix, as the same values; ModelError for what is none."""
     known = _parsed.get()
     if known is None:
         return _read(path)
@@ -391,6 +388,11 @@ def _read(path: Path) -> OrtModel:
         from pipeline.model.onnx_file import read_onnx
 
         return read_onnx(path)
+    return read_ort(path)
+
+
+def read_ort(path: Path) -> OrtModel:
+    """Read a file without touching its weights. Raises ModelError for what is no whole ORT format model."""
     with _mapped(path) as buffer:
         return parse_ort(buffer, str(path))
 

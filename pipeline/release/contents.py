@@ -16,7 +16,7 @@ from pipeline.check.result import Reference
 from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target
 from pipeline.core.files import sha256_of
 from pipeline.dataset import preprocess_of
-from pipeline.model.ort_format import OrtGraph, TensorType, read_ort
+from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import KeptReference, KeptTensor, ModelSignature, TensorSignature
 
@@ -30,7 +30,7 @@ SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY}
 
 def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
-    graph = read_ort(file).graph
+    graph = read_artifact(file).graph
     return ModelSignature(
         model=model,
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),

@@ -65,11 +65,11 @@ def context_findings(
                 where=f"{where}: {context.model}", why=f"the plugin {pair.plugin} does, and the target has {release}",
                 remedy=f"set the target's `ort_release` or `library` to {pair.ort} or later",
             )  # fmt: skip
-        answer = loader_answer(built, context.chip, target.qnn_runtime or "")
-        if answer.loading is Loading.REFUSED:
+        loading, why, remedy = loader_answer(built, context.chip, target.qnn_runtime or "")
+        if loading is Loading.REFUSED:
             yield Finding(
                 severity=Severity.ERROR, what=f"phones will refuse {context.variant.name}",
-                where=f"{where}: {context.model}", why=answer.why, remedy=answer.remedy,
+                where=f"{where}: {context.model}", why=why, remedy=remedy,
             )  # fmt: skip
 
 
@@ -118,6 +118,6 @@ def other_phones(context: ShippedContext) -> Mapping[Loading, tuple[str, ...]]:
     built = built_for(context.compatibility)
     answers: dict[Loading, tuple[str, ...]] = {}
     for chip in CHIPS.values():
-        loading = loader_answer(built, chip, context.qairt).loading
+        loading, _, _ = loader_answer(built, chip, context.qairt)
         answers[loading] = (*answers.get(loading, ()), chip.name)
     return answers

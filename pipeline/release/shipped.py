@@ -33,7 +33,7 @@ from pipeline.core.output import TYPED_CONFIG_FILE
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, range_of
 from pipeline.core.variant import Style
 from pipeline.library.fetch import known_libraries
-from pipeline.model.ort_format import read_ort
+from pipeline.model.ort_format import read_artifact
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.release.manifest import AppRule, Content, Fallback, Manifest, ModelSignature, Shipped
@@ -278,7 +278,7 @@ def requirements(
     typed = hashlib.sha256(operators[TYPED_CONFIG_FILE].encode()).hexdigest()
     for target in dict.fromkeys(shipped.target for shipped in ships):
         of_target = [shipped for shipped in ships if shipped.target == target]
-        read = [read_ort(files[name]) for name in dict.fromkeys(shipped.file for shipped in of_target)]
+        read = [read_artifact(files[name]) for name in dict.fromkeys(shipped.file for shipped in of_target)]
         lowest, below = range_of(release_of(of_target[0].library) or of_target[0].ort_release)
         domains = {node.domain for model in read for graph in model.graph.walk() for node in graph.nodes}
         names = {shipped.model for shipped in of_target}

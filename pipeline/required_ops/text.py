@@ -21,7 +21,7 @@ from typing import NoReturn, TypeVar
 from device_runner.files import scratch_folder
 from device_runner.reading import read_regular
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.ort_format import OrtModel, read_ort
+from pipeline.model.ort_format import OrtModel, read_artifact, read_ort
 from pipeline.model.sources import SourceModel, Spool, find_models
 from pipeline.required_ops.value import (
     CUSTOM,
@@ -380,7 +380,6 @@ def needs_of_artifacts(
 def _read(source: SourceModel) -> OrtModel:
     """Read a file, or a member of an archive by way of a temporary file (so that weights never fill the memory)."""
     if not source.member:
-        return read_ort(Path(source.path))
+        return read_artifact(Path(source.path))
     with scratch_folder() as folder:
-        path = Spool(source, folder).fetch_model()
-        return read_ort(path.rename(path.with_suffix(".ort")))  # the suffix tells how a file is read
+        return read_ort(Spool(source, folder).fetch_model())

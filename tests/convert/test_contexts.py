@@ -51,7 +51,7 @@ def _compiler() -> None:
 def test_the_loader_of_a_phone_answers_by_generation_and_runtime(
     context: str, chip: str, qairt: str, loading: Loading
 ) -> None:
-    assert loader_answer(built_for(context), CHIPS[chip], qairt).loading is loading
+    assert loader_answer(built_for(context), CHIPS[chip], qairt)[0] is loading
 
 
 @pytest.mark.parametrize("text", ["", "v1:6:2.51.0:5.51.0:75:57:0:0", "v2:6:2.51.0:5.51.0:x:57:0:0", V75 * 99])

@@ -131,8 +131,8 @@ def test_where_no_size_works_nothing_is_guessed(tmp_path: Path) -> None:
 def reference(folder: Path, made: onnx.ModelProto, sizes: dict[str, int] | None = None) -> list[tuple[int, ...]]:
     onnx.save(made, folder / "m.onnx")
     source = SourceModel(path=str(folder / "m.onnx"))
-    made = make_reference(source, sizes or {}, Dataset(), str(folder / "r"), str(folder))
-    return [tensor.shape for tensor in made.inputs]
+    inputs = make_reference(source, sizes or {}, Dataset(), str(folder / "r"), str(folder)).inputs
+    return [tensor.shape for tensor in inputs]
 
 
 def test_a_reference_without_sizes_runs_on_likely_ones(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pipeline.config import read_config
 from pipeline.core.errors import ExitCode, ModelError
 from pipeline.core.progress import progress_for
 from pipeline.job.run import JobOptions, run_job
-from pipeline.model.ort_format import OrtModel, parse_each_once, parse_ort, read_ort
+from pipeline.model.ort_format import OrtModel, parse_each_once, parse_ort, read_artifact
 from tests.job.test_job import EXAMPLE
 
 CONFIG = f"""
@@ -57,5 +57,5 @@ def test_a_file_that_is_replaced_is_parsed_again(tmp_path: Path, parsed: Counter
             (tmp_path / "new").write_bytes(content)
             (tmp_path / "new").replace(file)
             with pytest.raises(ModelError):
-                read_ort(file)
+                read_artifact(file)
     assert parsed[str(file)] == 2

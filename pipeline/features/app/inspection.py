@@ -31,7 +31,7 @@ from pipeline.model.onnx_model import (
     fields,
     read_varint,
 )
-from pipeline.model.ort_format import read_ort
+from pipeline.model.ort_format import read_artifact
 
 GET_API_BASE = "OrtGetApiBase"
 ENTRIES = {"RegisterCustomOps": "custom operators", "CreateEpFactories": "plugin", "GetProvider": "provider"}
@@ -257,7 +257,7 @@ class Inspector:
     def _ort_model(self, member: Member) -> None:
         with member.as_file("model.ort") as file:
             try:
-                model = read_ort(file)
+                model = read_artifact(file)
                 facts = facts_of(model, member.path, weight_reader(file))
             except ModelError as error:
                 self.findings.append(msgspec.structs.replace(finding_of(error, member.path), rule="model"))

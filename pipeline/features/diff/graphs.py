@@ -84,7 +84,7 @@ def read_graph(source: SourceModel) -> FileGraph:
         subject = open_subject(source, work)
         if subject.loaded:
             return _flat(_of_onnx(subject.loaded.proto.graph, _onnx_constants(subject.loaded)))
-        graph = ort_format.read_ort(subject.path).graph
+        graph = ort_format.read_artifact(subject.path).graph
         records = tuple(
             f"{record.optimizer} {record.action}"
             for body in graph.walk()

@@ -34,7 +34,7 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
 from pipeline.core.releases import NEWEST_KNOWN, line_of
-from pipeline.model.ort_format import read_ort
+from pipeline.model.ort_format import read_artifact
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
 from pipeline.release.manifest import Content, KeptTensor, Shipped
@@ -394,7 +394,7 @@ def _of_log(failure: Failure, file: Path, provider: str) -> LogFinding | None:
 
 def _needs(file: Path, provider: str) -> Needs:
     try:
-        return needs_of(read_ort(file), providers=[] if provider == "cpu" else [provider])
+        return needs_of(read_artifact(file), providers=[] if provider == "cpu" else [provider])
     except ModelError:
         return {}
 

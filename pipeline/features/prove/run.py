@@ -55,7 +55,7 @@ from pipeline.features.prove.plan import (
     trials_of,
     wanted_targets,
 )
-from pipeline.model.ort_format import read_ort
+from pipeline.model.ort_format import read_artifact
 from pipeline.release.manifest import Manifest, Shipped, verify_bundle
 
 SEED = 0
@@ -137,7 +137,7 @@ def _said(result: RunResult) -> str:
 def _precision(file: Path) -> OutputPrecision:
     """What an artifact computes in, judged by its operators and initializers."""
     try:
-        graphs = list(read_ort(file).graph.walk())
+        graphs = list(read_artifact(file).graph.walk())
     except ModelError:
         return OutputPrecision.FLOAT32
     if any(re.search(QUANTIZED, node.op_type) for graph in graphs for node in graph.nodes):
