@@ -7,6 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -58,6 +59,11 @@ def allocate(order: Order) -> int:
     return len(bytearray(order.number))
 
 
+def repeated(order: Order, word: str, *, times: int = 2, apart: bool = False) -> list[str]:
+    """Arguments by place, by name and by default."""
+    return [f"{order.deed}{' ' * apart}{word}"] * times
+
+
 def obey(order: Order) -> int:
     """Return, fail, crash or hang as ordered."""
     if order.deed == "fail":
@@ -87,6 +93,25 @@ def obey(order: Order) -> int:
 
 def tasks(*orders: Order) -> list[Task[int]]:
     return [Task(label=f"{n}.onnx", call=partial(obey, order)) for n, order in enumerate(orders)]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (partial(repeated, Order("a"), "b"), ["ab", "ab"]),
+        (partial(repeated, Order("a"), word="b", times=1, apart=True), ["a b"]),
+    ],
+)
+def test_a_task_is_called_with_its_arguments(call: partial[list[str]], expected: list[str]) -> None:
+    (outcome,) = run_tasks([Task(label="words", call=call)])
+    assert outcome.value == expected
+
+
+def test_arguments_that_the_function_does_not_take_are_refused() -> None:
+    wrong: Any = partial(repeated, Order("a"), 3)
+    (outcome,) = run_tasks([Task(label="words", call=wrong)])
+    assert outcome.error is not None
+    assert "Expected `str`, got `int` - at `$.word`" in outcome.error.why
 
 
 def test_every_task_gets_its_own_answer() -> None:
