@@ -1,5 +1,6 @@
 """Fixtures that several test modules share; every run and every test has a home of its own (own_home.py)."""
 
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,3 +72,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def oracle() -> Path:
     """The folder of ground truth: what real builds of ONNX Runtime claimed."""
     return ORACLE
+
+
+@pytest.fixture(name="own_cache")
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(name="compiler", scope="session")
+def _compiler() -> None:
+    if importlib.util.find_spec("onnxruntime_qnn") is None:
+        pytest.skip("the package onnxruntime-qnn is not installed")

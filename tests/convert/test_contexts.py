@@ -17,21 +17,12 @@ from pipeline.core.errors import ModelError
 from tests.command import ROOT, Done, ort_mobile
 from tests.partition_samples import model, value
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 npu = pytest.mark.npu
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
 EVALUATION = MNIST.with_name("evaluation.npz")
 V75 = "v2:6:2.51.0:5.51.0:75:57:0:0"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(name="compiler", scope="session")
-def _compiler() -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("the package onnxruntime-qnn is not installed")
 
 
 @pytest.mark.parametrize(

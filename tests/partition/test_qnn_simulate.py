@@ -1,6 +1,5 @@
 """The simulator of a Snapdragon's NPU: what it computes otherwise than the CPU is found, with the node at fault."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -19,20 +18,11 @@ from pipeline.report.wording import Line
 from tests.command import ort_mobile
 from tests.partition_samples import model, value
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 npu = pytest.mark.npu
 DIMS = (1, 8, 16, 16)
 MNIST = "build_configs/examples/mnist/mnist.onnx"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(name="compiler", scope="session")
-def _compiler() -> None:
-    if importlib.util.find_spec("onnxruntime_qnn") is None:
-        pytest.skip("the package onnxruntime-qnn is not installed")
 
 
 def pool(**attributes: Any) -> onnx.ModelProto:
