@@ -448,7 +448,7 @@ def webgpu_settings(options: Mapping[str, str]) -> WebGpuOptions:
         layout=options.get("preferredLayout", "NHWC"),
         int64=capture or options.get("enableInt64") == "1",
         graph_capture=capture,
-        cpu_nodes=tuple(options.get("forceCpuNodeNames", "").split()),
+        cpu_nodes=tuple(filter(None, options.get("forceCpuNodeNames", "").split("\n"))),
     )
 
 

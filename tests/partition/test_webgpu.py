@@ -120,6 +120,17 @@ def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
     assert captured.load.code == "capture"
 
 
+@pytest.mark.parametrize(("names", "claimed"), [("first\nsecond", 1), ("first second", 3), ("third node", 2)])
+def test_names_of_nodes_are_lines_as_names_may_have_spaces(tmp_path: Path, names: str, claimed: int) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Sigmoid", ["a"], ["b"], name="second"),
+        helper.make_node("Tanh", ["b"], ["y"], name="third node"),
+    ]
+    path = saved(tmp_path, nodes, [value("x", (1, 4))])
+    assert answer_of(path, f"forceCpuNodeNames={names}").claimed == claimed
+
+
 def test_a_bias_without_a_name_ends_the_process(tmp_path: Path) -> None:
     weights = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
     path = saved(tmp_path, [helper.make_node("ConvTranspose", ["x", "w", ""], ["y"])], [value("x", (1, 1, 4, 4))])
