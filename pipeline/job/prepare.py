@@ -313,12 +313,7 @@ def _of(
         if artifact.variant.precision and prepared.sound(artifact):
             outcome = outcomes.get((prepared.name, artifact.sha256))
             why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
-            rows.append(
-                ArtifactAccuracy(
-                    model=prepared.name,
-                    variant=artifact.variant.name,
-                    result=outcome.value if outcome else None,
-                    why=why,
-                )
-            )
+            # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
+            result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
+            rows.append(ArtifactAccuracy(model=prepared.name, variant=artifact.variant.name, result=result, why=why))
     return tuple(rows)

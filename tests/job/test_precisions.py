@@ -85,6 +85,13 @@ def test_the_bundle_says_what_was_done_to_the_model_and_what_it_cost(chosen: tup
     ort_mobile("bundle", "verify", output / "bundle")
 
 
+def test_a_bundle_names_no_folder_of_the_computer(chosen: tuple[Path, dict[str, Any]]) -> None:
+    output, results = chosen
+    bundled = [path for path in (output / "bundle").rglob("*") if path.is_file()]
+    assert not [path.name for path in bundled if str(output).encode() in path.read_bytes()]
+    assert {row["result"]["model"] for row in results["accuracy"]} <= {row["file"] for row in results["artifacts"]}
+
+
 @pytest.mark.long
 def test_the_devices_own_answers_have_their_accuracy(tmp_path: Path) -> None:
     """The probe runs the labelled digits, and the metric is that of what it gave."""
