@@ -88,13 +88,15 @@ def test_the_levels_of_mnist_change_what_the_guide_says(tmp_path: Path) -> None:
     """The pictures of docs/guide.md are what the command draws, and show what ONNX Runtime's guide says of MNIST."""
     ort_mobile("convert", MNIST, "--output", tmp_path, "--style", "fixed", "--no-config", "--target-platform", "amd64")
     seen = {}
+    # Blocks of the amd64 layout have 16 channels with AVX-512, as in the picture; 8 without, which fit more of MNIST.
+    drawn = {"basic", "extended", *(("all",) if "avx512f" in Path("/proc/cpuinfo").read_text() else ())}
     for level in ("none", "basic", "extended", "all"):
         files = (MNIST, tmp_path / f"mnist.{level}-fixed.ort")
         found = ort_mobile("diff", *files, "--json", "-", "--svg", tmp_path / f"mnist-{level}.svg").document()
         operators = [[[node["operator"] for node in row[side]] for side in ("gone", "new")] for row in found["regions"]]
         assert found["nodes_a"] == found["same"] + sum(len(gone) for gone, _ in operators)
         assert (
-            level == "none"
+            level not in drawn
             or (tmp_path / f"mnist-{level}.svg").read_text() == (PICTURES / f"mnist-{level}.svg").read_text()
         )
         seen[level] = operators
@@ -102,7 +104,11 @@ def test_the_levels_of_mnist_change_what_the_guide_says(tmp_path: Path) -> None:
     assert [["MatMul", "Add"], ["Gemm"]] in seen["basic"]
     assert seen["basic"].count([["Conv", "Add"], ["Conv"]]) == 2
     assert seen["extended"].count([["Conv", "Add", "Relu"], [f"{MS}FusedConv"]]) == 2
-    assert [["Conv", "Add", "Relu"], [f"{NCHWC}Conv", f"{NCHWC}ReorderOutput"]] in seen["all"]
+    in_blocks = [
+        gone for gone, new in seen["all"] if new[:1] == [f"{NCHWC}Conv"] and new[-1] == f"{NCHWC}ReorderOutput"
+    ]
+    assert in_blocks
+    assert all(gone[:3] == ["Conv", "Add", "Relu"] for gone in in_blocks)
 
 
 def test_names_do_not_matter_where_all_that_leads_to_a_node_is_the_same(tmp_path: Path) -> None:
