@@ -208,6 +208,12 @@ class Circumstances(NamedTuple):
     abis: tuple[str, ...] = ()
     features: frozenset[str] | None = None
     """Of the processor, as Linux names them; None where any of the ABI may run it."""
+    system: str = ""
+    """What the library was built for, "" when it is not known."""
+
+    def on_sme(self) -> bool:
+        """Whether an Android phone with SME may run the artifact: what is known is known of Snapdragons."""
+        return self.system in ("", "android") and self.on_arm64(SME, there=True)
 
     def on_arm64(self, feature: str, *, there: bool) -> bool:
         """Whether an arm64 processor with a feature, or one without it, may run the artifact."""
@@ -410,7 +416,7 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     Defect(
         "sme-crash", _float_products,
-        lambda c: Release(1, 23) <= c.release <= Release(1, 24) and c.on_arm64(SME, there=True),
+        lambda c: Release(1, 23) <= c.release <= Release(1, 24) and c.on_sme(),
         frozenset({Release(1, 23)}),
         "Android libraries of 1.23.0 to 1.24.3 crash on processors with SME: SM8850, SM8845 ({mark})",
         "KleidiAI's kernels for SME2 are taken where SME is announced: SIGILL (onnxruntime issues 26377, 27282, 27884)",
@@ -418,7 +424,7 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     Defect(
         "sme-values", _float_products,
-        lambda c: c.release == Release(1, 27) and c.on_arm64(SME, there=True), frozenset({Release(1, 27)}),
+        lambda c: c.release == Release(1, 27) and c.on_sme(), frozenset({Release(1, 27)}),
         "1.27 computes wrong values on SM8850, without an error ({mark})",
         "reported of a speech encoder that 1.28.0 computes right, with and without KleidiAI (sherpa-onnx issue 3845)",
         "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True,

@@ -409,7 +409,7 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fin
 
 
 def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
-    here = Circumstances(runtime.release, runtime.kind, use.session_config, runtime.abis)
+    here = Circumstances(runtime.release, runtime.kind, use.session_config, runtime.abis, system=runtime.system)
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(here):

@@ -121,9 +121,11 @@ def planned_runtime(target: Target, config: Config, installed: str) -> Runtime:
     release = line_of(target.ort_release or installed)
     abis = abis_of_target(target.platform, target.abis)
     if config.build == BuildConfig(max_library_bytes=config.build.max_library_bytes):
-        return Runtime(release=release, abis=abis)
+        return Runtime(release=release, abis=abis, system=target.platform)
     kind, providers = planned_build(target, config)
-    return Runtime(release=release, kind=kind, providers=frozenset(providers) | {"cpu"}, abis=abis)
+    return Runtime(
+        release=release, kind=kind, providers=frozenset(providers) | {"cpu"}, abis=abis, system=target.platform
+    )
 
 
 def planned_build(target: Target, config: Config) -> tuple[BuildKind, tuple[str, ...]]:

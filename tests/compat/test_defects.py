@@ -252,3 +252,5 @@ def test_products_on_processors_with_sme_by_release(
 ) -> None:
     here = Circumstances(release, BuildKind.FULL, {}, ("arm64-v8a",), features)
     assert {defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(here)} == names
+    on_iphones = here._replace(system="ios")
+    assert not [defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(on_iphones)]

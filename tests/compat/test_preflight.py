@@ -60,7 +60,7 @@ def test_a_library_tells_release_kind_and_providers(tmp_path: Path) -> None:
 
 def test_without_a_build_table_a_target_has_the_full_package() -> None:
     found = planned_runtime(phone(release="1.22"), config(build=BuildConfig(max_library_bytes={"x86": 1})), INSTALLED)
-    assert found == Runtime(release=Release(1, 22), abis=("arm64-v8a",))
+    assert found == Runtime(release=Release(1, 22), abis=("arm64-v8a",), system="android")
     assert planned_runtime(phone(), config(), INSTALLED).release == Release(1, 31)
 
 
