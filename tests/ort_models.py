@@ -12,13 +12,16 @@ from pipeline.core.variant import Style
 ORT_STYLES = (Style.FIXED, Style.RUNTIME)
 """Those of the ORT format."""
 IR_VERSION = 10
+CONV_WEIGHTS = np.linspace(-1, 1, 4 * 4 * 9, dtype=np.float32).reshape(4, 4, 3, 3)
 LEVELS = ("none", "basic", "extended", "all")
 
 
-def parsed(text: str) -> onnx.ModelProto:
-    """A model from ONNX's text form: the header is added here."""
-    header = f'<ir_version: {IR_VERSION}, opset_import: ["" : 17, "com.microsoft" : 1]>\n'
-    return onnx.parser.parse_model(header + text)
+def parsed(text: str, opset: int = 17, **constants: np.ndarray) -> onnx.ModelProto:
+    """A model from ONNX's text form: the header and the constants are added here."""
+    header = f'<ir_version: {IR_VERSION}, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n'
+    model: onnx.ModelProto = onnx.parser.parse_model(header + text)
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    return model
 
 
 def conv_relu() -> onnx.ModelProto:
@@ -158,3 +161,15 @@ def converted(folder: Path, name: str, *, level: str = "basic", runtime: bool = 
     """One of `MODELS` as an ORT format file below `folder`."""
     style = "runtime" if runtime else "fixed"
     return convert(MODELS[name], folder / f"{name}.{level}-{style}.ort", level=level, runtime=runtime)
+
+
+def residual() -> onnx.ModelProto:
+    """Level all fuses the sum into the second Conv."""
+    return parsed(
+        """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Relu (a)
+            c = Conv <pads = [1, 1, 1, 1]> (b, w, v)  d = Add (c, b)  y = Relu (d)
+        }""",
+        w=CONV_WEIGHTS,
+        v=np.zeros(4, np.float32),
+    )

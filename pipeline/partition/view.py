@@ -369,10 +369,10 @@ def _free_names(body: Graph) -> tuple[str, ...]:
 
 
 def view_of_file(path: Path) -> Graph:
-    """The main graph of an ORT format file, with its bodies. Raises ModelError for what is no whole file."""
-    from pipeline.model.ort_format import read_ort
+    """The main graph of a model file of either format, with its bodies. Raises ModelError for what is no whole file."""
+    from pipeline.model.ort_format import read_artifact
 
-    model = read_ort(path)
+    model = read_artifact(path)
     _refuse_unknown_operators(model.graph, str(path))
     opset = model.opset_import.get("", model.opset_import.get("ai.onnx"))
     return _file_graph(model.graph, path, None, opset, model.ir_version)

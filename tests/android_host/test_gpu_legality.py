@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.library import LibraryFacts
@@ -15,7 +14,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.compat.gpu import gpu_findings
 from pipeline.core.releases import Release
 from tests.android_host.runs import distance, outputs
-from tests.ort_models import conv_relu, convert
+from tests.ort_models import CONV_WEIGHTS, conv_relu, convert, parsed, residual
 
 pytestmark = pytest.mark.android_host
 
@@ -39,31 +38,9 @@ def is_the_cpus(gpu: RunResult, cpu: RunResult) -> bool:
     return distance(outputs(gpu), outputs(cpu)) == 0
 
 
-def parsed(text: str, opset: int = 17, **constants: np.ndarray) -> onnx.ModelProto:
-    header = f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n'
-    model: onnx.ModelProto = onnx.parser.parse_model(header + text)
-    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-    return model
-
-
-WEIGHTS = np.linspace(-1, 1, 4 * 4 * 9, dtype=np.float32).reshape(4, 4, 3, 3)
-
-
-def residual() -> onnx.ModelProto:
-    """Level all fuses the sum into the second Conv."""
-    return parsed(
-        """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) {
-            a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Relu (a)
-            c = Conv <pads = [1, 1, 1, 1]> (b, w, v)  d = Add (c, b)  y = Relu (d)
-        }""",
-        w=WEIGHTS,
-        v=np.zeros(4, np.float32),
-    )
-
-
 def no_bias() -> onnx.ModelProto:
     """As exporters write it; the text form has no way to."""
-    model = parsed("g (float[1, 4, 4, 4] x) => (float[1, 4, 6, 6] y) { y = ConvTranspose (x, w) }", w=WEIGHTS)
+    model = parsed("g (float[1, 4, 4, 4] x) => (float[1, 4, 6, 6] y) { y = ConvTranspose (x, w) }", w=CONV_WEIGHTS)
     model.graph.node[0].input.append("")
     return model
 
@@ -159,25 +136,3 @@ def test_what_is_refused_would_fail_on_the_phone(library: LibraryFacts, vulkan: 
             for provider, options in (("webgpu", provider_options), ("cpu", {}))
         )  # fmt: skip
     assert happens(gpu, cpu), gpu
-
-
-def test_quantized_activations_are_refused_with_their_copies(tmp_path: Path) -> None:
-    model = parsed("""g (float[1, 4] x) => (float[1, 4] y) <float s = {0.1}, uint8 z = {128}> {
-        a = Relu (x)  q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)  y = Sigmoid (d)
-    }""")
-    onnx.save(model, tmp_path / "m.onnx")
-    (found,) = gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m")
-    assert "QuantizeLinear 'q'" in found.what
-    assert "copies per inference" in found.what
-    assert "MatMulNBits" in found.remedy
-
-
-def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None:
-    onnx.save(residual(), tmp_path / "m.onnx")
-    nine = parsed(
-        "g (float[1, 9, 6, 6] x) => (float[1, 4, 4, 4] y) { y = Conv (x, w) }", w=np.ones((4, 9, 3, 3), np.float32)
-    )
-    onnx.save(nine, tmp_path / "nine.onnx")
-    assert list(gpu_findings(tmp_path / "nine.onnx", Release(1, 29), NCHW, "m")) == []
-    for file in (tmp_path / "m.onnx", convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")):
-        assert list(gpu_findings(file, Release(1, 29), {}, "m", half=False)) == []

@@ -1,0 +1,32 @@
+"""What is refused for WebGPU is read from a file of either format, without a library."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from pipeline.compat.gpu import gpu_findings
+from pipeline.core.releases import Release
+from tests.ort_models import convert, parsed, residual
+
+
+def test_quantized_activations_are_refused_with_their_copies(tmp_path: Path) -> None:
+    model = parsed("""g (float[1, 4] x) => (float[1, 4] y) <float s = {0.1}, uint8 z = {128}> {
+        a = Relu (x)  q = QuantizeLinear (a, s, z)  d = DequantizeLinear (q, s, z)  y = Sigmoid (d)
+    }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    (found,) = gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m")
+    assert "QuantizeLinear 'q'" in found.what
+    assert "copies per inference" in found.what
+    assert "MatMulNBits" in found.remedy
+
+
+def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None:
+    onnx.save(residual(), tmp_path / "m.onnx")
+    nine = parsed(
+        "g (float[1, 9, 6, 6] x) => (float[1, 4, 4, 4] y) { y = Conv (x, w) }", w=np.ones((4, 9, 3, 3), np.float32)
+    )
+    onnx.save(nine, tmp_path / "nine.onnx")
+    assert list(gpu_findings(tmp_path / "nine.onnx", Release(1, 29), {"preferredLayout": "NCHW"}, "m")) == []
+    for file in (tmp_path / "m.onnx", convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")):
+        assert list(gpu_findings(file, Release(1, 29), {}, "m", half=False)) == []
