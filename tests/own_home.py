@@ -57,7 +57,7 @@ def start() -> Path | None:
     for name in UNSET:
         os.environ.pop(name, None)
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "bytecode"))
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(downloads / "bytecode"))  # for the next session, too
     os.environ.update(
         {
             FOLDER_VARIABLE: str(folder),

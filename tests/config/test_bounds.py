@@ -1,5 +1,6 @@
 """A number that the command line takes, the config takes, too, and the other way round."""
 
+from functools import cache
 from typing import Any
 
 import click
@@ -26,6 +27,7 @@ OTHERS = {
 """Options that have the name of a key and mean something else."""
 
 
+@cache
 def keys() -> dict[str, list[tuple[str, Any]]]:
     """Types of the keys of all tables that may be numbers, by key, with the name of their table."""
     tables = [kind for kind in vars(config).values() if isinstance(kind, type) and issubclass(kind, Table)]
