@@ -11,6 +11,7 @@ from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunO
 from pipeline.release.app_code import Code, code_for, cpp, java, java_text, kotlin, swift, swift_text
 from tests.debian_packages import unpacked
 from tests.features.android.jvm import fetched
+from tests.features.android.samples import JAVAC
 from tests.ort_models import conv_relu, convert
 
 JAR = "jvm:1.28.0"
@@ -114,7 +115,7 @@ def test_java_compiles_against_the_package_and_opens_a_model(tmp_path: Path) -> 
         (tmp_path / f"A{number}.java").write_text(java_class(f"A{number}", options), "utf-8")
     (tmp_path / "Main.java").write_text(MAIN)
     sources = map(str, tmp_path.glob("*.java"))
-    command = ["javac", "-encoding", "UTF-8", "-cp", str(library), "-d", str(tmp_path), *sources]
+    command = [*JAVAC, "-encoding", "UTF-8", "-cp", str(library), "-d", str(tmp_path), *sources]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr
     model = convert(conv_relu(), tmp_path / "model.ort")

@@ -13,7 +13,7 @@ from device_runner.library import find_archive
 from pipeline.features.android.package import SIGNATURES
 from pipeline.release.manifest import read_manifest
 from tests.command import ort_mobile
-from tests.features.android.samples import needs_java
+from tests.features.android.samples import JAVAC, needs_java
 
 REFERENCE = """
 import com.example.demo.Model;
@@ -93,7 +93,7 @@ def run(
     name = source.split("public class ")[1].split()[0]
     (folder / f"{name}.java").write_text(source)
     classes = ":".join(map(str, (*path, folder)))
-    compiler = ["javac", "-cp", classes, "-sourcepath", str(SIGNATURES), "-implicit:none", "-d", str(folder)]
+    compiler = [*JAVAC, "-cp", classes, "-sourcepath", str(SIGNATURES), "-implicit:none", "-d", str(folder)]
     made = subprocess.run([*compiler, str(folder / f"{name}.java")], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     ran = subprocess.run(

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.campaign.record import TunedClass
 from pipeline.core.variant import Level, Variant
+from pipeline.features.android.package import QUICK_JVM
 from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import Manifest, ModelSignature, Shipped, TensorSignature
 from tests.ort_models import conv_relu, convert
@@ -22,6 +23,8 @@ NNAPI = RunOptions(
 WEBGPU = RunOptions(provider="webgpu", provider_options={"preferredLayout": "NCHW"})
 CPU = RunOptions()
 SPINNING = RunOptions(session_config={"session.intra_op.allow_spinning": "0"})
+
+JAVAC = ("javac", *QUICK_JVM)
 
 
 def needs_java() -> None:

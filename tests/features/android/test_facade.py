@@ -14,7 +14,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.features.android.facade import BUFFERS, JAVA_WORDS, java_class, java_sources
 from pipeline.features.android.package import SIGNATURES
 from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature, SelectionRow, Shipped
-from tests.features.android.samples import CPU, NNAPI, WEBGPU, needs_java, shipped, signature, tensor
+from tests.features.android.samples import CPU, JAVAC, NNAPI, WEBGPU, needs_java, shipped, signature, tensor
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = 'a"; } \\u002a/ */ \n ${x} {{ y }}'
@@ -53,7 +53,7 @@ def compiled(found: dict[str, str], folder: Path) -> str:
     """What the compiler says, with every warning on; "" for nothing."""
     for name, text in found.items():
         (folder / name).write_text(text, "utf-8")
-    command = ["javac", "--release", "8", "-Xlint:all,-options,-serial", "-encoding", "UTF-8", "-implicit:none"]
+    command = [*JAVAC, "--release", "8", "-Xlint:all,-options,-serial", "-encoding", "UTF-8", "-implicit:none"]
     files = [str(folder / name) for name in found]
     done = subprocess.run(
         [*command, "-sourcepath", str(SIGNATURES), "-d", str(folder), *files],

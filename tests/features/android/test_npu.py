@@ -15,7 +15,7 @@ from pipeline.release.bundle import make_bundle
 from pipeline.release.manifest import ShippedContext, read_manifest
 from tests.command import ROOT, ort_mobile
 from tests.features.android.jvm import fetched, released, run
-from tests.features.android.samples import CPU, needs_java, shipped, signature
+from tests.features.android.samples import CPU, JAVAC, needs_java, shipped, signature
 from tests.ort_models import conv_relu, convert
 
 COMPATIBILITY = "v2:6:2.51.0:5.51.0:75:57:0:0"
@@ -123,7 +123,7 @@ def opened(bundle: Path, library: Path, libraries: Path, chip: str, given: Path,
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     files = [str(folder / name) for name in STAND_INS]
-    compiler = ["javac", "-sourcepath", str(SIGNATURES), "-implicit:class", "-d", str(folder / "android.jar")]
+    compiler = [*JAVAC, "-sourcepath", str(SIGNATURES), "-implicit:class", "-d", str(folder / "android.jar")]
     subprocess.run([*compiler, *files, *map(str, SIGNATURES.rglob("android/content/*.java"))], check=True)
     lines = run(
         OPEN.replace("@OUTPUT@", output), (str(libraries), str(folder / "private"), str(given)),
@@ -252,7 +252,7 @@ def test_the_classes_compile_against_the_real_api_of_android(tmp_path: Path) -> 
         (android / file.relative_to(SIGNATURES)).write_text(file.read_text())
     files = [str(path) for path in (tmp_path / "sources").rglob("*.java")]
     done = subprocess.run(
-        ["javac", "-Xlint:all,-options", "-Werror", "-cp", str(tmp_path / "classes.jar"), "-sourcepath", str(android),
+        [*JAVAC, "-Xlint:all,-options", "-Werror", "-cp", str(tmp_path / "classes.jar"), "-sourcepath", str(android),
          "-implicit:none", "-d", str(tmp_path / "classes"), *files],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

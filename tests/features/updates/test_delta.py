@@ -58,14 +58,20 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the bundles old and new, and their delta: compressing it is most of the work of these tests."""
+    folder = tmp_path_factory.mktemp("delta")
+    bundle(folder, WEIGHTS.tobytes(), "old")
+    bundle(folder, (WEIGHTS * np.float32(1.0001)).tobytes(), "new")
+    ort_mobile("bundle", "delta", folder / "old", folder / "new", "--output", folder / "d")
+    return folder
+
+
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
-    """A folder with the bundles old and new, and their delta."""
-    bundle(tmp_path, WEIGHTS.tobytes(), "old")
-    tuned = WEIGHTS * np.float32(1.0001)
-    bundle(tmp_path, tuned.tobytes(), "new")
-    ort_mobile("bundle", "delta", tmp_path / "old", tmp_path / "new", "--output", tmp_path / "d")
-    return tmp_path
+def made(packed: Path, tmp_path: Path) -> Path:
+    """A copy of `packed` to damage."""
+    return Path(shutil.copytree(packed, tmp_path, dirs_exist_ok=True))
 
 
 TUNED = (WEIGHTS * np.random.default_rng(1).normal(1, 1e-4, WEIGHTS.size)).astype(np.float32).tobytes()
