@@ -16,7 +16,7 @@ from pipeline.passes.base import Step
 from pipeline.passes.run import transform
 from tests.passes.hostile_models import HOSTILE, WIDTH, doubling
 
-LIMIT_SECONDS = 12
+LIMIT_SECONDS = 5
 STEPS = ("fold-shapes", "dynamic-int8", "static-qdq")
 PEAK_KILOBYTES = 4_000_000
 
