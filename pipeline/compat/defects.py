@@ -229,7 +229,9 @@ class Circumstances(NamedTuple):
 class Defect(NamedTuple):
     """A defect: what marks an artifact (`find` gives the mark's words, "" without), when it shows, what then happens.
 
-    `measured` None: in all releases. `depends`: on the processor or the values, so that it is never an error.
+    `measured` None: in all releases. `depends`: on the processor or the values, so that it is never an error. `needs`
+    is the extension without whose code a library does not have it, `mended` the first release of a line that is mended
+    (1.24.4; the line itself has it).
     """
 
     name: str
@@ -240,6 +242,8 @@ class Defect(NamedTuple):
     why: str
     remedy: str
     depends: bool = False
+    needs: str = ""
+    mended: str = ""
 
 
 def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
@@ -421,13 +425,14 @@ DEFECTS: tuple[Defect, ...] = (
         "Android libraries of 1.23.0 to 1.24.3 crash on processors with SME: SM8850, SM8845 ({mark})",
         "KleidiAI's kernels for SME2 are taken where SME is announced: SIGILL (onnxruntime issues 26377, 27282, 27884)",
         "ship 1.24.4 or later, or exclude these chips in Google Play's device catalogue", depends=True,
+        needs=SME, mended="1.24.4",
     ),
     Defect(
         "sme-values", _float_products,
         lambda c: c.release == Release(1, 27) and c.on_sme(), frozenset({Release(1, 27)}),
         "1.27 computes wrong values on SM8850, without an error ({mark})",
         "reported of a speech encoder that 1.28.0 computes right, with and without KleidiAI (sherpa-onnx issue 3845)",
-        "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True,
+        "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True, needs=SME,
     ),
     Defect(
         "half-precision", lambda model, _: _listed(_half_nodes(model)),

@@ -2,6 +2,6 @@
 
 RULE_NAMES = (
     "custom-operators", "damaged", "model", "no-runtime", "null-api", "other-release", "packed-library", "pages",
-    "plugin", "provider-files", "same-path", "telemetry", "two-runtimes", "zip-alignment",
+    "plugin", "processors", "provider-files", "same-path", "telemetry", "two-runtimes", "zip-alignment",
 )  # fmt: skip
 """What findings of a package are called."""

@@ -97,7 +97,9 @@ def _what(row: "NativeLibrary", document: "AppDocument") -> str:
         telemetry = ", telemetry" if row.telemetry else ""
         api = f", API {row.offered}" if row.offered else ""
         inside = "" if row.exports else " inside"
-        return f"ONNX Runtime {release}{inside}, {row.kind} build{api}: {', '.join(row.providers)}{telemetry}"
+        names = ", ".join(part.extension for part in row.arm_code.extensions) if row.arm_code else ""
+        code = f"; code for {names}" if names else ""
+        return f"ONNX Runtime {release}{inside}, {row.kind} build{api}: {', '.join(row.providers)}{telemetry}{code}"
     asks = row.asks or (f"API {row.api}" if row.api else "any release")
     gets = document.served.get(row.path)
     uses = f"uses ONNX Runtime ({asks}): gets {gets or 'none here'}" if row.uses else ""

@@ -18,8 +18,10 @@ from device_runner.library import BUILD_MARK, TELEMETRY_HOST, BuildFacts, read_b
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
+from pipeline.core.abis import ARM64
 from pipeline.core.errors import Finding, ModelError, Severity, finding_of
 from pipeline.features.app.contents import Member, read_members, unreadable
+from pipeline.library.kernels import ArmCode, read_arm_code
 from pipeline.library.xcframework import ARCHIVE, FAT, THIN, read_images
 from pipeline.model.onnx_model import (
     GRAPH_INITIALIZER,
@@ -63,7 +65,8 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     segments, 0 where that does not count; `offset` where it lies in its archive if it is stored there uncompressed,
     else -1. `kind` is that of the build of ONNX Runtime in it, "" for all other libraries. `asks` is the release whose
     symbols it must find, `api` the version that it calls GetApi with, 0 where neither tells. `opens`: it looks for
-    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as.
+    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as. `arm_code` is the code of an
+    ONNX Runtime for arm64 that only some processors run.
     """
 
     path: str
@@ -86,6 +89,7 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     api: int = 0
     opens: bool = False
     entries: tuple[str, ...] = ()
+    arm_code: ArmCode | None = None
 
     @property
     def name(self) -> str:
@@ -321,6 +325,7 @@ def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
         api=asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
         opens=build is None and content.find(OPENED) >= 0,
         entries=tuple(sorted(defined & ENTRIES.keys())) if build is None else (),
+        arm_code=read_arm_code(content) if build is not None and elf.abi == ARM64 else None,
         **_build_fields(build, content),
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ import msgspec
 
 from device_runner.library import LIBRARY, PAGE_BYTES
 from device_runner.plugins import PLUGINS_SINCE
+from pipeline.compat.defects import DEFECTS, Circumstances
 from pipeline.compat.rules import ArtifactFacts, Runtime, check_artifact, check_onnx
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
@@ -36,6 +37,8 @@ QNN_PLUGIN, QNN_BACKEND, QNN_SYSTEM, QNN_PREPARE = (
 )  # fmt: skip
 UNKNOWN = "an unknown release"
 SHARED = "libonnxruntime_providers_shared.so"
+OF_LIBRARIES = frozenset(defect.name for defect in DEFECTS if defect.needs)
+"""Defects that `_processors` says of a library, for all models."""
 
 
 def inspect(path: Path) -> AppDocument:
@@ -202,6 +205,27 @@ def _telemetry(package: Package) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _processors(package: Package) -> Iterator[Finding]:
+    """Processors that an ONNX Runtime is known to fail on, by its release, where it has the code that does."""
+    for row in package.libraries:
+        code = {part.extension for part in row.arm_code.extensions} if row.arm_code else set()
+        if row.system != "android" or not row.release:
+            continue
+        here = Circumstances(line_of(row.release), BuildKind(row.kind), {}, (row.abi,), system=row.system)
+        for defect in DEFECTS:
+            mended = bool(defect.mended) and _numbers(row.release) >= _numbers(defect.mended)
+            if defect.needs in code and defect.shows(here) and not mended:
+                yield finding(
+                    "processors", Severity.WARNING,
+                    defect.what.format(mark=f"any model with products of floats; this is {row.release}"), row.path,
+                    defect.why, defect.remedy,
+                )  # fmt: skip
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
 def _models(package: Package) -> Iterator[Finding]:
     """What the libraries of the package say to its models, once for each release and kind of build."""
     builds = grouped(((row.release, row.kind, row.providers, row.system), row) for row in package.libraries if row.kind)
@@ -213,7 +237,8 @@ def _models(package: Package) -> Iterator[Finding]:
             abis=tuple(dict.fromkeys(row.abi for row in rows)),
         )  # fmt: skip
         for model in package.inspector.facts:
-            for against in _judged(model, runtime):
+            defects = {name: mark for name, mark in model.defects.items() if name not in OF_LIBRARIES}
+            for against in _judged(msgspec.structs.replace(model, defects=defects), runtime):
                 yield msgspec.structs.replace(against, rule="model")
 
 
@@ -277,7 +302,7 @@ def _plugins(package: Package) -> Iterator[Finding]:
                 f"{SHARED} is not beside it", "ship both of one build of ONNX Runtime",
             )  # fmt: skip
         for runtime in runtimes if "CreateEpFactories" in row.entries else ():
-            old = bool(runtime.release) and tuple(map(int, runtime.release.split("."))) < PLUGINS_SINCE
+            old = bool(runtime.release) and _numbers(runtime.release) < PLUGINS_SINCE
             if old or runtime.kind != BuildKind.FULL:
                 since = ".".join(map(str, PLUGINS_SINCE))
                 yield finding(
@@ -292,6 +317,6 @@ def _listed(texts: object) -> str:
 
 
 RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
-    _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _models,
+    _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _processors, _models,
     _custom_operators, _qnn, _plugins,
 )  # fmt: skip

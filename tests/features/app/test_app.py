@@ -111,6 +111,25 @@ def test_small_pages_count_on_64_bits_only_and_not_for_the_dsp(tmp_path: Path) -
     assert [(row["rule"], row["where"]) for row in found] == [("pages", "jni/arm64-v8a/libonnxruntime.so")]
 
 
+@pytest.mark.parametrize(
+    ("release", "code", "remedy"),
+    [
+        ("1.24.3", True, "ship 1.24.4 or later"), ("1.24.4", True, None), ("1.24.3", False, None),
+        ("1.27.0", True, "ship 1.28 or later"), ("1.28.0", True, None),
+    ],
+)  # fmt: skip
+def test_processors_that_an_onnx_runtime_fails_on(release: str, code: bool, remedy: str | None, tmp_path: Path) -> None:
+    smstart = b"".join(struct.pack("<Ix", 0xD503477F) for _ in range(4)) if code else b""  # one of the four is aligned
+    document = inspected(
+        package(tmp_path / "app.aar", {"jni/arm64-v8a/libonnxruntime.so": runtime(release=release, extra=smstart)})
+    )
+    extensions = [part["extension"] for part in document["libraries"][0]["arm_code"]["extensions"]]
+    assert extensions == (["sme"] if code else [])
+    found = [(row["rule"], row["remedy"].partition(",")[0]) for row in document["findings"]]
+    assert found == ([("processors", remedy)] if remedy else [])
+    assert ("; code for sme" in ort_mobile("app", tmp_path / "app.aar").out) is code
+
+
 def binary_manifest(extract: int) -> bytes:
     """A binary AndroidManifest.xml with one element that has android:extractNativeLibs."""
     ids = struct.pack("<HHI2I", 0x0180, 8, 16, 0x01010003, 0x010104EA)
