@@ -392,6 +392,12 @@ def processors_table(session: nox.Session) -> None:
 
 
 @development_session
+def packages_table(session: nox.Session) -> None:
+    """Packages of npm and PyPI as `app` reads them and as readelf, llvm-objdump and zipinfo do (arguments: some)."""
+    run_in("development", session, "python", "-m", "tests.packages_table", *session.posargs)
+
+
+@development_session
 def claims_fuzz(session: nox.Session) -> None:
     """Claims of thousands of graphs with odd quantization (--graphs N), beside a library with --library NAME."""
     run_in("development", session, "python", "-m", "tests.claims_fuzz", *session.posargs)

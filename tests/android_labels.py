@@ -26,7 +26,7 @@ from tests.oracle_agreement import labels
 SETTINGS = ("nnapi27", "nnapi30", "xnnpack")
 BASE = "1.28"
 """The release whose labels are read below those that differ: the nearest with labels of its own."""
-ARCHIVES = ("real", "dags")
+ARCHIVES = ("real", "dags", "ops")
 
 
 def file_of(archive: str, line: str) -> Path:

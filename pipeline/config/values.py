@@ -5,9 +5,11 @@ reader, the error messages, the JSON schema for editors (docs/config.schema.json
 """
 
 import itertools
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -36,6 +38,9 @@ from pipeline.config.tables import (
 from pipeline.core.documents import SCHEMA, null_last
 from pipeline.core.providers import aware_names, on_any_chip
 from pipeline.core.variant import OWN_PRECISION, Level, Style
+
+if TYPE_CHECKING:
+    import ast
 
 
 class Platform(StrEnum):
@@ -341,17 +346,23 @@ def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
 def key_texts(table: type[msgspec.Struct]) -> dict[str, str]:
     """What each key of a table means: the string under it in the source, of its base classes too."""
     import ast
-    import inspect
-    import textwrap
 
     texts = {}
     for owner in reversed([kind for kind in table.__mro__ if kind.__module__.partition(".")[0] != "msgspec"][:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        lines = body.body if isinstance(body, ast.ClassDef) else []
-        for statement, following in itertools.pairwise(lines):
+        for statement, following in itertools.pairwise(_classes(owner.__module__)[owner.__name__].body):
             if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
                 texts[ast.unparse(statement.target)] = _filled(" ".join(ast.literal_eval(following.value).split()))
     return texts
+
+
+@cache
+def _classes(module: str) -> "dict[str, ast.ClassDef]":
+    """The classes of a module's source; `inspect.getsource` of a class parses the whole module each time."""
+    import ast
+    import inspect
+
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {row.name: row for row in tree.body if isinstance(row, ast.ClassDef)}
 
 
 def _filled(text: str) -> str:
