@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import own_home
+from tests import children, own_home
 from tests.ground_truth import ORACLE
 
 pytest_plugins = ["tests.skips"]
@@ -47,6 +47,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("reverse"):
         items.reverse()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_workers() -> Iterator[None]:
+    """Workers that outlive their test; `own_workers` for tests of when they start and end."""
+    with children.shared():
+        yield
+
+
+@pytest.fixture(name="own_workers")
+def _own_workers() -> Iterator[None]:
+    with children.not_shared():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -103,7 +103,8 @@ def differences(path: Path) -> Iterator[tuple[str, int]]:
                 archive.extractall(folder)
         files = [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.is_symlink()]
         elves = {file.relative_to(folder).as_posix(): file for file in files if file.read_bytes()[:4] == b"\x7fELF"}
-        apple = {file.relative_to(folder).as_posix(): file for file in files if "Mach-O" in output_of("file", "-b", file)}
+        kinds = {file: output_of("file", "-b", file) for file in files}
+        apple = {file.relative_to(folder).as_posix(): file for file in files if "Mach-O" in kinds[file]}
         paths = {name for name, _ in ours}
         yield (
             f"libraries: {sorted(paths ^ (elves.keys() | apple.keys()))}"

@@ -273,6 +273,7 @@ def limited(asked: ConvertRequest) -> ConvertResult:
     return convert_model(asked)
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_a_file_that_cannot_grow_leaves_nothing_half_written(tmp_path: Path) -> None:
     asked = request(save(linear(), tmp_path / "m.onnx"), tmp_path)
     outcome = next(iter(run_tasks([Task(label="m", call=partial(limited, asked))])))

@@ -24,6 +24,8 @@ from pipeline.core.errors import (
 )
 from pipeline.core.workers import Task, memory_limit, note, run_tasks, shared_children, still_at_work
 
+pytestmark = pytest.mark.usefixtures("own_workers")
+
 SPAN_NS = 300_000_000
 
 RAISED: dict[str, tuple[type[runner.RunnerError], type[PipelineError]]] = {
