@@ -9,7 +9,13 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.chips import CHIPS
-from device_runner.providers import NNAPI_API_LEVEL, PROVIDERS, accepted_values
+from device_runner.providers import (
+    NNAPI_API_LEVEL,
+    NNAPI_DEVICES_API_LEVEL,
+    NNAPI_RELAXED_API_LEVEL,
+    PROVIDERS,
+    accepted_values,
+)
 from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
@@ -29,6 +35,16 @@ class Optimize(StrEnum):
 
 NNAPI_FLAGS = tuple(flag.value for flag in NnapiFlag)
 """Flags of NNAPI; only USE_NCHW changes claims (ep_rules D.1)."""
+
+IGNORED_BELOW = {
+    "USE_FP16": (NNAPI_RELAXED_API_LEVEL, "it computes in single precision"),
+    "CPU_DISABLED": (NNAPI_DEVICES_API_LEVEL, "the system decides"),
+    "CPU_ONLY": (NNAPI_DEVICES_API_LEVEL, "the system decides"),
+}
+"""Flags of NNAPI with the API level from which they have an effect, and what happens below it."""
+
+NNAPI_ADVISED_API_LEVEL = 28
+"""From which API level on ONNX Runtime's documentation of the NNAPI provider recommends it."""
 
 
 OLDEST = {"api_level": NNAPI_API_LEVEL, "coreml_version": 5}
@@ -110,11 +126,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What of the settings has no effect."""
-        ignored = [flag for flag in self.nnapi_flags if flag in ("CPU_DISABLED", "CPU_ONLY")]
-        if self.provider != NNAPI or self.api_level >= 29 or not ignored:
+        """What of the settings has no effect, or is against the advice of ONNX Runtime's NNAPI guide."""
+        if self.provider != NNAPI:
             return ()
-        return (f"{ignored[0]} is ignored below API level 29, asked for is {self.api_level}: the system decides",)
+        texts = [
+            f"{flag} is ignored below API level {level}, asked for is {self.api_level}: {instead}"
+            for flag, (level, instead) in IGNORED_BELOW.items()
+            if flag in self.nnapi_flags and self.api_level < level
+        ]
+        if NNAPI_API_LEVEL <= self.api_level < NNAPI_ADVISED_API_LEVEL:
+            texts.append(
+                f"ONNX Runtime recommends NNAPI from API level {NNAPI_ADVISED_API_LEVEL} (Android 9) on, asked for is "
+                f"{self.api_level}: leave older phones to the CPU, or measure on one"
+            )
+        return tuple(texts)
 
     @property
     def mlprogram(self) -> bool:

@@ -42,6 +42,28 @@ def test_terminal_shows_coverage_cuts_and_remedies(tmp_path: Path) -> None:
     assert "partitions 2 → 1" in result.text
 
 
+@pytest.mark.parametrize(
+    ("level", "flag", "expected"),
+    [
+        (27, "USE_FP16", ["USE_FP16 is ignored below API level 28", "recommends NNAPI from API level 28 (Android 9)"]),
+        (28, "USE_FP16", []),
+        (28, "CPU_DISABLED", ["CPU_DISABLED is ignored below API level 29"]),
+        (28, "CPU_ONLY", ["CPU_ONLY is ignored below API level 29"]),
+        (29, "CPU_DISABLED", []),
+    ],
+)
+def test_flags_and_api_levels_against_the_nnapi_guide_are_noted(
+    tmp_path: Path, level: int, flag: str, expected: list[str]
+) -> None:
+    onnx.save(chain("Relu"), tmp_path / "m.onnx")
+    out = tmp_path / "out.json"
+    asked = ("--ep", "nnapi", "--api-level", str(level), "--nnapi-flags", flag)
+    result = call(str(tmp_path / "m.onnx"), *asked, "--json", str(out))
+    warnings = json.loads(out.read_bytes())["models"][0]["warnings"]
+    assert len(warnings) == len(expected)
+    assert all(text in warning and text in result.text for text, warning in zip(expected, warnings, strict=True))
+
+
 def test_level_basic_is_judged_after_its_fusions(tmp_path: Path) -> None:
     onnx.save(chain("Relu", "Identity", "Relu"), tmp_path / "m.onnx")
     for level, nodes in (("none", 3), ("basic", 2)):
