@@ -6,14 +6,15 @@ import shutil
 import subprocess
 import tarfile
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 
 from device_runner.files import cache_folder
 
 
-def packed(package: str, integrity: str) -> dict[str, bytes]:
-    """The files of an npm package by their names in it, fetched once and checked against the registry's digest."""
+def fetched(package: str) -> Path:
+    """The archive of an npm package, fetched once."""
     file = cache_folder() / "npm-packages" / f"{package.replace('/', '-')}.tgz"
     if not file.is_file():
         if not shutil.which("npm"):
@@ -24,7 +25,12 @@ def packed(package: str, integrity: str) -> dict[str, bytes]:
         if done.returncode:
             pytest.skip(f"the package index cannot be reached: {done.stderr.strip()[-200:]}")
         (file.parent / done.stdout.strip().splitlines()[-1]).rename(file)
-    content = file.read_bytes()
+    return file
+
+
+def packed(package: str, integrity: str) -> dict[str, bytes]:
+    """The files of an npm package by their names in it, checked against the registry's digest."""
+    content = fetched(package).read_bytes()
     assert "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode() == integrity
     with tarfile.open(fileobj=BytesIO(content)) as archive:
         members = ((member.name, archive.extractfile(member)) for member in archive if member.isfile())

@@ -57,7 +57,10 @@ def start() -> Path | None:
     for name in UNSET:
         os.environ.pop(name, None)
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(downloads / "bytecode"))  # for the next session, too
+        bytecode = downloads / "bytecode"  # for the next session, too, but for what lay in folders of an earlier run
+        for path in bytecode.joinpath(*Path(tempfile.gettempdir()).parts[1:]).glob("pytest-of-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(bytecode))
     os.environ.update(
         {
             FOLDER_VARIABLE: str(folder),

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from device_runner.files import cache_folder
 from tests.command import ort_mobile
+from tests.npm_packages import fetched
+from tests.python_packages import download
 
 PACKAGES = (
     ("npm com.github.asus4.onnxruntime@0.4.9", "Plugins/Android/onnxruntime.aar"),
@@ -53,20 +54,11 @@ def output_of(*command: object) -> str:
 def fetch(source: str, folder: Path) -> Path:
     """The package: a wheel, or the folder of an npm package."""
     registry, name, *platform = source.split()
-    kept = cache_folder() / "packages" / "apps"
-    kept.mkdir(parents=True, exist_ok=True)
-    if registry == "npm":
-        file = kept / f"{name.replace('@', '-')}.tgz"
-        if not file.is_file():
-            output_of("npm", "pack", name, "--ignore-scripts", "--silent", "--pack-destination", kept)
-        with tarfile.open(file) as archive:
-            archive.extractall(folder, filter="data")
-        return folder / "package"
-    pattern = f"{name.partition('==')[0].replace('-', '_')}-{name.partition('==')[2]}-*.whl"
-    if not list(kept.glob(pattern)):
-        output_of(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
-                "--python-version", "3.12", "--platform", platform[0], "--dest", kept, name)  # fmt: skip
-    return next(kept.glob(pattern))
+    if registry == "pip":
+        return download(name, folder, platform=platform[0])
+    with tarfile.open(fetched(name)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "package"
 
 
 def elf_facts(file: Path) -> dict[str, Any]:
@@ -91,9 +83,8 @@ def elf_facts(file: Path) -> dict[str, Any]:
     }
 
 
-def differences(path: Path) -> Iterator[tuple[str, int]]:
-    """Each difference of a package between us and other tools, with the comparisons that were made ("" for equal)."""
-    document = ort_mobile("app", path, "--json", "-").document()
+def comparisons(path: Path, document: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """How a package's document differs from what other tools say ("" for not), and how many things were compared."""
     ours = {(row["path"], row["abi"]): row for row in document["libraries"]}
     with tempfile.TemporaryDirectory() as scratch:
         folder, places = path, {}
@@ -106,12 +97,8 @@ def differences(path: Path) -> Iterator[tuple[str, int]]:
         kinds = {file: output_of("file", "-b", file) for file in files}
         apple = {file.relative_to(folder).as_posix(): file for file in files if "Mach-O" in kinds[file]}
         paths = {name for name, _ in ours}
-        yield (
-            f"libraries: {sorted(paths ^ (elves.keys() | apple.keys()))}"
-            if paths != elves.keys() | apple.keys()
-            else "",
-            1,
-        )
+        unlike = sorted(paths ^ (elves.keys() | apple.keys()))
+        yield f"libraries: {unlike}" if unlike else "", 1
         for name, file in elves.items():
             facts = elf_facts(file)
             row = ours.get((name, facts["abi"]), {})
@@ -138,7 +125,7 @@ def apple_images(file: Path) -> set[tuple[str, str]]:
 
 
 def places_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Sizes and places of an archive's members by zipinfo: where the bytes of stored ones begin, -1 for packed ones."""
+    """Sizes of an archive's members by zipinfo, and that packed ones have no place."""
     places = {}
     entries = re.split(r"^Central directory entry #\d+:\n-+\n", output_of("zipinfo", "-v", path), flags=re.MULTILINE)
     for text in entries[1:]:
@@ -158,17 +145,14 @@ def main() -> None:
         if sys.argv[1:] and not any(part in source + member for part in sys.argv[1:]):
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            fetched = fetch(source, Path(scratch))
-            path = fetched / member if fetched.is_dir() else fetched
-            rows = list(differences(path))
-            libraries = len(ort_mobile("app", path, "--json", "-").document()["libraries"])
-        found = [text for text, _ in rows if text]
-        wrong += len(found)
-        print(
-            f"| {source} | {member or 'all'} | {libraries} | {sum(count for _, count in rows)} | {len(found)} |",
-            flush=True,
-        )
-        for text in found:
+            path = fetch(source, Path(scratch)) / member
+            document = ort_mobile("app", path, "--json", "-").document()
+            rows = list(comparisons(path, document))
+        different = [text for text, _ in rows if text]
+        wrong += len(different)
+        counts = len(document["libraries"]), sum(count for _, count in rows), len(different)
+        print(f"| {source} | {member or 'all'} | {' | '.join(map(str, counts))} |", flush=True)
+        for text in different:
             print(f"  different: {text}", file=sys.stderr)
     raise SystemExit(1 if wrong else 0)
 

@@ -14,6 +14,7 @@ import msgspec
 from device_runner.chips import CHIPS, Chip
 from device_runner.reading import read_regular
 from pipeline.core.errors import ModelError
+from pipeline.core.releases import numbers_of
 from pipeline.core.variant import Variant, in_precision
 
 COMPATIBILITY_KEY = "ep_compatibility_info.QNNExecutionProvider"
@@ -141,7 +142,7 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loadi
     for refused, why, remedy in (
         (context.backend != HTP, f"it is for another backend ({context.backend})", "compile it for the NPU"),
         (
-            bool(qairt) and _numbers(qairt) < _numbers(context.qairt),
+            bool(qairt) and numbers_of(qairt) < numbers_of(context.qairt),
             f"it was made by QAIRT {context.qairt}, and the runtime of the app is {qairt}, which is older",
             f"ship qnn-runtime {context.qairt}, or make it by the onnxruntime-qnn that belongs to {qairt}",
         ),
@@ -157,10 +158,6 @@ def loader_answer(context: BuiltFor, chip: Chip, qairt: str = "") -> tuple[Loadi
     if chip.htp_arch in context.archs:
         return Loading.OPTIMAL, f"it is for V{chip.htp_arch}", ""
     return Loading.SUPPORTED, f"it is for V{arch}, and {chip.name} has V{chip.htp_arch}", ""
-
-
-def _numbers(release: str) -> list[int]:
-    return [int(part) for part in release.split(".")]
 
 
 def installed_qairt() -> str:

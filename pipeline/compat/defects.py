@@ -8,7 +8,7 @@ block of 16 in 16 bits, and twice -128 by -128 does not fit. Unsigned values are
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64
-from pipeline.core.releases import Release
+from pipeline.core.releases import Release, numbers_of
 from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, Tensor, TensorType
 from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
 
@@ -249,6 +249,17 @@ class Defect(NamedTuple):
 def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     """The defects that an artifact may meet, by name, with the words that say where; `read` reads int8 weights."""
     return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model, read))}
+
+
+def library_defects(release: str, here: Circumstances, extensions: Collection[str]) -> Iterator[Defect]:
+    """The defects that a library has for every model that does what they are about, by its exact release and its code.
+
+    `extensions` are those of arm64 that it has code for.
+    """
+    for defect in DEFECTS:
+        mended = bool(defect.mended) and numbers_of(release) >= numbers_of(defect.mended)
+        if defect.needs in extensions and defect.shows(here) and not mended:
+            yield defect
 
 
 def _unreplayable(model: OrtModel, _: ReadWeight | None) -> str:

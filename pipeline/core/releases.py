@@ -76,6 +76,12 @@ def line_of(version: str) -> Release:
     return Release(int(match[1]), int(match[2]))
 
 
+def numbers_of(version: str) -> tuple[int, ...]:
+    """A release as numbers, for comparison: 1.29 is 1.29.0."""
+    parts = [int(part) for part in version.split(".")]
+    return (*parts, *[0] * (3 - len(parts)))
+
+
 def range_of(version: str) -> tuple[str, str]:
     """The versions that fit one, as 1.29.0 or 1.29: from it on, and below the next line."""
     line = line_of(version)

@@ -82,11 +82,14 @@ class ArmCode(msgspec.Struct, frozen=True, kw_only=True):
     queries: tuple[ProcessorQuery, ...]
 
 
-def read_arm_code(content: Buffer) -> ArmCode:
-    """What an arm64 library has for extensions; half a second of processor time for 32 MB. Raises NotElf."""
+def read_arm_code(content: Buffer, elf: Elf | None = None) -> ArmCode:
+    """What an arm64 library has for extensions; half a second of processor time for 32 MB. Raises NotElf.
+
+    `elf` where it was parsed already.
+    """
     import numpy as np
 
-    elf = parse_elf(content)
+    elf = elf or parse_elf(content)
     bounds = _functions(content, elf)
     places: dict[str, list[Places]] = {name: [] for name in INSTRUCTIONS}
     reads: dict[int, list[int]] = {kind: [] for kind in AUXILIARY}

@@ -30,7 +30,7 @@ from pipeline.convert.many import config_texts
 from pipeline.core.abis import abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, CheckFailed, Finding, Severity, finding_of
 from pipeline.core.output import TYPED_CONFIG_FILE
-from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, range_of
+from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
 from pipeline.core.variant import Style
 from pipeline.library.fetch import known_libraries
 from pipeline.model.ort_format import read_artifact
@@ -338,8 +338,8 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
 
 
 def _of_library(app: App, row: AppRule) -> Iterator[str]:
-    lowest, below = _numbers(row.lowest_release), _numbers(row.below_release)
-    if app.release and not lowest <= _numbers(app.release) < below:
+    lowest, below = numbers_of(row.lowest_release), numbers_of(row.below_release)
+    if app.release and not lowest <= numbers_of(app.release) < below:
         yield (
             f"target {row.target} needs ONNX Runtime {row.lowest_release} or later and below {row.below_release}; "
             f"the app has {app.release}"
@@ -371,9 +371,3 @@ def _of_code(row: AppRule, before: AppRule) -> Iterator[str]:
         yield f"target {row.target}: names, types or shapes of inputs or outputs are others than in the old bundle"
     if domains := sorted({*row.custom_domains} - {*before.custom_domains}):
         yield f"target {row.target} needs custom operators of {', '.join(domains)}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """A release as numbers, for comparison: 1.29 is 1.29.0."""
-    parts = [int(part) for part in version.split(".")]
-    return (*parts, *[0] * (3 - len(parts)))

@@ -180,7 +180,7 @@ class Inspector:
         self.sizes: dict[str, SizePart] = {}
 
     def read(self) -> None:
-        """Read everything; raises ConfigError for a package that cannot be read."""
+        """Read everything; raises ConfigError for a package that cannot be read, and for a file that is none."""
         for member in read_members(self.path):
             self.names.add(member.path)
             before = len(self.libraries), len(self.models)
@@ -194,6 +194,9 @@ class Inspector:
                 self._count(runtime, member)
             else:
                 self._count("models" if len(self.models) > before[1] else "everything else", member)
+        alone = self.path.is_file() and self.names == {self.path.name}
+        if alone and not (self.libraries or self.models or self.findings):
+            raise unreadable(self.path, "", ValueError("it is neither an archive nor a native library nor a model"))
 
     def _count(self, part: str, member: Member) -> None:
         before = self.sizes.get(part, SizePart(part=part, files=0, packed_bytes=0, size_bytes=0))
@@ -325,7 +328,7 @@ def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
         api=asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
         opens=build is None and content.find(OPENED) >= 0,
         entries=tuple(sorted(defined & ENTRIES.keys())) if build is None else (),
-        arm_code=read_arm_code(content) if build is not None and elf.abi == ARM64 else None,
+        arm_code=read_arm_code(content, elf) if build is not None and elf.abi == ARM64 else None,
         **_build_fields(build, content),
     )  # fmt: skip
 

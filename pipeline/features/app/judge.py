@@ -14,12 +14,12 @@ import msgspec
 
 from device_runner.library import LIBRARY, PAGE_BYTES
 from device_runner.plugins import PLUGINS_SINCE
-from pipeline.compat.defects import DEFECTS, Circumstances
+from pipeline.compat.defects import DEFECTS, Circumstances, library_defects
 from pipeline.compat.rules import ArtifactFacts, Runtime, check_artifact, check_onnx
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
-from pipeline.core.releases import line_of
+from pipeline.core.releases import line_of, numbers_of
 from pipeline.features.app.inspection import AppDocument, Inspector, NativeLibrary, finding, kind_of
 
 VERSION: Final = 1
@@ -208,22 +208,14 @@ def _telemetry(package: Package) -> Iterator[Finding]:
 def _processors(package: Package) -> Iterator[Finding]:
     """Processors that an ONNX Runtime is known to fail on, by its release, where it has the code that does."""
     for row in package.libraries:
-        code = {part.extension for part in row.arm_code.extensions} if row.arm_code else set()
-        if row.system != "android" or not row.release:
+        if row.arm_code is None or row.system != "android" or not row.release:
             continue
         here = Circumstances(line_of(row.release), BuildKind(row.kind), {}, (row.abi,), system=row.system)
-        for defect in DEFECTS:
-            mended = bool(defect.mended) and _numbers(row.release) >= _numbers(defect.mended)
-            if defect.needs in code and defect.shows(here) and not mended:
-                yield finding(
-                    "processors", Severity.WARNING,
-                    defect.what.format(mark=f"any model with products of floats; this is {row.release}"), row.path,
-                    defect.why, defect.remedy,
-                )  # fmt: skip
-
-
-def _numbers(release: str) -> tuple[int, ...]:
-    return tuple(map(int, release.split(".")))
+        for defect in library_defects(row.release, here, {part.extension for part in row.arm_code.extensions}):
+            mark = f"any model with products of floats; this is {row.release}"
+            yield finding(
+                "processors", Severity.WARNING, defect.what.format(mark=mark), row.path, defect.why, defect.remedy
+            )
 
 
 def _models(package: Package) -> Iterator[Finding]:
@@ -302,7 +294,7 @@ def _plugins(package: Package) -> Iterator[Finding]:
                 f"{SHARED} is not beside it", "ship both of one build of ONNX Runtime",
             )  # fmt: skip
         for runtime in runtimes if "CreateEpFactories" in row.entries else ():
-            old = bool(runtime.release) and _numbers(runtime.release) < PLUGINS_SINCE
+            old = bool(runtime.release) and numbers_of(runtime.release) < PLUGINS_SINCE
             if old or runtime.kind != BuildKind.FULL:
                 since = ".".join(map(str, PLUGINS_SINCE))
                 yield finding(

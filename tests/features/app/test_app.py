@@ -200,6 +200,9 @@ def test_conditions_decide_on_the_exit_code(tmp_path: Path) -> None:
 def hostile(kind: str, path: Path) -> Path:
     if kind == "none":
         return path
+    if kind in ("empty", "text"):
+        path.write_bytes(b"" if kind == "empty" else b"<html>404 Not Found</html>" * 9)
+        return path
     package(path, {"../slip.so" if kind == "slip" else "lib/arm64-v8a/liba.so": runtime() + bytes(5000)})
     content = bytearray(path.read_bytes())
     if kind == "cut":
@@ -219,6 +222,7 @@ def hostile(kind: str, path: Path) -> Path:
     [
         ("slip", "leads out of it"), ("bomb", "would become 3,221,225,472 bytes"), ("cut", "not a zip file"),
         ("damaged", ""), ("encrypted", "encrypted"), ("none", "no such file"),
+        ("empty", "neither an archive"), ("text", "neither an archive"),
     ],
 )  # fmt: skip
 def test_a_hostile_archive_is_one_error(kind: str, why: str, tmp_path: Path) -> None:
