@@ -11,6 +11,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chips_named,
+    custom_ops_option,
     data_options,
     dataset_from,
     either,
@@ -93,6 +94,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Compile EP context models for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
+@custom_ops_option
 @data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
 @click.option(

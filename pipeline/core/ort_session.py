@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.custom_ops import of_this_computer
 from pipeline.core.variant import Level
 
 CPU = "CPUExecutionProvider"
@@ -69,6 +70,8 @@ class HostSession:
             entries[WEIGHTS_FOLDER] = str(self.weights)
         for key, value in {**entries, **self.config}.items():
             options.add_session_config_entry(key, value)
+        for library in of_this_computer():
+            options.register_custom_ops_library(str(library))
         if self.device is not None:
             options.add_provider_for_devices([self.device], {})
         return options
