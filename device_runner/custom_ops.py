@@ -44,7 +44,10 @@ def read_libraries(text: str) -> tuple[CustomLibrary, ...]:
     if not path.is_file():
         raise NoLibraryError("no library of custom operators there", where=text, remedy="check the path")
     status = path.stat()
-    return _read(path.absolute(), status.st_size, status.st_mtime_ns)
+    key = path.absolute(), status.st_size, status.st_mtime_ns
+    if not all(row.path.is_file() for row in _read(*key)):  # what was unpacked went with the cache
+        _read.cache_clear()
+    return _read(*key)
 
 
 @lru_cache(maxsize=64)

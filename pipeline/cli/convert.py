@@ -152,11 +152,13 @@ def convert(
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
     from pipeline.core.abis import ARM64, read_abi
+    from pipeline.core.custom_ops import of_this_computer
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import conversion_parts, problem_lines
     from pipeline.report.show import show
 
+    of_this_computer()  # a library that is missing is said before anything is written
     data = dataset_from(test_data, input_values)
     named = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
     platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)

@@ -356,19 +356,12 @@ plugin_option = click.option(
     "needs none: the extra `qnn` installs it.",
 )  # fmt: skip
 
-
-def _register(ctx: click.Context, param: click.Parameter, files: tuple[str, ...]) -> None:
-    """Use the files until the command ends; each must be a library of custom operators."""
-    from pipeline.core.custom_ops import custom_operators
-
-    ctx.with_resource(custom_operators(files, param.opts[0]))
-
-
 custom_ops_option = click.option(
-    "--custom-ops", callback=_register, expose_value=False, is_eager=True, multiple=True, metavar="LIBRARY",
+    "--custom-ops", multiple=True, metavar="LIBRARY",
     help="Library of custom operators, or an AAR of them; repeatable: those for this computer, and for the device, are "
     "registered.",
 )  # fmt: skip
+"""`Command` registers them; no function gets the value."""
 
 precision_option = click.option(
     "--precision", "precisions", callback=words(), metavar="NAME,…",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from device_runner.custom_ops import fitting, read_libraries
 from device_runner.errors import RunnerError
@@ -26,6 +27,12 @@ def of_this_computer(files: Sequence[str] | None = None) -> tuple[Path, ...]:
     """Those of the files (by default: that are given) that a session here registers; UnavailableError for none."""
     files = given() if files is None else files
     return tuple(row.path for row in fitting(files, machine_system(), machine_abi(), python=True))
+
+
+def register(options: Any) -> None:
+    """Register those that are given with onnxruntime's SessionOptions of a session here."""
+    for library in of_this_computer():
+        options.register_custom_ops_library(str(library))
 
 
 def digests() -> list[str]:
