@@ -41,6 +41,14 @@ class BuildNote(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+EXTENDED_OPTIMIZERS = {
+    "QDQSelectorActionTransformer": "extended, recorded", "ConvActivationFusion": "extended, recorded",
+    "MatMulNBitsFusion": "extended, recorded", "QDQFinalCleanupTransformer": "extended",
+    "NhwcTransformer": "layout and all",
+}  # fmt: skip
+"""The optimizers of an extended build, with the level; recorded ones do what a file of runtime style has recorded
+(GenerateTransformersForMinimalBuild in onnxruntime/core/optimizer/graph_transformer_utils.cc)."""
+
 _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
     (
         lambda r: r.release < REDUCED_IN_BUILD_TREE_SINCE and r.operators is not None,
@@ -77,6 +85,13 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
             "[build] defines (CMAKE_TOOLCHAIN_FILE)"
         ),
         "build.py: --arm64 is for Windows",
+    ),
+    (
+        lambda r: r.kind is BuildKind.EXTENDED,
+        "at load it optimizes by {} alone; all else is done when the file is converted".format(
+            ", ".join(f"{name} ({level})" for name, level in EXTENDED_OPTIMIZERS.items())
+        ),
+        "graph_transformer_utils.cc of 1.21",
     ),
     (
         lambda r: r.settings.dependencies is Dependencies.SYSTEM,

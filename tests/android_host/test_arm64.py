@@ -11,7 +11,7 @@ from device_runner.android_host.calls import HANG, Session, ask, read_calls
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
-from device_runner.host_device import CPU_FILES, CPUS, cpu_files
+from device_runner.host_device import CPU_FILES, CPUS, common_cpus, cpu_files
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import OptimizationLevel, RunOptions
@@ -20,6 +20,7 @@ from pipeline.check.library_proof import FindingKind, LibraryProof
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
 from pipeline.features.prove import ProofOrder, prove_bundle
+from pipeline.library.kernels import read_arm_code
 from pipeline.partition.reference import ClaimQuery, reference_aware
 from pipeline.report.proof import summary
 from tests.android_host.bundles import bundle_of
@@ -120,6 +121,21 @@ def test_a_bundle_is_proven_in_the_abi_and_on_the_cpus_that_ship(
     assert any("x86_64 was run as a first look" in note for note in proof.notes)
     both = prove(tmp_path / "bundle", f"android:{release}", abis=(ARM64, "x86_64"), cpus=("cortex-a53",))
     assert [(row.abi, row.cpu) for row in both.rows] == [(ARM64, "cortex-a53"), ("x86_64", "")]
+
+
+def test_processors_that_no_emulator_plays_are_named_with_the_code_for_them(
+    release: str, arm64: LibraryFacts, mnist: Path, tmp_path: Path
+) -> None:
+    bundle = bundle_of(tmp_path, mnist)
+    proof = prove(bundle, f"android:{release}", abis=(ARM64,), cpus=("all",))
+    assert [row.cpu for row in proof.rows] == list(common_cpus(ARM64))
+    (sme2,) = (note for note in proof.notes if note.startswith("SME2 was not run"))
+    code = next(row for row in read_arm_code(Path(arm64.path).read_bytes()).extensions if row.extension == "sme2")
+    assert f"{code.functions} functions of this library" in sme2
+    assert "asks AT_HWCAP " in sme2
+    assert ("cortex-a710" in [row.cpu for row in proof.rows]) is not any("cortex-a710" in note for note in proof.notes)
+    assert any("whose cores differ" in note for note in proof.notes)
+    assert not any("SME2" in note for note in prove(bundle, f"android:{release}", abis=(ARM64,)).notes)
 
 
 def test_int8_that_overflows_without_dot_product_is_found(

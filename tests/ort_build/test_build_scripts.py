@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from pipeline.ort_build.plan import (
     AAR_SCRIPT,
     APPLE_SCRIPT,
     BUILD_SCRIPT,
+    EXTENDED_OPTIMIZERS,
     BuildPaths,
     BuildPlan,
     options_in,
@@ -28,7 +30,7 @@ from pipeline.ort_build.plan import (
 from pipeline.ort_build.run import check_release, read_tree, source_digest
 from pipeline.required_ops import parse
 from tests.ort_build.build_requests import request
-from tests.ort_build.debian_source import RELEASE, source_tree
+from tests.ort_build.debian_source import OPTIMIZERS, RELEASE, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
 
 PLACES = BuildPaths(source="/src", work="/srv/plan")
@@ -48,6 +50,19 @@ def test_the_committed_options_are_those_of_the_real_scripts(tree: Path) -> None
         for script, found in tree_options(tree).items()
     }
     assert real == ACCEPTED[RELEASE]
+
+
+@pytest.mark.network
+def test_the_optimizers_of_an_extended_build_are_those_of_the_source(tree: Path) -> None:
+    text = (tree / OPTIMIZERS).read_text()
+    _, _, minimal = text.partition("GenerateTransformersForMinimalBuild(")
+    assert set(re.findall(r"make_unique<(\w+)>", minimal)) == set(EXTENDED_OPTIMIZERS)
+
+
+def test_a_plan_of_an_extended_build_lists_its_optimizers() -> None:
+    (note,) = (note for note in plan_build(request(kind=BuildKind.EXTENDED), PLACES).notes if "at load" in note.text)
+    assert all(name in note.text for name in EXTENDED_OPTIMIZERS)
+    assert not any("at load" in note.text for note in plan_build(request(kind=BuildKind.MINIMAL), PLACES).notes)
 
 
 PLANS = [

@@ -128,12 +128,19 @@ def _in_archive(package: Package) -> Iterator[Finding]:
 
 def _same_path(package: Package) -> Iterator[Finding]:
     """Two files that an app has one place for: a build stops, or takes one of them."""
+    for path, rows in grouped((row.path, row) for row in package.libraries if row.system == "android").items():
+        if len({row.offset for row in rows}) > 1 or len({row.size_bytes for row in rows}) > 1:
+            yield finding(
+                "same-path", Severity.ERROR, f"{len(rows)} members of one archive have this name", path,
+                "Android's installer refuses such a package, and readers take the first or the last of them",
+                "build the package again: its tools write a name once",
+            )  # fmt: skip
     if package.kind in WHOLE:
         return
     for scope, rows in package.scopes.items():
         for name, alike in grouped((row.name, row) for row in rows if scope[0] == "android" and row.kind).items():
             releases = {row.release for row in alike}
-            if len(alike) < 2:
+            if len({row.path for row in alike}) < 2:
                 continue
             differ = len(releases) > 1 or len({row.size_bytes for row in alike}) > 1
             yield finding(

@@ -16,7 +16,7 @@ from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import Phone, default_profile
 from device_runner.device import Device, DriverType, open_device
 from device_runner.errors import RunnerError
-from device_runner.host_device import check_host
+from device_runner.host_device import CPUS, check_host, common_cpus
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
 from device_runner.result import FailureKind, RunResult
@@ -33,7 +33,7 @@ from pipeline.check.compare import (
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.check.reference import QUANTIZED
 from pipeline.check.saturation import excused
-from pipeline.core.abis import X86_64
+from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.variant import in_precision
@@ -55,6 +55,7 @@ from pipeline.features.prove.plan import (
     trials_of,
     wanted_targets,
 )
+from pipeline.library.kernels import read_arm_code
 from pipeline.model.ort_format import read_artifact
 from pipeline.release.manifest import Manifest, Shipped, verify_bundle
 
@@ -279,7 +280,14 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
         library=_proven(libraries[abi].archive, facts[abi]),
         rows=tuple(rows),
         left_out=tuple(left_out),
-        notes=(*notes, *not_simulated, *by_kernel(rows), *_release_notes(wanted, facts[abi]), *_origins(expected)),
+        notes=(
+            *notes,
+            *not_simulated,
+            *by_kernel(rows),
+            *_release_notes(wanted, facts[abi]),
+            *_origins(expected),
+            *(_not_emulated(facts[ARM64]) if order.cpus == ("all",) and ARM64 in facts else ()),
+        ),
     )
 
 
@@ -296,6 +304,22 @@ def by_kernel(rows: Sequence[ProofRow]) -> Iterator[str]:
                 f"{model} {variant} ({run}): outputs are right on {', '.join(sorted(right))} and wrong on "
                 f"{', '.join(sorted(wrong))} of {abi}: the library has other kernels for each"
             )
+
+
+def _not_emulated(library: LibraryFacts) -> Iterator[str]:
+    """Processors of phones that no run of `--cpu all` stood for, and what the library's code has for them."""
+    lacking = [name for name, row in CPUS.items() if row.common and name not in common_cpus(ARM64)]
+    if lacking:
+        yield f"{', '.join(lacking)} was not run: this QEMU has no such core, and a newer one does"
+    code = read_arm_code(Path(library.path).read_bytes())
+    asks = ", ".join(f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries) or "nothing"
+    for row in code.extensions:
+        if row.extension == "sme2":
+            yield (
+                f"SME2 was not run, which no emulator has: {row.functions} functions of this library are for it, "
+                f"and it asks {asks} of the processor"
+            )
+    yield "chips whose cores differ in extensions were not run: a run has cores of one kind"
 
 
 def _proven(archive: Path, library: LibraryFacts) -> ProvenLibrary:

@@ -1,9 +1,12 @@
 """`ort-mobile app` on packages with real libraries of a few lines of C, and on archives that are made to do harm."""
 
+import io
+import random
 import struct
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,37 +200,109 @@ def test_conditions_decide_on_the_exit_code(tmp_path: Path) -> None:
     assert "did you mean error?" in ort_mobile("app", path, "--fail-on", "eror", code=2).err
 
 
-def hostile(kind: str, path: Path) -> Path:
-    if kind == "none":
-        return path
-    if kind in ("empty", "text"):
-        path.write_bytes(b"" if kind == "empty" else b"<html>404 Not Found</html>" * 9)
-        return path
-    package(path, {"../slip.so" if kind == "slip" else "lib/arm64-v8a/liba.so": runtime() + bytes(5000)})
-    content = bytearray(path.read_bytes())
-    if kind == "cut":
-        del content[len(content) // 2 :]
-    elif kind == "bomb":
-        struct.pack_into("<I", content, content.rindex(b"PK\1\2") + 24, 3 << 30)
-    elif kind == "damaged":
-        content[100] ^= 0xFF
-    elif kind == "encrypted":
-        content[content.rindex(b"PK\1\2") + 8] |= 1
-    path.write_bytes(content)
-    return path
+LIBRARY = "lib/arm64-v8a/liba.so"
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        ("slip", "leads out of it"), ("bomb", "would become 3,221,225,472 bytes"), ("cut", "not a zip file"),
-        ("damaged", ""), ("encrypted", "encrypted"), ("none", "no such file"),
-        ("empty", "neither an archive"), ("text", "neither an archive"),
-    ],
-)  # fmt: skip
-def test_a_hostile_archive_is_one_error(kind: str, why: str, tmp_path: Path) -> None:
-    done = ort_mobile("app", hostile(kind, tmp_path / "app.apk"), code=2)
+def nested(members: int, depth: int, size_bytes: int) -> bytes:
+    """An archive of archives, in each of the last a member of zeros, which packs to a thousandth."""
+    content = bytes(size_bytes)
+    for level in range(depth + 1):
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for row in range(members if level else 1):
+                archive.writestr(f"{row}.zip" if level else LIBRARY, content)
+        content = packed.getvalue()
+    return content
+
+
+def changed(content: bytes, *, local: tuple[int, str, int] | None = None, listed: tuple[int, str, int]) -> bytes:
+    """An archive of one member with numbers of its headers changed: (offset, format, number)."""
+    data = bytearray(content)
+    for begin, change in ((data.rindex(b"PK\1\2"), listed), (0, local)):
+        if change:
+            struct.pack_into(change[1], data, begin + change[0], change[2])
+    return bytes(data)
+
+
+def with_zip64(content: bytes, size_bytes: int) -> bytes:
+    """An archive of one member whose size in the directory is a 64-bit number."""
+    place, end = content.rindex(b"PK\1\2"), content.rindex(b"PK\5\6")
+    listed = bytearray(content[place:end] + struct.pack("<HHQQ", 1, 16, size_bytes, size_bytes))
+    struct.pack_into("<IIHH", listed, 20, 0xFFFFFFFF, 0xFFFFFFFF, len(LIBRARY), 20)
+    tail = bytearray(content[end:])
+    struct.pack_into("<I", tail, 12, len(listed))
+    return content[:place] + bytes(listed + tail)
+
+
+def overlapping(content: bytes, members: int) -> bytes:
+    """An archive whose directory lists the bytes of its one member many times."""
+    place, end = content.rindex(b"PK\1\2"), content.rindex(b"PK\5\6")
+    tail = bytearray(content[end:])
+    struct.pack_into(
+        "<HHI", tail, 8, members & 0xFFFF, members & 0xFFFF, (end - place) * members
+    )  # readers go by the bytes
+    return content[:place] + content[place:end] * members + bytes(tail)
+
+
+def zipped(name: str = LIBRARY, content: bytes = bytes(5000)) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return packed.getvalue()
+
+
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (bytes, "neither an archive"),
+    "text": (lambda: b"<html>404 Not Found</html>" * 9, "neither an archive"),
+    "leads up": (lambda: zipped("../slip.so"), "leads out of it"),
+    "absolute": (lambda: zipped("/etc/slip.so"), "leads out of it"),
+    "of another system": (lambda: zipped("..\\slip.so"), "leads out of it"),
+    "cut": (lambda: zipped(content=random.Random(1).randbytes(5000))[:3000], "not a zip file"),
+    "damaged": (lambda: zipped()[:60] + b"\xff\xff\xff" + zipped()[63:], ""),
+    "encrypted": (lambda: changed(zipped(), listed=(8, "<H", 1)), "encrypted"),
+    "of an unknown method": (lambda: changed(zipped(), local=(8, "<H", 97), listed=(10, "<H", 97)), "not supported"),
+    "says 3 GB": (lambda: changed(zipped(), listed=(24, "<I", 3 << 30)), "would become 3,221,225,472 bytes"),
+    "says 100 bytes": (lambda: changed(zipped(), listed=(24, "<I", 100)), "Bad CRC-32"),
+    "says an exabyte": (lambda: with_zip64(zipped(), 1 << 60), "would become 1,152,921,504,606,846,976 bytes"),
+    "points behind its end": (lambda: changed(zipped(), listed=(42, "<I", 1 << 30)), ""),
+    "lists a member often": (lambda: overlapping(zipped(content=bytes(90 << 20)), 1000), "become over 8,589,934,592"),
+    "of archives of archives": (lambda: nested(10, 2, 90 << 20), "become over 8,589,934,592"),
+    "of too many members": (lambda: overlapping(zipped(), 200_001), "it has 200,001 members"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", list(HOSTILE))
+def test_a_hostile_archive_is_one_error(kind: str, tmp_path: Path) -> None:
+    make, why = HOSTILE[kind]
+    path = tmp_path / "app.apk"
+    path.write_bytes(make())
+    done = ort_mobile("app", path, code=2)
     assert done.err.count("error:") == 1
     assert why in done.err
     assert "Traceback" not in done.text
-    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".so"] == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    assert "no such file" in ort_mobile("app", tmp_path / "app.apk", code=2).err
+
+
+def test_a_link_in_an_archive_is_not_followed_and_archives_are_opened_three_deep(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("lib/arm64-v8a/libonnxruntime.so")
+    link.external_attr = 0o120777 << 16
+    path = tmp_path / "app.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(link, "/bin/sh")
+        archive.writestr("three.zip", nested(1, 2, 100))
+        archive.writestr("four.zip", nested(1, 3, 100))
+    document = inspected(path)
+    assert document["libraries"] == []
+    assert [(part["part"], part["files"]) for part in document["parts"]] == [("everything else", 3)]
+
+
+def test_a_name_that_an_archive_has_twice_is_an_error(tmp_path: Path) -> None:
+    members = {"AndroidManifest.xml": MANIFEST, "classes.dex": b"", "lib/arm64-v8a/libonnxruntime.so": runtime()}
+    path = package(tmp_path / "app.apk", members)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("lib/arm64-v8a/libonnxruntime.so", runtime(extra=bytes(64)))
+    assert rules(inspected(path)) == [("same-path", "error")]
