@@ -148,5 +148,5 @@ def test_check_and_gate_take_the_option(work: Path) -> None:
 def test_sessions_of_other_commands_take_the_variable(work: Path) -> None:
     line = ("transform", "twice.onnx", "optimized.onnx", "--do", "optimize:level=basic")
     assert "not a registered function" in ort_mobile(*line, cwd=work, code=1).err
-    ort_mobile(*line, cwd=work, **{VARIABLE: str(work / "libtwice.so")})
+    ort_mobile(*line, cwd=work, ORT_MOBILE_CUSTOM_OPS=str(work / "libtwice.so"))
     assert (work / "optimized.onnx").is_file()
