@@ -40,7 +40,6 @@ ELSEWHERE = {
     r"adb:|devices SERIAL": "needs a phone: tests/device runs these options against a real adbd",
     r"app\.aar|onnxruntime-(android|release)\.aar|-host:|--(library|reference) (android|wheel):":
         "needs an Android library: tests/android_host",
-    r"--custom-ops": "needs a library of custom operators: tests/custom_ops",
     r"--provider qnn": "needs the package onnxruntime-qnn: tests/device_runner/test_plugins.py",
     r"library get|library show|library diff": "needs the network or a package: tests/library",
     r"ort-mobile app ": "needs an app: tests/features/app",
