@@ -7,6 +7,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import (
+    custom_ops_option,
     data_options,
     dataset_from,
     dimension_option,
@@ -76,6 +77,7 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 )  # fmt: skip
 @run_conditions
 @perf_test_option
+@custom_ops_option
 @plugin_option
 @json_option
 @click.pass_context
