@@ -8,6 +8,7 @@ import click
 from pipeline.cli.command import Command
 from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
+    custom_ops_option,
     data_options,
     dataset_from,
     dimension_option,
@@ -77,6 +78,7 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 )  # fmt: skip
 @run_conditions
 @perf_test_option
+@custom_ops_option
 @plugin_option
 @fail_on_option(("memory",))
 @json_option
