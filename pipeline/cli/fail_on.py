@@ -124,9 +124,11 @@ def _measure(text: str, match: re.Match[str], kinds: ConditionKinds) -> Conditio
     if name == "coverage" and limit > 1:
         raise _Wrong(text, "coverage is a share", kinds, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
 
+    unit = "MB" if name == "memory" else ""
+
     def broken(subject: Watched) -> str:
         value = subject.measures.get(name)
-        return f"{name} is {value:.4g}{match[5] if name == 'memory' else ''}" if value is not None and SIGNS[sign](value, limit) else ""
+        return f"{name} is {value:.4g}{unit}" if value is not None and SIGNS[sign](value, limit) else ""
 
     return Condition(text, match[1] or "", broken)
 
