@@ -39,12 +39,8 @@ from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_ten
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
-<<<<<<< HEAD
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
-=======
-from pipeline.config import AccuracyConfig, CheckConfig, Config
 from pipeline.core.custom_ops import custom_operators, of_this_computer
->>>>>>> main
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import scratch
 from pipeline.core.output import ARTIFACTS, DATABASE, PROFILES
