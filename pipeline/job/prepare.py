@@ -217,7 +217,7 @@ def _simulated(
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
-    stream = Stream(steps=table.steps, states=table.state) if table.state else None
+    stream = Stream(steps=table.stream_steps, states=table.state) if table.state else None
     return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
 
 

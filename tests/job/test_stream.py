@@ -15,7 +15,7 @@ name = "stream"
 [[models]]
 path = "lstm.onnx"
 state = { h1 = "h0", c1 = "c0" }
-steps = 40
+stream_steps = 40
 [variants]
 levels = ["basic"]
 styles = ["fixed"]
