@@ -120,10 +120,12 @@ def _folder(path: Path) -> Iterator[Member]:
 
 
 class _Directory(io.BufferedReader):
-    """A file of which no more is read at once than an archive's directory may have."""
+    """An archive's file, of which no more is read at once than a directory may have until that is `known`."""
+
+    known = False
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > DIRECTORY_BYTES:
+        if size is not None and size > DIRECTORY_BYTES and not self.known:
             raise OSError(f"its directory has {size:,} bytes; at most {DIRECTORY_BYTES:,} are read")
         return super().read(size)
 
@@ -138,6 +140,7 @@ class _Archives:
     def members(self, file: Path, prefix: str, depth: int) -> Iterator[Member]:
         try:
             with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
+                opened.known = True
                 infos = [info for info in archive.infolist() if not info.is_dir()]
                 if len(infos) > MOST_MEMBERS:
                     raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")

@@ -15,6 +15,7 @@ import pytest
 
 from device_runner.probe.elf import parse_elf
 from pipeline.features.app import RULE_NAMES
+from pipeline.features.app.contents import DIRECTORY_BYTES
 from pipeline.features.app.inspection import asked_api, extracts_libraries
 from tests.command import ROOT, ort_mobile
 from tests.library.library_files import library, texts
@@ -343,6 +344,12 @@ def test_a_package_that_is_much_to_read_is_read_within_bounds(kind: str, tmp_pat
     assert done.returncode in (0, 2, 4), done.stderr
     assert "Traceback" not in done.stderr
     assert "Internal error" not in done.stderr
+
+
+def test_a_stored_member_may_be_larger_than_a_directory(tmp_path: Path) -> None:
+    large = runtime(extra=bytes(DIRECTORY_BYTES))
+    document = inspected(package(tmp_path / "app.aar", {"jni/arm64-v8a/libonnxruntime.so": large}, stored=True))
+    assert [row["size_bytes"] for row in document["libraries"]] == [len(large)]
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
