@@ -36,6 +36,7 @@ from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import looks_until
 from pipeline.check.result import Reference
 from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, Platform, RunConfig
+from pipeline.core import custom_ops
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
 
@@ -357,7 +358,7 @@ def spec_of(
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=planned.run_options,
+        options=msgspec.structs.replace(planned.run_options, custom_ops=custom_ops.given()),
         plugin=plugin_of(planned.run_options.provider, measure),
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,

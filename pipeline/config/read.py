@@ -147,9 +147,11 @@ def resolved(config: Config, folder: Path) -> Config:
         ),
         apple=apple and msgspec.structs.replace(apple, folder=place(apple.folder), runtime=place(apple.runtime)),
     )
+    custom_ops = tuple(str(folder / file) for file in config.custom_ops)
     return msgspec.structs.replace(
-        config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release
-    )
+        config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release,
+        custom_ops=custom_ops,
+    )  # fmt: skip
 
 
 def wanted_variants(config: VariantsConfig, precision: str = "") -> list[Variant]:

@@ -276,6 +276,9 @@ class Config(Table, frozen=True, kw_only=True):
     """Name of the campaign, that is, of the runs of this config."""
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     """The models, one table for each."""
+    custom_ops: tuple[str, ...] = ()
+    """Libraries of custom operators, or AARs of them: those for this computer are used in conversion and checks, those
+    for a device in its runs, and those for a target's ABIs are in the bundle. `--custom-ops` goes before it."""
     targets: tuple[Target, ...] = ()
     """Release targets; default: Android arm64."""
     variants: VariantsConfig = VariantsConfig()
