@@ -16,7 +16,7 @@ from pipeline.partition import judge as judges
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn import claims, kept
+from pipeline.partition.qnn import claims
 from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
@@ -151,7 +151,7 @@ def test_a_dimension_of_size_0_is_refused_before_the_compiler_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ask", _never)
-    for module in (judges, kept):
+    for module in (judges, claims):
         monkeypatch.setattr(module, "compiler_name", lambda: "a compiler")
     row = answer(chain("Relu", dims=(0, 4)), tmp_path, Settings(provider="qnn", chip="SM8650"))
     assert row.load is not None
