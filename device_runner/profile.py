@@ -25,6 +25,8 @@ KERNEL = "_kernel_time"
 """End of the name of a node's own event; releases before 1.21 also had `_fence_before` and `_fence_after`."""
 
 CPU = "CPUExecutionProvider"
+COPY = "Memcpy"
+"""Beginning of the operators that ONNX Runtime inserts between the memories of two providers."""
 
 
 Microseconds = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
@@ -42,10 +44,16 @@ MOST_NODES = 50_000
 """Nodes of which each is kept: what is more is no model for a phone."""
 
 
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
+
+
 class _Args(msgspec.Struct, frozen=True):
     op_name: str = ""
     provider: str = ""
     node_index: str = ""
+    output_size: Bytes = 0
+    mem_in_use_peak: Bytes = 0
+    mem_arena_held: Bytes = 0
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -114,12 +122,18 @@ def read_profile(path: Path) -> Profile:
     for event in kernels:
         if event.args.provider not in ("", CPU):
             partitions.setdefault(event.args.provider, set()).add(event.args.node_index or event.name)
+    inference_ns = 1e3 * _usual(run.dur for run in counted)
     return Profile(
         inferences=len(counted),
         operators=_operators(nodes),
         partitions={provider: len(names) for provider, names in sorted(partitions.items())},
         nodes=nodes if len(nodes) <= MOST_NODES else (),
-        inference_ns=1e3 * _usual(run.dur for run in counted),
+        inference_ns=inference_ns,
+        overhead_ns=max(inference_ns - sum(node.nanoseconds for node in nodes), 0.0),
+        written_bytes=sum(event.args.output_size for event in kernels) // len(counted),
+        copied_bytes=sum(row.args.output_size for row in kernels if row.args.op_name.startswith(COPY)) // len(counted),
+        peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
+        arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
     )
 
 

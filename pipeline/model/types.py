@@ -58,6 +58,7 @@ SHORT_NAMES = {row.code: row.short for row in TYPES}
 ORT_NAMES = {row.code: row.ort for row in TYPES}
 SHORT_BY_ORT = {row.ort: row.short for row in TYPES}
 CODES = {row.short: row.code for row in TYPES}
+BITS = {row.short: row.bits for row in TYPES}
 CPP_TYPES = {row.code: row.cpp for row in TYPES if row.cpp}
 """The names in operator configs. Complex and 4-bit types have none: they cannot be restricted."""
 CPP_BY_ORT = {row.ort: row.cpp for row in TYPES if row.cpp}

@@ -45,7 +45,7 @@ from pipeline.partition.input import (
     resized,
     tensor_reader,
 )
-from pipeline.partition.provider import Claim, claim, copies_of, unit_edges
+from pipeline.partition.provider import Claim, claim, copied_bytes, copies_of, unit_edges
 from pipeline.partition.qnn.claims import compiler_name, of_chip
 from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
@@ -222,6 +222,8 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
         in_bodies = [(owner, claim(body, settings)) for owner, body in bodies(shown)]
+    apart = not settings.rules.on_cpu and not settings.rules.copies  # partitions with memory of their own
+    given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
     return ModelAnswer(
         path=views.subject.source.name,
         ep=settings.provider,
@@ -233,6 +235,8 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
         claimed=len(provider_claim.claimed),
         partitions=provider_claim.names(),
         copies=copies_of(shown, settings, provider_claim.claimed),
+        given_bytes=given,
+        taken_bytes=taken,
         subgraphs=tuple(
             BodyClaim(owner=owner.first_output, partitions=inside.names())
             for owner, inside in in_bodies

@@ -12,9 +12,11 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
+from pipeline.model.types import BITS
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Edge, Graph, Node
+from pipeline.partition.graph import Edge, Graph, Node, Value, given_outside
 from pipeline.partition.units import Case, Unit, unit_of_node
 
 
@@ -132,6 +134,29 @@ def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Conta
         else:
             refusals |= dict.fromkeys((node.index for node in group), veto)
     return Claim(groups=tuple(kept), refusals=refusals, fatal=fatal)
+
+
+def copied_bytes(graph: Graph, groups: Iterable[Iterable[Node]]) -> tuple[int, int] | None:
+    """Bytes that one inference gives to partitions and takes from them; None where a value has no known size.
+
+    A value counts for each partition that reads it, inputs of the model too, and once where it is read outside of the
+    partition that makes it or is an output of the model. Constants are given when partitions are compiled.
+    """
+    given, taken = [], []
+    for group in map(list, groups):
+        names = (name for node in group for name in (*node.inputs, *node.implicit_inputs))
+        read = {name for name in names if name and graph.constant(name) is None}
+        given += [_bytes(graph.value(name)) for name in read.difference(*(node.outputs for node in group))]
+        taken += [_bytes(graph.value(name)) for name in set(given_outside(graph, group, {row.index for row in group}))]
+    if -1 in given or -1 in taken:
+        return None
+    return sum(given), sum(taken)
+
+
+def _bytes(value: Value) -> int:
+    """The size of a tensor; -1 where it is not known before an inference."""
+    bits = BITS.get(value.dtype or "", 0)
+    return (prod(size or 0 for size in value.shape or ()) * bits + 7) // 8 if bits and value.static else -1
 
 
 Accept = Callable[[Unit, Collection[str]], bool]

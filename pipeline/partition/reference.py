@@ -628,15 +628,15 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
             remedy=f"leave --reference out, or ask about {' or '.join(in_android_libraries())}",
         )
     wanted = abi or default_abi()
+    if run.gpu and wanted != default_abi():
+        raise ConfigError(
+            f"a library for {wanted} is not asked about {provider}",
+            why="it runs in an emulator here, which has no GPU",
+            remedy=f"leave --abi out: what {run.title} takes depends on no ABI",
+        )
     check_host(wanted)
     if run.gpu:
         find_driver()
-        if wanted != default_abi():
-            raise ConfigError(
-                f"a library for {wanted} is not asked about {provider}",
-                why="it runs in an emulator here, which has no GPU",
-                remedy=f"leave --abi out: what {run.title} takes depends on no ABI",
-            )
     facts = resolve(text, wanted).android()
     check_asked(facts, provider)
     if provider == XNNPACK and not tells_claims(facts):

@@ -28,7 +28,7 @@ from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of
 from pipeline.partition.placement import same_reason
 from pipeline.report.show import show
-from pipeline.report.wording import Line, Listing, Part, visible
+from pipeline.report.wording import Line, Listing, Part, size, visible
 
 if TYPE_CHECKING:  # what only some commands show is not loaded by all
     from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
@@ -182,7 +182,7 @@ def _sides(row: "FitRow") -> "Iterator[ProviderFit]":
 
 
 def _sizes(sizes: Mapping[str, int]) -> list[str]:
-    return [f"{name}={size}" for name, size in sizes.items()]
+    return [f"{name}={number}" for name, number in sizes.items()]
 
 
 def _cells(fit: "ProviderFit") -> tuple[str, str, str]:
@@ -237,7 +237,7 @@ def _command(model: "ModelFit", ep: str) -> str:
     words = ["ort-mobile", "partition", model.path]
     if model.optimize is Optimize.BASIC:
         words += ["--optimize", "basic"]
-    words += [word for size in _sizes(model.sizes) for word in ("--dimension", size)]
+    words += [word for text in _sizes(model.sizes) for word in ("--dimension", text)]
     words += ["--ep", ep]
     if PROVIDER_RULES[ep].by_chip:
         words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
@@ -316,6 +316,8 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
         yield Line(f"  {PROVIDER_RULES[answer.ep].borders(answer.borders)} between GPU and CPU per inference")
     else:
         yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
+    if answer.given_bytes is not None and answer.taken_bytes is not None and sizes:
+        yield Line(f"  per inference {size(answer.given_bytes)} go into partitions, {size(answer.taken_bytes)} out")
     if answer.fixed:
         yield from _with_sizes(answer, answer.fixed)
     for body in answer.subgraphs:
@@ -366,7 +368,7 @@ def _simulated(simulation: Simulation) -> Iterator[Line]:
 def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
     """Of a model with dynamic dimensions: what it is about, and what sizes would give."""
     yield Line("  ", ("dimensions are dynamic:", "yellow"), f" {', '.join(answer.dynamic)}")
-    named = ", ".join(f"{name}={size}" for name, size in fixed.sizes.items())
+    named = ", ".join(_sizes(fixed.sizes))
     standing = ProviderSupport(
         nodes=fixed.nodes,
         claimed=fixed.claimed,
@@ -388,7 +390,7 @@ def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
 
 def _listed(sizes: Sequence[int]) -> str:
     """As in `10 and 1 nodes`."""
-    shown = [str(size) for size in sizes[:MOST_SIZES]]
+    shown = list(map(str, sizes[:MOST_SIZES]))
     if len(sizes) > MOST_SIZES:
         shown.append(f"{len(sizes) - MOST_SIZES} more partitions")
     text = " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

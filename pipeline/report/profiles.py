@@ -246,6 +246,7 @@ def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
             yield replace(listing, title="", right=listing.head[2:])
             if (rest := len(row.profile.operators) - SHOWN) > 0:
                 yield Line(f"and {rest} more operators, each faster", wrap=False)
+            yield Line("; ".join(memory(row.profile)), wrap=False)
         for label, text in (("measured", taken(row)), ("predicted", predicted(row))):
             if text:
                 yield Line(f"{label}: {text}", wrap=False)
@@ -254,6 +255,18 @@ def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
                 yield Line((note, "yellow"), wrap=False)
         if row.file:
             yield Line(f"trace for ui.perfetto.dev: {row.file}", wrap=False)
+
+
+def memory(profile: Profile) -> Iterator[str]:
+    """What a profile says beyond operators: time outside of them, bytes written and copied, memory of values."""
+    if profile.inference_ns:
+        share = 100 * profile.overhead_ns / profile.inference_ns
+        yield f"outside of operators {wording.duration(round(profile.overhead_ns))} ({share:.0f} %)"
+    if profile.written_bytes:
+        copied = wording.size(profile.copied_bytes) if profile.copied_bytes else "nothing"
+        yield f"an inference writes {wording.size(profile.written_bytes)} and copies {copied} between memories"
+    if profile.arena_bytes:
+        yield f"values take {wording.size(profile.peak_bytes)} of an arena of {wording.size(profile.arena_bytes)}"
 
 
 SHOWN = 15

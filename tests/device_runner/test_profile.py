@@ -61,6 +61,21 @@ def test_an_interruption_does_not_count(tmp_path: Path) -> None:
     assert profile.inference_ns == 65_000.0
 
 
+def test_copies_and_memory_are_counted_and_what_is_outside_of_nodes(tmp_path: Path) -> None:
+    trace: list[dict[str, object]] = []
+    for start in (0, 1000, 2000):
+        for place, (operator, written) in enumerate((("Conv", 4000), ("MemcpyToHost", 400), ("Softmax", 400))):
+            row = node(f"n{place}_kernel_time", operator, CPU, start + 1 + place, 20, str(place))
+            sizes = {"output_size": str(written), "mem_in_use_peak": str(5000 + start), "mem_arena_held": "1048576"}
+            trace.append({**row, "args": {**row["args"], **sizes}})  # type: ignore[dict-item]
+        trace.append({"cat": "Session", "name": "model_run", "ts": start, "dur": 100, "args": {}})
+    (tmp_path / "p.json").write_text(json.dumps(trace))
+    profile = read_profile(tmp_path / "p.json")
+    assert (profile.written_bytes, profile.copied_bytes) == (4800, 400)
+    assert (profile.inference_ns, profile.overhead_ns) == (100_000.0, 40_000.0)
+    assert (profile.peak_bytes, profile.arena_bytes) == (7000, 1 << 20)
+
+
 TEXT = json.dumps(events()).encode()
 
 
@@ -93,6 +108,9 @@ def test_perf_profiles_on_request(tmp_path: Path) -> None:
     assert operators["MaxPool"]["nodes"] == 2
     assert sum(row["share"] for row in operators.values()) == pytest.approx(1.0)
     assert told["profile"]["partitions"] == {}
+    assert told["profile"]["written_bytes"] > 16 * 14 * 14 * 4  # the second convolution alone
+    assert "an inference writes " in ended.text
+    assert "callers:" not in ended.text
     assert "Profile of mnist.onnx, cpu" in ended.text
     assert told["file"] in ended.text
 

@@ -17,7 +17,15 @@ from tests.debian_packages import KEYRING, SUITE, _apt, _apt_root, _mirror
 
 RELEASE = "1.21.0"
 ARCHIVE = f"onnxruntime_{RELEASE}+dfsg.orig.tar.xz"
-WANTED = ("VERSION_NUMBER", "cmake/CMakeLists.txt", "cmake/deps.txt", "tools/ci_build/", "tools/python/util/")
+OPTIMIZERS = "onnxruntime/core/optimizer/graph_transformer_utils.cc"
+WANTED = (
+    "VERSION_NUMBER",
+    "cmake/CMakeLists.txt",
+    "cmake/deps.txt",
+    "tools/ci_build/",
+    "tools/python/util/",
+    OPTIMIZERS,
+)
 """What plans are checked against; the rest of the archive is not unpacked."""
 
 
@@ -27,7 +35,7 @@ def source_tree(cache: Path) -> Path:
     if given:
         return Path(given)
     folder = cache / "ort-source" / RELEASE
-    if not folder.is_dir():
+    if not (folder / OPTIMIZERS).is_file():
         _make(folder)
     return folder
 
@@ -35,6 +43,7 @@ def source_tree(cache: Path) -> Path:
 def _make(folder: Path) -> None:
     if not shutil.which("apt-get") or not KEYRING.is_file():
         pytest.skip(f"the source of ONNX Runtime cannot be fetched: apt or {KEYRING} is missing")
+    shutil.rmtree(folder, ignore_errors=True)  # one that lacks a file that is wanted now
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".apt-") as name:
         root = Path(name)

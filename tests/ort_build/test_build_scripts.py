@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from pipeline.ort_build.plan import (
     AAR_SCRIPT,
     APPLE_SCRIPT,
     BUILD_SCRIPT,
+    EXTENDED_OPTIMIZERS,
     BuildPaths,
     BuildPlan,
     options_in,
@@ -26,8 +28,9 @@ from pipeline.ort_build.plan import (
     unaccepted,
 )
 from pipeline.ort_build.run import check_release, read_tree, source_digest
+from pipeline.required_ops import parse
 from tests.ort_build.build_requests import request
-from tests.ort_build.debian_source import RELEASE, source_tree
+from tests.ort_build.debian_source import OPTIMIZERS, RELEASE, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
 
 PLACES = BuildPaths(source="/src", work="/srv/plan")
@@ -49,12 +52,26 @@ def test_the_committed_options_are_those_of_the_real_scripts(tree: Path) -> None
     assert real == ACCEPTED[RELEASE]
 
 
+@pytest.mark.network
+def test_the_optimizers_of_an_extended_build_are_those_of_the_source(tree: Path) -> None:
+    text = (tree / OPTIMIZERS).read_text()
+    _, _, minimal = text.partition("GenerateTransformersForMinimalBuild(")
+    assert set(re.findall(r"make_unique<(\w+)>", minimal)) == set(EXTENDED_OPTIMIZERS)
+
+
+def test_a_plan_of_an_extended_build_lists_its_optimizers() -> None:
+    (note,) = (note for note in plan_build(request(kind=BuildKind.EXTENDED), PLACES).notes if "at load" in note.text)
+    assert all(name in note.text for name in EXTENDED_OPTIMIZERS)
+    assert not any("at load" in note.text for note in plan_build(request(kind=BuildKind.MINIMAL), PLACES).notes)
+
+
 PLANS = [
     request(version=RELEASE, abis=("arm64-v8a",), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False),
     request(version=RELEASE, abis=("arm64-v8a",), providers=("qnn",), kind=BuildKind.FULL, ml_ops=True),
     request(Platform.IOS, RELEASE, providers=("coreml", "xnnpack")),
     request(Platform.MACOS, RELEASE, providers=("coreml", "xnnpack", "webgpu"), jobs=4),
     request(Platform.LINUX, RELEASE, dependencies=Dependencies.SYSTEM, onnx_source="/onnx", contrib_ops=False),
+    request(version=RELEASE, providers=("nnapi",), operators=parse("test.ops;1;Twice\n", "c")),
     request(Platform.LINUX, RELEASE, wheel=True, providers=("nnapi", "coreml", "xnnpack")),
 ]
 
@@ -78,9 +95,10 @@ def test_the_real_parser_parses_what_plans_pass_to_build_py(tree: Path, tmp_path
     assert done.returncode == 0, done.stderr
     for (plan, arguments), line in zip(lists, done.stdout.splitlines(), strict=True):
         parsed = json.loads(line)
+        custom = ["custom_ops"] * ("custom_ops" in arguments)
         assert (
             parsed["minimal_build"]
-            == {BuildKind.FULL: None, BuildKind.MINIMAL: [], BuildKind.EXTENDED: ["extended"]}[plan.kind]
+            == {BuildKind.FULL: None, BuildKind.MINIMAL: custom, BuildKind.EXTENDED: ["extended", *custom]}[plan.kind]
         )
         assert parsed["skip_tests"]
         assert parsed["parallel"] == (4 if "--parallel=4" in arguments else 0)

@@ -6,10 +6,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from tests.command import Done, ort_mobile
+from tests.ort_models import parsed
 from tests.partition_samples import chain
 
 
@@ -200,3 +202,23 @@ def test_names_that_are_not_utf8_are_an_error_of_the_model(tmp_path: Path) -> No
     assert result.code == 1
     assert "UTF-8" in result.err
     assert "UnicodeDecodeError" not in result.err
+
+
+def test_bytes_that_go_into_partitions_and_out_of_them_are_counted(tmp_path: Path) -> None:
+    graph = parsed(
+        """g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z)
+        { a = Add (x, w) b = Relu (a) c = Softplus (b) y = Add (c, b) z = Relu (y) }""",
+        w=np.ones(8, np.float32),
+    )
+    onnx.save(graph, tmp_path / "m.onnx")
+    out = tmp_path / "out.json"
+    text = call(str(tmp_path / "m.onnx"), "--ep", "nnapi", "--json", str(out)).text
+    (answer,) = json.loads(out.read_bytes())["models"]
+    assert answer["partitions"] == [["a", "b"], ["y", "z"]]
+    assert (answer["given_bytes"], answer["taken_bytes"]) == (3 * 64, 3 * 64)  # x, c, b; b, y, z
+    assert "per inference 192 B go into partitions, 192 B out" in text
+    onnx.save(chain("Relu", dims=("n", 3)), tmp_path / "m.onnx")
+    call(str(tmp_path / "m.onnx"), "--ep", "coreml-mlprogram", "--json", str(out))
+    (answer,) = json.loads(out.read_bytes())["models"]
+    assert answer["partitions"]
+    assert answer["given_bytes"] is None

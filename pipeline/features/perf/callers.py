@@ -87,6 +87,8 @@ def measure_callers(
     ways = [
         (run, how, batch) for run in runs for file, how in cases if run.file == str(file) for batch in (batches or (0,))
     ]
+    if not ways:
+        return []
     results: dict[int, list[RunResult]] = {}
     with bench.progress.stage("callers", len(ways) * plan.measure.timed_rounds) as stage:
         for number in range(plan.measure.timed_rounds):
