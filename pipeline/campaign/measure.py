@@ -241,9 +241,10 @@ ENDED_SECONDS = 5.0
 def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     """How many runs of each device are not stored yet."""
     stored = _Stored(store, plan.campaign)
+    scheduled = [turn for each in plan.schedules.values() if isinstance(each, OpenTurns) for turn in each.turns]
     return Counter(
         planned.device
-        for planned, number in plan.turns(plan.planned_runs)
+        for planned, number in scheduled or plan.turns(plan.planned_runs)
         if planned_id(planned) not in stored.given_up and (planned_id(planned), number) not in stored.finished
     )
 

@@ -80,9 +80,9 @@ def init(
         line_to_fill_in,
         safe_line,
     )
+    from pipeline.model.sources import require_model_file
 
-    if not model.is_file():
-        raise ConfigError("no such model file", where=str(model), remedy="check the path")
+    require_model_file(model)
     path = output or Path(f"{model.stem}.toml")
     if path.exists() and not force:
         raise ConfigError(
@@ -354,11 +354,10 @@ def with_overrides(
 
 def config_of_model(model: Path, data: "Dataset", dimensions: dict[str, int]) -> "Config":
     """The config of a model without one; what was guessed for its inputs is said on stderr."""
-    from pipeline.core.errors import ConfigError
     from pipeline.job.template import config_for_model, data_beside, guessed_lines, safe_line
+    from pipeline.model.sources import require_model_file
 
-    if not model.exists():
-        raise ConfigError("no such model file", where=str(model), remedy="check the path")
+    require_model_file(model)
     settings, guess = config_for_model(model, data_beside(model, data), dimensions)
     lines = (*(f"input {text}" for text in guess.inputs), *(f"guessed: {text}" for text in guessed_lines(guess)))
     for line in lines:

@@ -69,7 +69,7 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
         if dynamic := model.converted.result.dynamic if model.converted.result else ():
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
-                "fix them with `dimensions` in the config"
+                "fix them with `dimensions` in the config, where the model still loads with fixed ones"
             )
         texts += model.reference.notes if model.reference else ()
         if model.table.state:

@@ -155,5 +155,7 @@ def _unknown(takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], key: str, wh
     names = list(names_of(axes))
     known = [*names, *(a.key for a in axes if a.symbol)]
     close = difflib.get_close_matches(key, known, n=1)
-    remedy = f"did you mean {close[0]!r}?" if close else f"open dimensions: {', '.join(names) or 'none'}"
+    remedy = f"did you mean {close[0]!r}?" if close else f"open dimensions: {', '.join(names)}"
+    if not names:
+        remedy = "leave it out: every dimension of this model has a size"
     return ConfigError(f"the model has no open dimension {key!r}", where=where, remedy=remedy)

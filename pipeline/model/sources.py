@@ -37,6 +37,14 @@ class SourceModel(msgspec.Struct, frozen=True, kw_only=True, order=True):
         return f"{self.path}/{self.member}" if self.member else self.path
 
 
+def require_model_file(path: Path) -> None:
+    """ConfigError for a path that is no file, for commands that take one model."""
+    if path.is_dir():
+        raise ConfigError("this is a folder, and no model file", where=str(path), remedy="name one model in it")
+    if not path.is_file():
+        raise ConfigError("no such model file", where=str(path), remedy="check the path")
+
+
 def find_models(paths: Iterable[str | Path], suffixes: tuple[str, ...] = (".onnx",)) -> list[SourceModel]:
     """The models under files, folders (recursive, in sorted order) and zip archives; each file once.
 

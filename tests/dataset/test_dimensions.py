@@ -57,6 +57,12 @@ def test_other_names_are_refused(wanted: dict[str, int], words: str) -> None:
     assert words in f"{caught.value.why} {caught.value.remedy}"
 
 
+def test_a_model_without_open_dimensions_takes_no_size() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_dimensions(takes(x=(1, 3)), {"q": 3}, "m.onnx")
+    assert caught.value.remedy == "leave it out: every dimension of this model has a size"
+
+
 def test_names_are_the_shortest_that_tell_axes_apart() -> None:
     assert list(names_of(open_axes(PADDLE))) == ["x[0]", "x[2]", "width"]
 

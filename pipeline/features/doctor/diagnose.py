@@ -69,7 +69,7 @@ from pipeline.job.predict import settings_of
 from pipeline.job.prepare import find
 from pipeline.job.record import host, new_campaign
 from pipeline.job.template import data_beside, guess_for
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import SourceModel, require_model_file
 from pipeline.passes.registry import parse_step
 from pipeline.passes.run import transform_file
 from pipeline.release.app_code import code_for
@@ -101,9 +101,7 @@ def checked(model: DoctorModel) -> DoctorModel:
 
     ConfigError for a path that is no model file and for options that make no sense, ModelError for a broken model.
     """
-    if not model.path.is_file():
-        what = "this is a folder" if model.path.is_dir() else "no such model file"
-        raise ConfigError(what, where=str(model.path), remedy="name one model; extract archives first")
+    require_model_file(model.path)
     if model.path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             "this is no model file", where=str(model.path), why=f"its name does not end in {' or '.join(SUFFIXES)}",

@@ -194,7 +194,7 @@ def gate(
         device = devices[0] if devices else "local"
         _bisect(paths, libraries, device, output or Path("output/bisect"), model, outputs, answers)
     if len(paths) not in (0, 2) or not (paths or history):
-        raise click.UsageError("name BASE and CANDIDATE, or a --history, or all three", ctx)
+        raise click.UsageError(f"name BASE and CANDIDATE, or a --history, or all three; paths: {len(paths)}", ctx)
     if libraries[1:] or model:
         raise click.UsageError("several --library, and --model, are for --bisect", ctx)
     histories = read_histories(history) if history else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from device_runner.options import Denied
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
-from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
 from pipeline.features.perf.stream import StreamRow, measure_streams
@@ -14,6 +14,7 @@ from pipeline.job.bench import Bench, bench, opened_alone, unfinished
 from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
 from pipeline.job.predict import profile_run
 from pipeline.job.record import host, new_campaign, versions
+from pipeline.model.sources import require_model_file
 from pipeline.report.model import CampaignReport
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import Profiled, profile_views
@@ -29,8 +30,7 @@ def measure_files(
     Raises ConfigError for a file that is not there, and what opening the device with its library raises.
     """
     for file in order.files:
-        if not file.is_file():
-            raise ConfigError("no such model file", where=str(file), remedy="check the path")
+        require_model_file(file)
     with bench(opened_alone(order.device, order.wait_seconds, order.library), None, progress) as here:
         ((name, device),) = here.devices.items()
         campaign = new_campaign("perf")
