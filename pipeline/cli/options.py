@@ -176,9 +176,13 @@ def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """A callback for NAME=VALUE and NAME=LOW:HIGH given any number of times; names may hold a `=` themselves."""
+    """A callback for NAME=VALUE, NAME=LOW:HIGH and NAME="TEXT" given any number of times; names may hold a `=`."""
     given: dict[str, Any] = {}
     for value in values:
+        name, quote, text = value.partition('="')
+        if name and quote and text.endswith('"'):
+            given[name] = text[:-1]
+            continue
         name, _, text = value.rpartition("=")
         ends = [_number(part) for part in text.split(":")]
         if not name or not 1 <= len(ends) <= 2 or None in ends:
