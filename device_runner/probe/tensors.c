@@ -1,9 +1,11 @@
 #include "tensors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checksum.h"
 
@@ -123,11 +125,11 @@ static bool wrap_input(struct probe *probe, struct input *input, const struct sh
 
 /* The strings of a file, each ended by a NUL, as many as the shape has: the first at its beginning. */
 static const char **read_strings(struct probe *probe, struct input *input, const char *path, size_t count) {
-    FILE *file = fopen(path, "rb");
-    long size = file && !fseek(file, 0, SEEK_END) ? ftell(file) : -1;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    off_t size = file < 0 ? -1 : lseek(file, 0, SEEK_END);
+    if (file >= 0) close(file);
     if (size >= 0) input->data = allocate(probe, (size_t)size + 1, 1);
-    bool done = input->data && !fseek(file, 0, SEEK_SET) && fread(input->data, 1, (size_t)size, file) == (size_t)size;
-    if (file) fclose(file);
+    bool done = input->data && fill_from_file(probe, input->name, path, input->data, (size_t)size);
     const char *at = input->data, *end = done ? at + size : at;
     const char **texts = done && count <= (size_t)size ? allocate(probe, count, sizeof *texts) : NULL;
     for (size_t i = 0; texts && i < count && at < end; i++) texts[i] = at, at += strlen(at) + 1;

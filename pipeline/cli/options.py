@@ -193,6 +193,8 @@ def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 
 def input_text(name: str, value: Any) -> str:
     """What `input_values` reads as this value."""
+    if isinstance(value, str):
+        return f'{name}="{value}"'
     ends = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
     return f"{name}={':'.join(str(end).lower() for end in ends)}"
 
@@ -215,7 +217,7 @@ def data_options(command: AnyCommand) -> AnyCommand:
     for option in (
         click.option(
             "--input", "input_values", callback=input_values, multiple=True, metavar="NAME=VALUE|NAME=LOW:HIGH",
-            help="Value of an input, or a range for random numbers below HIGH; repeatable.",
+            help="Value of an input (\"TEXT\" of strings), or a range for random numbers below HIGH; repeatable.",
         ),
         click.option(
             "--test-data", metavar="PATH",

@@ -30,13 +30,12 @@ def value_array(
     import numpy as np
 
     dtype = plain_dtype(info)
+    if isinstance(value, str) != (dtype.kind == "U"):
+        text = f"give a text: --input '{info.name}=\"…\"', or inputs in a config"
+        raise _unfit(info, f"its type is {info.dtype}", text if dtype.kind == "U" else "give a number")
     if isinstance(value, tuple):
         return _elements(info, value, sizes, dtype)
     shape = generated_shape(info, sizes)
-    if isinstance(value, str) != (dtype.kind == "U"):
-        why, remedy = ("it takes no text", "give a number") if isinstance(value, str) else ("it takes text", "")
-        text = f"give a text: --input '{info.name}=\"…\"', or inputs in a config"
-        raise _unfit(info, why, remedy or text)
     if isinstance(value, str):
         return np.full(shape, value)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_BYTES:
@@ -189,9 +188,8 @@ def _array(name: str, key: str, value: Any) -> Array:
 
     array = np.asarray(value)
     if array.dtype.kind not in "fiubU":
-        raise ConfigError(
-            f"the input {key!r} is no array of numbers or strings", where=name, why=f"its type is {array.dtype}"
-        )
+        what = f"the input {key!r} is no array of numbers or strings"
+        raise ConfigError(what, where=name, why=f"its type is {array.dtype}")
     return array
 
 
