@@ -393,7 +393,9 @@ def _of_metric(name: str | None) -> Iterator[Problem]:
 
 
 def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
-    """Guesses of nothing, labels without samples, and data preprocessed in two ways: the app can repeat only one."""
+    """Guesses of nothing, states of one input, labels without samples, and data preprocessed in two ways: the app can
+    repeat only one.
+    """
     for name in model.guessed:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
@@ -402,6 +404,9 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
         yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
                       "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
+    if len(set(model.state.values())) < len(model.state):
+        what, why = "`state` has an input twice", "two outputs cannot become one input"
+        yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
         places = (((*place, "labels"), model.labels), ((*place, "evaluation", "labels"), evaluation.labels))

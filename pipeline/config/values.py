@@ -117,6 +117,11 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     [[runs]] have NNAPI, CoreML or QNN one more for each size; several lists are read in step."""
     guessed: tuple[str, ...] = ()
     """Names in `dimensions` whose sizes nobody has confirmed: reports say so until they are removed from here."""
+    state: dict[str, str] = {}
+    """Outputs that become inputs of the next inference, as in `{ stateN = "state" }`: the model is checked and measured
+    as a stream, which begins with zeros in these inputs where `inputs` gives them no value."""
+    stream_steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    """Steps of that stream."""
     transforms: tuple[TransformConfig, ...] = ()
     """Passes to apply to the model before everything else, in this order."""
     precisions: tuple[str, ...] = ()

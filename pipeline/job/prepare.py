@@ -8,6 +8,7 @@ import msgspec
 
 from device_runner.files import cache_folder
 from device_runner.providers import provider_named
+from device_runner.spec import Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.advice.precisions import PrecisionVerdict
@@ -250,7 +251,8 @@ def _simulated(
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
-    return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table))
+    stream = Stream(steps=table.stream_steps, states=table.state) if table.state else None
+    return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
 
 
 def _stop_if_hopeless(converted: Sequence[Converted]) -> None:

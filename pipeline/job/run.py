@@ -39,7 +39,7 @@ from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_ten
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
-from pipeline.config import AccuracyConfig, CheckConfig, Config
+from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import scratch
@@ -97,12 +97,16 @@ class OutputJudge:
         self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
         self.expected = {model: _tensors(reference.outputs) for model, reference in references.items()}
         self.originals = {model: _tensors(reference.original) for model, reference in references.items()}
+        self.streamed = {model: _tensors(row.stream.outputs) for model, row in references.items() if row.stream}
 
     def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
         """The checks of one run; outputs that the device did not hand over fail."""
         model = planned.source
         actual = _tensors(result.outputs)
-        checks = tuple(compare_outputs(self.expected[model], actual, self.tolerances[model], self.originals[model]))
+        expected, original = self.expected[model], self.originals[model]
+        if model in self.streamed and planned.mode is MeasureMode.STEADY:
+            expected, original = self.streamed[model], {}
+        checks = tuple(compare_outputs(expected, actual, self.tolerances[model], original))
         if planned.device.startswith(ON_THIS_COMPUTER):
             checks = excused(checks, self.artifacts / planned.file, result.cpu)
         return (*checks, *self._labelled(planned, result))
