@@ -34,8 +34,8 @@ def probed(work: Path, content: bytes, count: int) -> tuple[Status, list[int], F
     spec = RunSpec(id="s", model=str(work / "words.onnx"), inputs=(words,), min_runs=1, outputs_folder=str(work / "o"))
     with open_device("local") as device:
         result = device.run(spec)
-    numbers = np.fromfile(result.outputs[0].file, "<i8").tolist() if result.outputs else []
-    return result.status, numbers, result.failure and result.failure.kind
+    numbers: list[int] = np.fromfile(result.outputs[0].file, "<i8").tolist() if result.outputs else []
+    return result.status, numbers, result.failure.kind if result.failure else None
 
 
 def test_the_probe_gives_a_model_the_strings_of_a_file(work: Path) -> None:
