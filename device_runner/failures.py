@@ -165,9 +165,10 @@ TEXTS = (
          "operator {0} does not exist in opset {1} of this release",
          "export the model again with another opset, or use a later release; a target's `ort_release` must be that of "
          "what ships", topic=Topic.OPERATOR),
-    Text(r"(\S+?):(\S+?)\(-1\) is not a registered function/op|is not a registered function/op",
+    Text(r"(\S+?):(\S+?)\(-?\d+\) is not a registered function/op|is not a registered function/op",
          "operator {1} of domain {0} is unknown: of a custom domain, or misspelt",
-         "replace it by standard operators; libraries of custom operators are not loaded here", topic=Topic.MODEL),
+         "give the library that has it (--custom-ops; custom_ops in a config), or replace it by standard operators",
+         topic=Topic.MODEL),
     Text(r"[Mm]issing opset in the model|opset import.*(?:missing|not)|no opset import for domain",
          "the model does not say which opset it uses", "export the model again", topic=Topic.MODEL),
     Text(r"We do not support type \[9\]", "it has values of optional type, which the ORT format cannot hold",

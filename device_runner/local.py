@@ -325,12 +325,16 @@ def machine_abi() -> str:
     return ABIS.get(platform.machine(), platform.machine())
 
 
+def machine_system() -> str:
+    """The system of this computer, as `DeviceFacts` has it."""
+    return {"Darwin": "macos"}.get(platform.system(), platform.system().lower())
+
+
 def host_facts(name: str) -> DeviceFacts:
     """What this computer is, as far as it says."""
-    system = {"Darwin": "macos"}.get(platform.system(), platform.system().lower())
     return DeviceFacts(
         name=name,
-        platform=system,
+        platform=machine_system(),
         model=_match("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.processor() or platform.machine(),
         abis=(machine_abi(),),
         os_release=platform.release(),

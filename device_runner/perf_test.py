@@ -55,6 +55,11 @@ def _unsayable(texts: dict[str, str]) -> bool:
 
 RULES: tuple[OptionRule, ...] = (
     (
+        lambda o: bool(o.custom_ops),
+        "onnxruntime_perf_test is not given custom operators",
+        "leave perf_test out: the probe registers them",
+    ),
+    (
         lambda o: o.provider not in TAKEN_PROVIDERS,
         "onnxruntime_perf_test has no such provider",
         f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from device_runner.custom_ops import CustomLibrary, fitting, process_of
 from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.failures import failure_of
@@ -59,7 +60,7 @@ class ProbeDevice(Device):
                 else:
                     # The same spec with the paths that files have in the eyes of the probe.
                     placed = replace(
-                        self._with_plugin_there(spec, folder),
+                        self._with_custom_ops_there(self._with_plugin_there(spec, folder), library),
                         library=self._put(library, ".so"),
                         model=self._put_model(Path(spec.model), folder),
                         inputs=tuple(replace(tensor, file=self._put(Path(tensor.file))) for tensor in spec.inputs),
@@ -128,6 +129,11 @@ class ProbeDevice(Device):
         """As `_put`, for files that find each other by name in one folder, such as the run's."""
         return [self._put(Path(file)) for file in files]
 
+    def _fitting(self, spec: RunSpec, library: Path) -> tuple[CustomLibrary, ...]:
+        """The spec's libraries of custom operators for a process with a libonnxruntime. Raises RunnerError."""
+        given = spec.options.custom_ops
+        return fitting(given, *process_of(library)) if given else ()
+
     def _put_model(self, model: Path, folder: str) -> str:
         """As `_put`; a context of an NPU finds its binary by name, in the folder where it lies itself."""
         binary = context_binary(model)
@@ -147,6 +153,10 @@ class ProbeDevice(Device):
             plugin=replace(spec.plugin, library=library, files=tuple(files)),
             options=replace(spec.options, provider_options=options),
         )
+
+    def _with_custom_ops_there(self, spec: RunSpec, library: Path) -> RunSpec:
+        there = tuple(self._put(row.path, row.path.suffix) for row in self._fitting(spec, library))
+        return replace(spec, options=replace(spec.options, custom_ops=there)) if there else spec
 
     @abstractmethod
     def _ask(self, request: bytes, folder: str, limit_seconds: float, limit_bytes: int) -> ProbeAnswer | Failure:

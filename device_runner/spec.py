@@ -108,7 +108,9 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     """How to run: provider with options and flags, threads, session settings.
 
     `provider` is cpu, nnapi, coreml, xnnpack, qnn, webgpu or any name that the library's generic append call knows.
-    `session_config` goes to AddSessionConfigEntry as it is. 0 threads leaves the number to ONNX Runtime.
+    `session_config` goes to AddSessionConfigEntry as it is. 0 threads leaves the number to ONNX Runtime. `custom_ops`
+    are libraries of custom operators (.so, .dylib, or AARs of them), of which those for the device's system and ABI
+    are registered; in a bundle, their names.
     """
 
     provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
@@ -121,6 +123,7 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     cpu_arena: bool = True
     memory_pattern: bool = True
     session_config: dict[str, Text] = {}
+    custom_ops: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
 
 
 class Plugin(StrictStruct, frozen=True, kw_only=True):

@@ -17,16 +17,18 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.android_host.build import build_host, check_imports
+from device_runner.custom_ops import CustomLibrary
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
 from device_runner.errors import SpecError
 from device_runner.files import scratch_folder
 from device_runner.host_device import HostDevice, Processor, default_abi, find_processor
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import host_facts
+from device_runner.probe.elf import read_elf
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
 from device_runner.reading import decode_json, read_regular
 from device_runner.result import Mark
-from device_runner.spec import StrictStruct
+from device_runner.spec import RunSpec, StrictStruct
 
 SOURCES = Path(__file__).parent / "nnapi"
 PROFILE_VERSION = 1
@@ -291,6 +293,13 @@ class AndroidHost(HostDevice):
         facts = library.android()
         check_imports(facts.imports, facts.needed, where=facts.path)
         return facts
+
+    def _fitting(self, spec: RunSpec, library: Path) -> tuple[CustomLibrary, ...]:
+        libraries = super()._fitting(spec, library)
+        for row in libraries:
+            elf = read_elf(row.path)
+            check_imports(elf.undefined, elf.needed, where=str(row.path))
+        return libraries
 
     def _has_gpu(self) -> bool:
         """Never: Dawn for Android is not used with a computer's own GPU, only with drivers in software."""

@@ -61,6 +61,7 @@ struct ort_base {
     X(SetSessionGraphOptimizationLevel, 23, OrtStatus *, (OrtSessionOptions *, unsigned)) \
     X(SetIntraOpNumThreads, 24, OrtStatus *, (OrtSessionOptions *, int)) \
     X(SetInterOpNumThreads, 25, OrtStatus *, (OrtSessionOptions *, int)) \
+    X(RegisterCustomOpsLibrary, 29, OrtStatus *, (OrtSessionOptions *, const char *, void **)) \
     X(SessionGetInputCount, 30, OrtStatus *, (const OrtSession *, size_t *)) \
     X(SessionGetOutputCount, 31, OrtStatus *, (const OrtSession *, size_t *)) \
     X(SessionGetInputTypeInfo, 33, OrtStatus *, (const OrtSession *, size_t, OrtTypeInfo **)) \

@@ -130,6 +130,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
     triples += [("config", key, value) for key, value in options.session_config.items()]
     triples += [("dimension", name, str(size)) for name, size in spec.dimensions.items()]
     triples += [("beside", model, "") for model in (spec.concurrent.beside if spec.concurrent else ())]
+    triples += [("custom_ops", library, "") for library in options.custom_ops]
     if spec.stream:
         triples += [("state", given, taken) for given, taken in spec.stream.states.items()]
         triples += [("sequence", tensor.name, tensor.file) for tensor in spec.stream.sequences]

@@ -16,6 +16,7 @@
  *   state OUTPUT INPUT     of a stream: the output of a step is the input of the next
  *   sequence NAME FILE     of a stream: an input's elements of all steps, one after the other
  *   beside MODEL ""        another model, with a session and a caller of its own while the callers call
+ *   custom_ops LIBRARY ""  a library of custom operators, registered before the model is loaded
  *   check crc32 NUMBER     last of all: the checksum of every byte before it
  */
 #ifndef REQUEST_H

@@ -98,6 +98,16 @@ bool create_environment(struct probe *probe) {
            share_environment(probe) && ok(probe, ORT(probe->ort, DisableTelemetryEvents)(probe->env)) && list_providers(probe);
 }
 
+/* ONNX Runtime opens the libraries; they stay open until the process ends. */
+static bool register_custom_ops(struct probe *probe) {
+    const char *const *triple;
+    void *handle = NULL;
+    for (size_t at = 0; (triple = next(probe->request, "custom_ops", &at));)
+        if (!ok_or(probe, ORT(probe->ort, RegisterCustomOpsLibrary)(probe->options, triple[1], &handle), "wrong_library"))
+            return false;
+    return true;
+}
+
 /* Config entries and symbolic dimensions. */
 static bool add_entries(struct probe *probe) {
     const char *const *triple;
@@ -133,7 +143,7 @@ bool set_options(struct probe *probe) {
            (!request->global_threads || ok(probe, ORT(ort, DisablePerSessionThreads)(options))) &&
            (!request->shared_arena ||
             ok(probe, ORT(ort, AddSessionConfigEntry)(options, "session.use_env_allocators", "1"))) &&
-           set_memory(probe) && add_entries(probe);
+           set_memory(probe) && add_entries(probe) && register_custom_ops(probe);
 }
 
 bool collect_options(struct probe *probe, struct provider_options *options) {

@@ -29,13 +29,14 @@ from device_runner.options import (
     smallest_failing,
 )
 from device_runner.result import Failure, FailureKind, RunResult, utc_now
-from device_runner.spec import OUTPUTS_LIMIT_BYTES, Plugin, RunOptions, RunSpec, TensorFile
+from device_runner.spec import OUTPUTS_LIMIT_BYTES, Plugin, RunOptions, RunSpec, Stream, TensorFile
 from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import looks_until
 from pipeline.check.result import Reference
 from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, Platform, RunConfig
+from pipeline.core import custom_ops
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import Artifact, Variant
 
@@ -107,11 +108,14 @@ ALL_FILES = "files"
 class Inputs:
     """What a model is measured with, and the labelled set (samples stacked along a first axis) that it answers.
 
+    With a `stream` the steady measurement is its steps, which begin with `tensors`.
+
     `outputs_limit_bytes` is what its outputs may have at most: the host knows how large the original's are.
     """
 
     tensors: tuple[TensorFile, ...] = ()
     labelled: TensorFile | None = None
+    stream: Stream | None = None
     dimensions: dict[str, int] = field(default_factory=dict)
     outputs_limit_bytes: int = OUTPUTS_LIMIT_BYTES
 
@@ -128,6 +132,7 @@ def inputs_of(reference: Reference, dimensions: dict[str, int]) -> Inputs:
     return Inputs(
         tensors=reference.inputs,
         labelled=labelled,
+        stream=reference.stream.stream if reference.stream else None,
         dimensions=dimensions,
         outputs_limit_bytes=limit_bytes,
     )
@@ -352,12 +357,12 @@ def spec_of(
 
     The labelled set is answered in the first round only: the same file gives the same answers in each.
     """
-    return RunSpec(
+    spec = RunSpec(
         id=spec_id(planned, number),
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=planned.run_options,
+        options=msgspec.structs.replace(planned.run_options, custom_ops=custom_ops.given()),
         plugin=plugin_of(planned.run_options.provider, measure),
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
@@ -366,6 +371,10 @@ def spec_of(
         perf_test=measure.perf_test,
         **_timing(planned.mode, measure),
     )
+    if inputs.stream is None or planned.mode is not MeasureMode.STEADY:
+        return spec
+    timing: _Timing = {"warmup": 0, "min_runs": 0, "min_seconds": 0.0}
+    return msgspec.structs.replace(spec, stream=inputs.stream, labelled=None, dimensions={}, **timing)
 
 
 MLPERF_RUNS, MLPERF_SECONDS = 1024, 60.0

@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from device_runner.spec import Stream
 from pipeline.check.compare import Array, OutputCheck, Tolerance, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
+from pipeline.check.stream import run_steps
 from pipeline.config import CheckConfig
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.files import scratch
@@ -56,19 +58,34 @@ def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
 def check_artifact(request: CheckRequest) -> tuple[OutputCheck, ...]:
     """Run the artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
-    What this computer's processor computes less exactly than phones is not held against a file.
+    Where the model has a stream, its outputs after the last step are checked as well. What this computer's processor
+    computes less exactly than phones is not held against a file.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in request.reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in request.reference.outputs}
     original = {tensor.name: read_tensor(tensor) for tensor in request.reference.original}
-    outputs = run_artifact(request.file, request.artifact.session_options, feeds)
-    checks = compare_outputs(expected, outputs, request.tolerance, original)
+    session = open_artifact(request.file, request.artifact.session_options, brief=True)
+    outputs = _outputs(session, request.file, feeds)
+    checks = list(compare_outputs(expected, outputs, request.tolerance, original))
+    if streamed := request.reference.stream:
+        try:
+            outputs = run_steps(session, feeds, streamed.stream)
+        except ort_errors() as error:
+            raise _refused(request.file, error) from error
+        last = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
+        checks += [
+            msgspec.structs.replace(check, output=f"{check.output} after {streamed.stream.steps} steps")
+            for check in compare_outputs(last, outputs, request.tolerance)
+        ]
     return excused(checks, Path(request.file))
 
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of an artifact on the CPU; ModelError when it does not load or run."""
-    session = open_artifact(file, session_options, brief=True)
+    return _outputs(open_artifact(file, session_options, brief=True), file, feeds)
+
+
+def _outputs(session: Any, file: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
     try:
         values = session.run(None, dict(feeds))
     except Exception as error:
@@ -101,13 +118,15 @@ def _refused(file: str, error: Exception) -> ModelError:
 class CheckedModel:
     """A model that is to have a reference: what it is run on, and labelled samples for devices.
 
-    `original` is the float model that it was made from, where it is in another precision.
+    `original` is the float model that it was made from, where it is in another precision, `stream` how one with state
+    is run.
     """
 
     model: NamedModel
     original: SourceModel | None = None
     data: Dataset = field(default_factory=Dataset)
     labelled: Dataset | None = None
+    stream: Stream | None = None
 
 
 def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
@@ -139,7 +158,7 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
         scratch.mkdir(parents=True)
         call = partial(
             make_reference, model.source, model.dimensions, subject.data, str(folder / model.name), str(scratch),
-            labelled=subject.labelled, original=subject.original,
+            labelled=subject.labelled, original=subject.original, stream=subject.stream,
         )  # fmt: skip
         needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
         names[Task(label=model.source.name, call=call, memory_bytes=needed)] = model.name

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.spec import ElementType, TensorFile
+from device_runner.spec import ElementType, Stream, TensorFile
 from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, usual_tolerance
-from pipeline.check.result import LabelledSet, Reference
+from pipeline.check.result import LabelledSet, Reference, StreamReference
+from pipeline.check.stream import make_stream, zero_states
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.files import make_folder
+from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
 from pipeline.dataset.candidates import open_session, run_session
 from pipeline.dataset.files import write_tensor
@@ -194,11 +196,12 @@ def make_reference(
     *,
     labelled: Dataset | None = None,
     original: SourceModel | None = None,
+    stream: Stream | None = None,
 ) -> Reference:
     """Run a model without optimizations on the CPU and keep inputs and outputs as raw files in `folder`.
 
     It runs on the first sample of `data`, and on those of `labelled` that devices answer, too. `original` is the float
-    model that it was made from, where it is in another precision.
+    model that it was made from, where it is in another precision. With a `stream` it runs its steps as well.
 
     ModelError when the model cannot run here or its labelled set does not fit it; ConfigError when its test data does
     not.
@@ -210,11 +213,14 @@ def make_reference(
         session = open_session(model, brief=labelled is None)
         takes = own_inputs(model.proto)
         sample = first_sample(whole, takes)
+        if stream:
+            sample = replace(sample, inputs=zero_states(sample.inputs, stream.states, data.inputs))
         start = time.perf_counter()
         outputs = run_session(session, sample.inputs, source.name)
         run_seconds = time.perf_counter() - start
         make_folder(target)
         answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
+        streamed = _streamed(session, sample.inputs, stream, target, source.name) if stream else None
     except ModelError as error:
         raise blame_dimensions(loaded, sizes, data, error) from error
     precision = _precision(model, outputs)
@@ -242,7 +248,16 @@ def make_reference(
         run_seconds=run_seconds,
         spans=spans,
         unsteady=_unsteady(session, sample.inputs, outputs, tolerance) if random else (),
+        stream=streamed,
     )
+
+
+def _streamed(session: Any, feeds: Mapping[str, Array], stream: Stream, folder: Path, where: str) -> StreamReference:
+    try:
+        return make_stream(session, feeds, stream, folder)
+    except ort_errors() as error:
+        raise ModelError("the model's stream does not run", where=where, why=first_line(error),
+                         remedy="correct `state` of the model in the config") from error  # fmt: skip
 
 
 def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[TensorFile, ...]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from device_runner.spec import TensorFile
+from device_runner.spec import Stream, TensorFile
 from pipeline.check.compare import OutputCheck, OutputPrecision, Tolerance, usual_tolerance
 from pipeline.dataset import Dataset
 
@@ -19,6 +19,13 @@ class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
     outputs: TensorFile
     accuracy: float | None
     labels: tuple[int | str, ...]
+
+
+class StreamReference(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream with what its steps are given, and the original's outputs after the last one."""
+
+    stream: Stream
+    outputs: tuple[TensorFile, ...]
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +53,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs that are not finite where the float original's are: no file of this precision may pass."""
     data: Dataset = Dataset()
     sample: str = ""
+    stream: StreamReference | None = None
+    """The stream of a model with state, which begins with `inputs`."""
 
     def tolerance(self, max_relative_error: float | None = None) -> Tolerance:
         """What outputs may differ by: as asked, or what the precision brings with it."""

@@ -234,6 +234,14 @@ class Command(click.Command):
                 raise click.BadParameter("nan is not a number", ctx, param)
         return left
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does it, with the libraries of --custom-ops in use until it ends."""
+        if files := ctx.params.pop("custom_ops", ()):
+            from pipeline.core.custom_ops import custom_operators
+
+            ctx.with_resource(custom_operators(files, "--custom-ops"))
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options section by section, those that no section names first."""
         records: dict[str, list[tuple[str, str]]] = {title: [] for title in (REST, *SECTIONS)}

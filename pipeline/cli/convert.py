@@ -11,6 +11,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chips_named,
+    custom_ops_option,
     data_options,
     dataset_from,
     either,
@@ -93,6 +94,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     help="Compile EP context models for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
+@custom_ops_option
 @data_options
 @click.option("--config/--no-config", default=True, help="Write the operator configs of all artifacts in OUTPUT.")
 @click.option(
@@ -150,11 +152,13 @@ def convert(
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
     from pipeline.core.abis import ARM64, read_abi
+    from pipeline.core.custom_ops import of_this_computer
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import conversion_parts, problem_lines
     from pipeline.report.show import show
 
+    of_this_computer()  # a library that is missing is said before anything is written
     data = dataset_from(test_data, input_values)
     named = read_abi(answers["abi"], "--abi") if answers["abi"] else ""
     platform = OptimizerPlatform(target_platform) if target_platform else OptimizerPlatform.of_abi(named or ARM64)

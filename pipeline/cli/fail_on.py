@@ -20,9 +20,10 @@ SIGNS: Mapping[str, Callable[[float, float], bool]] = {
 MEASURES: Mapping[str, str] = {
     "partitions": "partitions>1",
     "coverage": "coverage<0.9",
+    "memory": "memory>200MB",
 }
-"""What is counted of a model with a provider, with a condition as an example."""
-MEASURED = re.compile(r"(?:([\w-]+)\.)?([a-z]+) *(<=|>=|<|>|=) *(\d+(?:\.\d+)?)(%?)")
+"""What is counted of a model with a provider, with a condition as an example; memory in MB of 1,000,000 bytes."""
+MEASURED = re.compile(r"(?:([\w-]+)\.)?([a-z]+) *(<=|>=|<|>|=) *(\d+(?:\.\d+)?)(%|MB|)")
 NAMED = re.compile(r"(?:([\w-]+)\.)?(refused|finding):(.+)")
 OPERATOR = re.compile(r"[\w.]+:\w+")
 """An operator with its domain, as com.microsoft:Gelu: there is no list of those."""
@@ -116,16 +117,18 @@ def _condition(text: str, kinds: ConditionKinds) -> Condition:
 
 
 def _measure(text: str, match: re.Match[str], kinds: ConditionKinds) -> Condition:
-    name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] else 1)
-    if name not in kinds.measures:
+    name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] == "%" else 1)
+    if name not in kinds.measures or (match[5] == "MB") != (name == "memory"):
         close = [MEASURES[near] for near in difflib.get_close_matches(name, kinds.measures, n=1)]
         raise _Wrong(text, f"{name!r} is not measured here", kinds, close)
     if name == "coverage" and limit > 1:
         raise _Wrong(text, "coverage is a share", kinds, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
 
+    unit = "MB" if name == "memory" else ""
+
     def broken(subject: Watched) -> str:
         value = subject.measures.get(name)
-        return f"{name} is {value:.4g}" if value is not None and SIGNS[sign](value, limit) else ""
+        return f"{name} is {value:.4g}{unit}" if value is not None and SIGNS[sign](value, limit) else ""
 
     return Condition(text, match[1] or "", broken)
 

@@ -356,6 +356,13 @@ plugin_option = click.option(
     "needs none: the extra `qnn` installs it.",
 )  # fmt: skip
 
+custom_ops_option = click.option(
+    "--custom-ops", multiple=True, metavar="LIBRARY",
+    help="Library of custom operators, or an AAR of them; repeatable: those for this computer, and for the device, are "
+    "registered.",
+)  # fmt: skip
+"""`Command` registers them; no function gets the value."""
+
 precision_option = click.option(
     "--precision", "precisions", callback=words(), metavar="NAME,…",
     help="Precisions: float (the model as it is), fp16, int8, int8-nnapi, or auto for what suits the providers. Those "

@@ -10,6 +10,7 @@ from pipeline.cli.command import Command
 from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chip_option,
+    custom_ops_option,
     data_options,
     dataset_from,
     either,
@@ -326,6 +327,7 @@ def partition(
 )  # fmt: skip
 @provider_options
 @chip_option
+@custom_ops_option
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at once.")
 @fail_on_option(("partitions", "coverage"), operators=True)
 @json_option

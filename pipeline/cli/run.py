@@ -13,6 +13,7 @@ from pipeline.cli.options import (
     AnyCommand,
     as_argument,
     config_options,
+    custom_ops_option,
     data_options,
     dataset_from,
     devices_option,
@@ -243,6 +244,7 @@ PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs],
 )  # fmt: skip
 @measure_options
 @perf_test_option
+@custom_ops_option
 @plugin_option
 @ci_options
 @click.option(
@@ -333,9 +335,11 @@ def with_overrides(
     """The config with what the command line says instead; ConfigError for a precision that there is not."""
     import msgspec
 
+    from pipeline.core import custom_ops
     from pipeline.passes.precisions import resolve_precisions
 
     resolve_precisions(precisions, where="--precision")
+    settings = msgspec.structs.replace(settings, custom_ops=custom_ops.given() or settings.custom_ops)
     given = {
         "precisions": precisions or None, "max_drop": max_drop, "perf_test": perf_test, "plugins": plugins or None,
         "database": database,

@@ -147,9 +147,11 @@ def resolved(config: Config, folder: Path) -> Config:
         ),
         apple=apple and msgspec.structs.replace(apple, folder=place(apple.folder), runtime=place(apple.runtime)),
     )
+    custom_ops = tuple(str(folder / file) for file in config.custom_ops)
     return msgspec.structs.replace(
-        config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release
-    )
+        config, models=models, targets=targets, build=build, measure=measure, accuracy=accuracy, release=release,
+        custom_ops=custom_ops,
+    )  # fmt: skip
 
 
 def wanted_variants(config: VariantsConfig, precision: str = "") -> list[Variant]:
@@ -391,11 +393,16 @@ def _of_metric(name: str | None) -> Iterator[Problem]:
 
 
 def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
-    """Guesses of nothing, labels without samples, and data preprocessed in two ways: the app can repeat only one."""
+    """Guesses of nothing, states of one input, labels without samples, and data preprocessed in two ways: the app can
+    repeat only one.
+    """
     for name in model.guessed:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
             yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
+    if len(set(model.state.values())) < len(model.state):
+        what, why = "`state` has an input twice", "two outputs cannot become one input"
+        yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
     evaluation = model.evaluation or PartConfig()
     if not (evaluation.test_data or model.test_data):
         places = (((*place, "labels"), model.labels), ((*place, "evaluation", "labels"), evaluation.labels))

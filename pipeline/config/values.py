@@ -112,6 +112,11 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     only: NNAPI takes nothing whose shape is open."""
     guessed: tuple[str, ...] = ()
     """Names in `dimensions` whose sizes nobody has confirmed: reports say so until they are removed from here."""
+    state: dict[str, str] = {}
+    """Outputs that become inputs of the next inference, as in `{ stateN = "state" }`: the model is checked and measured
+    as a stream, which begins with zeros in these inputs where `inputs` gives them no value."""
+    stream_steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    """Steps of that stream."""
     transforms: tuple[TransformConfig, ...] = ()
     """Passes to apply to the model before everything else, in this order."""
     precisions: tuple[str, ...] = ()
@@ -276,6 +281,9 @@ class Config(Table, frozen=True, kw_only=True):
     """Name of the campaign, that is, of the runs of this config."""
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1)]
     """The models, one table for each."""
+    custom_ops: tuple[str, ...] = ()
+    """Libraries of custom operators, or AARs of them: those for this computer are used in conversion and checks, those
+    for a device in its runs, and those for a target's ABIs are in the bundle. `--custom-ops` goes before it."""
     targets: tuple[Target, ...] = ()
     """Release targets; default: Android arm64."""
     variants: VariantsConfig = VariantsConfig()

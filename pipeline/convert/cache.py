@@ -14,6 +14,7 @@ import msgspec
 from device_runner.files import sha256
 from device_runner.reading import decode_json, read_regular
 from pipeline.convert.request import SessionSettings
+from pipeline.core.custom_ops import digests
 from pipeline.core.errors import ModelError
 from pipeline.core.files import replacing, share_file, sources_digest, write_bytes
 from pipeline.core.variant import ConvertedFile
@@ -173,6 +174,7 @@ def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str
         content_digest,
         msgspec.to_builtins(settings),
         wheel,
+        digests(),
         sources_digest("pipeline.convert.engine", SESSION_SOURCES),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.core import custom_ops
 from pipeline.core.variant import Level
 
 CPU = "CPUExecutionProvider"
@@ -69,6 +70,7 @@ class HostSession:
             entries[WEIGHTS_FOLDER] = str(self.weights)
         for key, value in {**entries, **self.config}.items():
             options.add_session_config_entry(key, value)
+        custom_ops.register(options)
         if self.device is not None:
             options.add_provider_for_devices([self.device], {})
         return options

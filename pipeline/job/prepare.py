@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.files import cache_folder
+from device_runner.spec import Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.advice.precisions import PrecisionVerdict
@@ -216,7 +217,8 @@ def _simulated(
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
-    return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table))
+    stream = Stream(steps=table.stream_steps, states=table.state) if table.state else None
+    return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
 
 
 def _stop_if_hopeless(converted: Sequence[Converted]) -> None:

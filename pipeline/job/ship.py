@@ -34,7 +34,15 @@ from pipeline.job.targets import oldest_release
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
-from pipeline.release.contents import keep_reference, libraries_of, library_name, runs_of, signature_of
+from pipeline.release.contents import (
+    CUSTOM_OPS,
+    custom_libraries,
+    keep_reference,
+    libraries_of,
+    library_name,
+    runs_of,
+    signature_of,
+)
 from pipeline.release.contexts import chosen_contexts, context_findings, shipped_context, takes_contexts
 from pipeline.release.manifest import (
     MEASURED_FILE,
@@ -225,6 +233,8 @@ def ship(
     operators = operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
+    custom = (row for choice in choices for row in custom_libraries(assembled.record.config, choice.target))
+    sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
     report = assembled.report
     references, tensors = kept_references(assembled, folder)
     models = signatures(assembled, folder)

@@ -29,6 +29,7 @@ from pipeline.ort_build.request import (
     version_key,
 )
 from pipeline.required_ops import EMPTY, render
+from pipeline.required_ops.value import KNOWN_DOMAINS
 
 ASSET_CACHE_FLAG = "--use_vcpkg_ms_internal_asset_cache"
 
@@ -235,12 +236,20 @@ def _reduces_types(request: Request) -> bool:
     return request.settings.reduce_types and request.operators is not None and request.operators != EMPTY
 
 
+def _registers(request: Request) -> bool:
+    """Whether a minimal build must be able to register custom operators: its operators are of other domains, too."""
+    domains = {domain for domain, _ in request.operators.operators} if request.operators else set()
+    return request.kind is not BuildKind.FULL and not domains <= KNOWN_DOMAINS
+
+
 _Rule = tuple[Callable[[Request], bool], Callable[[Request], str]]
 
 _COMMON: tuple[_Rule, ...] = (
     (lambda r: r.settings.lto, lambda _: "--enable_lto"),
-    (lambda r: r.kind is BuildKind.MINIMAL, lambda _: "--minimal_build"),
-    (lambda r: r.kind is BuildKind.EXTENDED, lambda _: "--minimal_build=extended"),
+    (lambda r: r.kind is BuildKind.MINIMAL or _registers(r), lambda _: "--minimal_build"),
+    (lambda r: r.kind is BuildKind.EXTENDED and not _registers(r), lambda _: "--minimal_build=extended"),
+    (lambda r: r.kind is BuildKind.EXTENDED and _registers(r), lambda _: "extended"),
+    (_registers, lambda _: "custom_ops"),
     (_reduces_types, lambda _: "--enable_reduced_operator_type_support"),
     (lambda r: not has_ml_ops(r), lambda _: "--disable_ml_ops"),
     (lambda r: not r.settings.contrib_ops, lambda _: "--disable_contrib_ops"),

@@ -15,6 +15,7 @@ from device_runner.reading import decode_json, read_regular
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
+from pipeline.core import custom_ops
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sources_digest, storage_errors, write_bytes
 from pipeline.core.progress import NoProgress, Progress
@@ -273,6 +274,7 @@ def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:
         steps,
         sources_digest(__name__),
         _versions(),
+        custom_ops.digests(),
         _data_digest(context, uses_data),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -71,6 +71,8 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
     for setting, value in values.items():
         if value and setting in language.settings:
             yield language.settings[setting].format(value)
+    for name in options.custom_ops if "custom_ops" in language.settings else ():
+        yield language.settings["custom_ops"].format(language.text(name))
     for key, value in sorted(options.session_config.items()) if "entry" in language.settings else ():
         yield language.settings["entry"].format(language.text(key), language.text(value))
 
@@ -79,6 +81,7 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
     """What of these options a language has no call for, the provider's apart."""
     level, settings = options.optimization_level, language.settings
     missing = {
+        "custom operators": options.custom_ops and "custom_ops" not in settings,
         "session config entries": options.session_config and "entry" not in settings,
         "the optimization level": level is not OptimizationLevel.ALL and "level" not in settings,
         f"the optimization level {level.value}": level not in language.levels and "level" in settings,
@@ -396,6 +399,7 @@ JAVA = SessionCalls(
         "pattern": "options.setMemoryPatternOptimization(false)",
         "arena": "options.setCPUArenaAllocator(false)",
         "entry": "options.addConfigEntry({}, {})",
+        "custom_ops": "options.registerCustomOpLibrary({})",
     },
     text=java_text,
 )
@@ -419,6 +423,7 @@ CPP = SessionCalls(
         "pattern": "options.DisableMemPattern();",
         "arena": "options.DisableCpuMemArena();",
         "entry": "options.AddConfigEntry({}, {});",
+        "custom_ops": "options.RegisterCustomOpsLibrary({});",
     },
     text=cpp_text,
 )

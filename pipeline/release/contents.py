@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.custom_ops import CustomLibrary, fitting
 from device_runner.device import DeviceFacts
 from device_runner.library import name_of, release_of
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
@@ -14,6 +15,7 @@ from pipeline.campaign.plan import plan_runs
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
 from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target
+from pipeline.core.abis import abis_of_target
 from pipeline.core.files import sha256_of
 from pipeline.dataset import preprocess_of
 from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
@@ -106,6 +108,18 @@ def libraries_of(targets: Iterable[Target], given: str | None) -> dict[str, tupl
     return libraries
 
 
+CUSTOM_OPS = "custom_ops/"
+"""The bundle's folder of libraries of custom operators, by system and ABI."""
+LINKED = (Platform.IOS, Platform.MACOS)
+"""Platforms whose apps link such libraries."""
+
+
+def custom_libraries(config: Config, target: Target) -> tuple[CustomLibrary, ...]:
+    """Libraries of custom operators that ship to a target; UnavailableError where one for an ABI of it is missing."""
+    abis = () if target.platform in LINKED else abis_of_target(target.platform, target.abis)
+    return tuple(row for abi in abis for row in fitting(config.custom_ops, target.platform.value, abi))
+
+
 def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
     """The chosen way to run an artifact, then every other that the config has for it and that is legal there.
 
@@ -116,9 +130,10 @@ def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
     place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
     planned_runs, _ = plan_runs(config.runs, [artifact], [place])
     ways: dict[bytes, RunOptions] = {}
+    names = tuple(dict.fromkeys(row.path.name for row in custom_libraries(config, target)))
     for options in (choice.options, *(planned.options for planned in planned_runs)):
         session_config = artifact.session_options | options.session_config
-        whole = msgspec.structs.replace(options, session_config=session_config)
+        whole = msgspec.structs.replace(options, session_config=session_config, custom_ops=names)
         computed = {key: value for key, value in session_config.items() if key not in SPEED_KEYS}
         parts = (whole.provider, whole.provider_options, whole.flags, computed)
         ways.setdefault(msgspec.json.encode(parts, order="sorted"), whole)

@@ -35,6 +35,7 @@ def test_check_names_the_provider_that_refuses_an_operator() -> None:
     [
         ("coverge<0.9", "did you mean coverage<0.9?"), ("coverage<90", "did you mean coverage<90%?"),
         ("refused:Rezise", "did you mean refused:Resize?"), ("napi.partitions>1", "did you mean nnapi.partitions>1?"),
+        ("memory>200MB", "conditions are partitions>1"), ("partitions>1MB", "did you mean partitions>1?"),
         ("waring", "did you mean warning?"), ("finding:pages", "conditions are partitions>1"), ("", "conditions are"),
     ],
 )  # fmt: skip

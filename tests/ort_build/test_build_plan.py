@@ -76,6 +76,15 @@ def test_other_operators_are_another_build_in_the_same_tree() -> None:
     assert build_tree_digest(request(lto=False)) != build_tree_digest(request())
 
 
+@pytest.mark.parametrize(("kind", "words"), [("minimal", []), ("extended", ["extended"])])
+def test_a_minimal_build_for_custom_operators_can_register_them(kind: BuildKind, words: list[str]) -> None:
+    operators = parse("ai.onnx;13;Relu\ntest.ops;1;Twice\n", "c")
+    content = plan_build(request(operators=operators, kind=BuildKind(kind)), PLACES).files[-1].content
+    assert json.dumps(["--minimal_build", *words, "custom_ops"], indent=4)[1:-2].strip() in content
+    full = plan_build(request(operators=operators, kind=BuildKind.FULL), PLACES).files[-1].content
+    assert '"custom_ops"' not in full
+
+
 def test_android_reduced_aar() -> None:
     asked = request(
         version="1.21.0", abis=("arm64-v8a", "x86_64"), api_level=27, providers=("nnapi", "xnnpack"), exceptions=False

@@ -28,6 +28,7 @@ from pipeline.ort_build.plan import (
     unaccepted,
 )
 from pipeline.ort_build.run import check_release, read_tree, source_digest
+from pipeline.required_ops import parse
 from tests.ort_build.build_requests import request
 from tests.ort_build.debian_source import OPTIMIZERS, RELEASE, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
@@ -70,6 +71,7 @@ PLANS = [
     request(Platform.IOS, RELEASE, providers=("coreml", "xnnpack")),
     request(Platform.MACOS, RELEASE, providers=("coreml", "xnnpack", "webgpu"), jobs=4),
     request(Platform.LINUX, RELEASE, dependencies=Dependencies.SYSTEM, onnx_source="/onnx", contrib_ops=False),
+    request(version=RELEASE, providers=("nnapi",), operators=parse("test.ops;1;Twice\n", "c")),
     request(Platform.LINUX, RELEASE, wheel=True, providers=("nnapi", "coreml", "xnnpack")),
 ]
 
@@ -93,9 +95,10 @@ def test_the_real_parser_parses_what_plans_pass_to_build_py(tree: Path, tmp_path
     assert done.returncode == 0, done.stderr
     for (plan, arguments), line in zip(lists, done.stdout.splitlines(), strict=True):
         parsed = json.loads(line)
+        custom = ["custom_ops"] * ("custom_ops" in arguments)
         assert (
             parsed["minimal_build"]
-            == {BuildKind.FULL: None, BuildKind.MINIMAL: [], BuildKind.EXTENDED: ["extended"]}[plan.kind]
+            == {BuildKind.FULL: None, BuildKind.MINIMAL: custom, BuildKind.EXTENDED: ["extended", *custom]}[plan.kind]
         )
         assert parsed["skip_tests"]
         assert parsed["parallel"] == (4 if "--parallel=4" in arguments else 0)

@@ -41,6 +41,19 @@ ADAPTER char *bionic___strrchr_chk(const char *text, int c, size_t room) {
     return strrchr(text, c);
 }
 
+ADAPTER char *bionic___strncpy_chk2(char *to, const char *from, size_t count, size_t room, size_t from_room) {
+    if (count > room || (strnlen(from, from_room) == from_room && count > from_room)) abort();
+    return strncpy(to, from, count);
+}
+
+/* setjmp of glibc keeps the mask of signals in its structure, for which bionic's has no room; its _setjmp does not. */
+#if defined(__x86_64__)
+#define JUMP "jmp *_setjmp@GOTPCREL(%rip)"
+#else
+#define JUMP "b _setjmp"
+#endif
+__asm__(".globl bionic_setjmp\n.hidden bionic_setjmp\n.type bionic_setjmp, %function\nbionic_setjmp: " JUMP);
+
 static const char *without_slashes(const char *start, const char *end) {
     while (end > start + 1 && end[-1] == '/') end--;
     return end;

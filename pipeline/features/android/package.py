@@ -20,6 +20,7 @@ from pipeline.core.errors import CheckFailed, ConfigError, MissingError, Pipelin
 from pipeline.core.files import copy_file, make_folder, storage_errors, write_text, write_zip
 from pipeline.features.android.facade import ASSETS, asset_path, java_sources
 from pipeline.release.app_code import rows_of, target_of
+from pipeline.release.contents import CUSTOM_OPS
 from pipeline.release.contexts import SOC_MANUFACTURER
 from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, ShippedContext
 
@@ -129,6 +130,8 @@ def write_aar(package: AndroidPackage, path: Path) -> None:
         }
         if package.assets:
             members |= {f"assets/{asset_path(file)}": package.bundle / file for file in package.files}
+        folder = package.bundle / CUSTOM_OPS / "android"
+        members |= {f"jni/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.glob("*/*"))}
         write_zip(path, members)
 
 

@@ -159,6 +159,7 @@ PYTHON = SessionCalls(
         "pattern": "options.enable_mem_pattern = False",
         "arena": "options.enable_cpu_mem_arena = False",
         "entry": "options.add_session_config_entry({}, {})",
+        "custom_ops": "options.register_custom_ops_library({})",
     },
     text=repr,
 )
@@ -189,6 +190,7 @@ MAUI = SessionCalls(
         "pattern": "options.EnableMemoryPattern = false;",
         "arena": "options.EnableCpuMemArena = false;",
         "entry": "options.AddSessionConfigEntry({}, {});",
+        "custom_ops": "options.RegisterCustomOpLibrary({});",
     },
     text=java_text,
 )

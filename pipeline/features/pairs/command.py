@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.options import data_options, dataset_from, library_name, progress, sizes, wait_option
+from pipeline.cli.options import (
+    custom_ops_option,
+    data_options,
+    dataset_from,
+    library_name,
+    progress,
+    sizes,
+    wait_option,
+)
 from pipeline.cli.outputs import Outputs, ci_options, json_option, markdown_option
 from pipeline.cli.run import options_of, run_settings
 
@@ -130,6 +138,7 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
 )
 @click.option("--model", default="", help="With --bisect: which model of bundles and output folders with several.")
 @pair_options
+@custom_ops_option
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the database of paired runs: the same is not measured twice.  "

@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from pipeline.cli.command import Command
+from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
+    custom_ops_option,
     data_options,
     dataset_from,
     dimension_option,
@@ -76,7 +78,9 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
 )  # fmt: skip
 @run_conditions
 @perf_test_option
+@custom_ops_option
 @plugin_option
+@fail_on_option(("memory",))
 @json_option
 @click.pass_context
 def perf(
@@ -101,6 +105,7 @@ def perf(
     original: Path | None,
     perf_test: str | None,
     plugins: dict[str, tuple[str, ...]],
+    fail_on: tuple[Condition, ...],
     outputs: Outputs,
     **answers: Any,
 ) -> None:
@@ -169,4 +174,6 @@ def perf(
     if code := exit_code(report) or failed or ExitCode.CHECK_FAILED * bool(wrong):
         outputs.show_errors(failed_lines(report))
     show_denied(denied)
-    ctx.exit(code)
+    peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
+    peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in callers]
+    ctx.exit(end(fail_on, [Watched(place, measures={"memory": peak / 1e6}) for place, peak in peaks if peak], code))

@@ -1,21 +1,24 @@
 """A model with state as a stream: measured step by step, and its last outputs compared with the original's stream."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.result import Struct
-from device_runner.spec import RunSpec, Stream, TensorFile
+from device_runner.result import RunResult, Struct
+from device_runner.spec import Stream, TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun
+from pipeline.campaign.plan import Inputs, PlannedRun
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
+from pipeline.check.result import StreamReference
+from pipeline.check.stream import make_stream, zero_states
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
-from pipeline.core.workers import Task, run_tasks, still_at_work
+from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import make_feeds
@@ -24,8 +27,6 @@ from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
     from pipeline.report.wording import Part
-
-SEED = 0
 
 
 class StreamRow(Struct, frozen=True, kw_only=True):
@@ -40,24 +41,6 @@ class StreamRow(Struct, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class StreamRequest(Struct, frozen=True, kw_only=True):
-    """The original model, and what its stream is fed, for a process of its own."""
-
-    model: str
-    stream: Stream
-    dimensions: dict[str, int] = {}
-    data: Dataset = Dataset()
-    folder: str
-
-
-class StreamReference(Struct, frozen=True, kw_only=True):
-    """Inputs of the first step, what changes from step to step, and the outputs after the last one."""
-
-    inputs: tuple[TensorFile, ...]
-    sequences: tuple[TensorFile, ...]
-    outputs: tuple[TensorFile, ...]
-
-
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
     """`OUTPUT=INPUT`, each once; ConfigError for another form."""
     states: dict[str, str] = {}
@@ -70,62 +53,19 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     return states
 
 
-def make_stream(request: StreamRequest) -> StreamReference:
-    """What the original computes, step by step without optimizations; states begin with zeros unless they are given.
-
-    Float inputs that are no states are random in each step, of the same numbers in each run; others stay as they are.
-    """
-    import numpy as np
-
-    folder = Path(request.folder)
-    tensors = make_feeds(SourceModel(path=request.model), request.dimensions, request.data, request.folder)
-    feeds = {tensor.name: read_tensor(tensor).copy() for tensor in tensors}
-    states = request.stream.states
-    if unknown := [name for name in states.values() if name not in feeds]:
-        raise ConfigError("the state goes into no input", where="--state", why=f"the model has no input {unknown[0]!r}",
-                          remedy=f"its inputs are {', '.join(feeds)}")  # fmt: skip
-    for name in states.values():
-        if name not in request.data.inputs:
-            feeds[name] = np.zeros_like(feeds[name])
-    random = np.random.default_rng(SEED)
-    moving: dict[str, Any] = {
-        name: random.uniform(-1, 1, (request.stream.steps, *array.shape)).astype(array.dtype)
-        for name, array in feeds.items()
-        if array.dtype.kind == "f" and name not in states.values()
-    }
-    first = tuple(write_tensor(folder / f"first_{n}.bin", name, a) for n, (name, a) in enumerate(feeds.items()))
+def original_stream(
+    model: str, stream: Stream, dimensions: dict[str, int], data: Dataset, folder: str
+) -> tuple[tuple[TensorFile, ...], StreamReference]:
+    """The inputs of the first step and what the original computes, step by step without optimizations."""
+    tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
+    feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
     try:
-        session = make_session(Path(request.model), HostSession())
-        outputs = [output.name for output in session.get_outputs()]
-        if unknown := [name for name in states if name not in outputs]:
-            raise ConfigError(
-                "the state comes from no output", where="--state", why=f"the model has no output {unknown[0]!r}",
-                remedy=f"its outputs are {', '.join(outputs)}",
-            )  # fmt: skip
-        computed: dict[str, Any] = {}
-        for step in range(request.stream.steps):
-            feeds |= {name: array[step] for name, array in moving.items()}
-            computed = dict(zip(outputs, session.run(outputs, feeds), strict=True))
-            feeds |= {state: _same_shape(feeds[state], computed[name], name) for name, state in states.items()}
-            if step % 100 == 0:
-                still_at_work()
+        reference = make_stream(make_session(Path(model), HostSession()), feeds, stream, Path(folder))
     except ort_errors() as error:
-        raise ModelError("the original's stream does not run", where=request.model, why=first_line(error),
+        raise ModelError("the original's stream does not run", where=model, why=first_line(error),
                          remedy="check --state, and give sizes with --dimension") from error  # fmt: skip
-    return StreamReference(
-        inputs=first,
-        sequences=tuple(write_tensor(folder / f"all_{n}.bin", name, a) for n, (name, a) in enumerate(moving.items())),
-        outputs=tuple(write_tensor(folder / f"last_{n}.bin", name, a) for n, (name, a) in enumerate(computed.items())),
-    )
-
-
-def _same_shape(before: Any, after: Any, name: str) -> Any:
-    if before.shape != after.shape or before.dtype != after.dtype:
-        raise ConfigError(
-            "the state changes its shape", where="--state", why=f"{name!r} goes from {list(before.shape)} to "
-            f"{list(after.shape)}", remedy="export the model with a state of one size, as with a cache of fixed length",
-        )  # fmt: skip
-    return after
+    first = (write_tensor(Path(folder) / f"first_{number}.bin", *row) for number, row in enumerate(feeds.items()))
+    return tuple(first), reference
 
 
 def measure_streams(
@@ -135,40 +75,31 @@ def measure_streams(
     """The stream of each file, on the inputs of the original's; a row for each."""
     folder = bench.work / "stream"
     folder.mkdir()
-    request = StreamRequest(
-        model=str(original), stream=stream, dimensions=dict(sizes), data=data, folder=str(folder)
-    )  # fmt: skip
-    (outcome,) = run_tasks([Task(label=str(original), call=partial(make_stream, request))])
+    call = partial(original_stream, str(original), stream, dict(sizes), data, str(folder))
+    (outcome,) = run_tasks([Task(label=str(original), call=call)])
     if outcome.value is None:
         raise outcome.error or ModelError("no answer", where=str(original))
+    first, reference = outcome.value
+    inputs = Inputs(tensors=first, stream=reference.stream)
     rows = []
     for number, run in enumerate(runs):
-        spec = _spec(plan.spec(run, 0), stream, outcome.value, folder / f"outputs-{number}")
-        rows.append(_row(run, spec, bench, outcome.value))
+        spec = plan.spec(replace(run, inputs=inputs), 0)
+        spec = msgspec.structs.replace(spec, outputs_folder=str(folder / f"outputs-{number}"))
+        rows.append(_row(run, bench.devices[run.device].run(spec), reference))
     return rows
 
 
-def _spec(spec: RunSpec, stream: Stream, reference: StreamReference, outputs: Path) -> RunSpec:
-    return msgspec.structs.replace(
-        spec, stream=msgspec.structs.replace(stream, sequences=reference.sequences), inputs=reference.inputs,
-        dimensions={}, outputs_folder=str(outputs), warmup=0, min_runs=0, min_seconds=0.0,
-    )  # fmt: skip
-
-
-def _row(run: PlannedRun, spec: RunSpec, bench: Bench, reference: StreamReference) -> StreamRow:
-    result = bench.devices[run.device].run(spec)
-    steps = spec.stream.steps if spec.stream else 0
-    row = StreamRow(file=run.variant, run=options_name(run.options), steps=steps)
-    if result.failure or not result.latencies_ns:
-        return msgspec.structs.replace(
-            row, failure=result.failure.message if result.failure else "nothing was measured"
-        )
+def _row(run: PlannedRun, result: RunResult, reference: StreamReference) -> StreamRow:
+    row = StreamRow(file=run.variant, run=options_name(run.options), steps=reference.stream.steps)
+    if result.failure or not result.outputs:
+        return msgspec.structs.replace(row, failure=result.failure.message if result.failure else "it gave no outputs")
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
     checks = compare_outputs(expected, outputs, usual_tolerance(OutputPrecision.FLOAT32))
+    times = sorted(result.latencies_ns)  # () in an emulator
     return msgspec.structs.replace(
         row, checks=tuple(checks), median_ns=result.median_ns or 0,
-        high_ns=sorted(result.latencies_ns)[len(result.latencies_ns) * 95 // 100],
+        high_ns=times[len(times) * 95 // 100] if times else 0,
     )  # fmt: skip
 
 

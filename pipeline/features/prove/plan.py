@@ -32,11 +32,13 @@ from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import abis_of_target
+from pipeline.core.custom_ops import given
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
 from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_artifact
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
+from pipeline.release.contents import CUSTOM_OPS
 from pipeline.release.manifest import Content, KeptTensor, Shipped
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
@@ -248,10 +250,13 @@ def opened(library: LibraryFacts, phone: Phone) -> Device:
     return LinuxHost("linux-host", library, phone.cpu, phone.vulkan)
 
 
-def loaded(shipped: Shipped, options: RunOptions) -> RunOptions:
-    """Options that load the file as it was loaded when it was measured."""
+def loaded(shipped: Shipped, options: RunOptions, bundle: Path) -> RunOptions:
+    """Options that load the file as it was loaded when it was measured, with the bundle's custom operators."""
     loading = MAPPED if shipped.loading == "mapped" else {}
-    return msgspec.structs.replace(options, session_config={**loading, **options.session_config})
+    libraries = (*sorted((bundle / CUSTOM_OPS).glob("*/*/*")), *map(Path, given())) if options.custom_ops else ()
+    return msgspec.structs.replace(
+        options, session_config={**loading, **options.session_config}, custom_ops=tuple(map(str, libraries))
+    )
 
 
 EXPLAINS: dict[str, frozenset[FindingKind]] = {

@@ -99,7 +99,7 @@ def expected_of(
     tolerance = kept.tolerance if kept else usual_tolerance(_precision(bundle / shipped.file))
     if not inputs:
         tolerance = msgspec.structs.replace(tolerance, random_inputs=True)
-    result = _run_here(bundle / shipped.file, shipped, inputs, work, timeout_seconds)
+    result = _run_here(bundle, shipped, inputs, work, timeout_seconds)
     if isinstance(result, str) or result.failure:
         why = result if isinstance(result, str) else f"onnxruntime of this computer: {_said(result)}"
         return ExpectedOutputs(inputs=inputs, outputs=None, tolerance=tolerance, origin=why)
@@ -109,13 +109,17 @@ def expected_of(
 
 
 def _run_here(
-    file: Path, shipped: Shipped, inputs: tuple[TensorFile, ...], work: Path, timeout_seconds: float
+    bundle: Path, shipped: Shipped, inputs: tuple[TensorFile, ...], work: Path, timeout_seconds: float
 ) -> RunResult | str:
     """One run with the installed onnxruntime, unoptimized; why it cannot be, in words."""
     spec = RunSpec(
         id="expected",
-        model=str(file),
-        options=RunOptions(optimization_level=OptimizationLevel.NONE, session_config=shipped.runs[0].session_config),
+        model=str(bundle / shipped.file),
+        options=RunOptions(
+            optimization_level=OptimizationLevel.NONE,
+            session_config=shipped.runs[0].session_config,
+            custom_ops=loaded(shipped, shipped.runs[0], bundle).custom_ops,
+        ),
         inputs=inputs,
         seed=SEED,
         warmup=0,
@@ -419,7 +423,7 @@ class _Prover:
         if expected.outputs is None and not failure:
             yield not_compared(expected.origin)
         yield from explain_run(
-            failure, observed.checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options),
+            failure, observed.checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options, self.bundle),
             (self.library, self.place), stock=self.stock, origin=expected.origin,
         )  # fmt: skip
         if failure or not trial.asks_nnapi:
@@ -449,7 +453,7 @@ class _Prover:
                 RunSpec(
                     id="prove",
                     model=str(self.bundle / shipped.file),
-                    options=loaded(shipped, options),
+                    options=loaded(shipped, options, self.bundle),
                     inputs=expected.inputs,
                     seed=SEED,
                     warmup=0,

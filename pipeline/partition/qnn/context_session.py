@@ -41,9 +41,12 @@ def _session(content: bytes, name: str, chip: dict[str, str]) -> Any:
     import onnxruntime as ort
     import onnxruntime_qnn as qnn
 
+    from pipeline.core import custom_ops
+
     ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
     devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
     options = ort.SessionOptions()
+    custom_ops.register(options)
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     # What is left to the CPU is saved as it is then: levels above basic make it for this computer's processor.

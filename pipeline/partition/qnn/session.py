@@ -52,9 +52,12 @@ def _session(model: str, traces: str, chip: dict[str, str]) -> Any:
     import onnxruntime as ort
     import onnxruntime_qnn as qnn
 
+    from pipeline.core import custom_ops
+
     ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
     devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
     options = ort.SessionOptions()
+    custom_ops.register(options)
     options.log_severity_level = 2  # the backend's validation errors are warnings
     options.intra_op_num_threads = 1
     # The provider is shown the graph as it stands; it changes layouts and fuses all the same.

@@ -50,6 +50,13 @@ def test_models_beside_each_other(files: list[Path]) -> None:
     assert row["beside"]["b.onnx"] > 0
 
 
+def test_models_that_take_more_memory_together_than_the_app_has_fail(files: list[Path]) -> None:
+    model = (*files[:2], "--dimension", "batch=2", "--concurrent", "1:together", *SHORT)
+    over = ort_mobile("perf", *model, "--fail-on", "memory>1MB", code=4)
+    assert "--fail-on memory>1MB: a.all-fixed.ort beside b.onnx: memory is" in over.err
+    ort_mobile("perf", *model, "--fail-on", "memory>4000MB")
+
+
 def test_a_batch_counts_all_of_its_samples(files: list[Path]) -> None:
     rows = callers(files[0], "--dimension", "batch=1", "--batch", "1,64")
     assert [row["batch"] for row in rows] == [1, 64]

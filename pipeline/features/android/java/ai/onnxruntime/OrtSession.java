@@ -44,6 +44,8 @@ public class OrtSession implements AutoCloseable {
 
         public native void setCPUArenaAllocator(boolean on) throws OrtException;
 
+        public native void registerCustomOpLibrary(String path) throws OrtException;
+
         public native void addConfigEntry(String key, String value) throws OrtException;
 
         public native void addNnapi() throws OrtException;

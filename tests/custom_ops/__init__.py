@@ -1,0 +1,1 @@
+"""Custom operators: a library of our own in C, and ONNX Runtime Extensions."""

@@ -1,0 +1,84 @@
+"""ONNX Runtime Extensions as npm has it: its Linux library here, its Android library in Android's ONNX Runtime."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save
+from PIL import Image
+
+from device_runner.custom_ops import fitting, read_libraries
+from tests.android_host.conftest import NEWEST, fetch
+from tests.command import ort_mobile
+from tests.npm_packages import packed
+
+pytestmark = [pytest.mark.network, pytest.mark.android_host]
+
+PACKAGE = "com.github.asus4.onnxruntime-extensions@0.4.9"
+INTEGRITY = "sha512-aAt/rcVooUfftROQXTrQg6cIxO0nI5PmOt0i1jO99xhIW4JoBZwzSKSl2nROnCKh5TkMNRD2WIC0WEzGVJUM6Q=="
+LINUX, ANDROID = "Plugins/Linux/x64/libortextensions.so", "Plugins/Android/onnxruntime-extensions.aar"
+VISION = "com.microsoft.extensions"
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The library for Linux, and the AAR."""
+    folder = tmp_path_factory.mktemp("extensions")
+    files = packed(PACKAGE, INTEGRITY)
+    for name in (LINUX, ANDROID):
+        (folder / Path(name).name).write_bytes(files[name])
+    return tuple(str(folder / Path(name).name) for name in (LINUX, ANDROID))
+
+
+def options(libraries: tuple[str, ...]) -> list[str]:
+    return [word for file in libraries for word in ("--custom-ops", file)]
+
+
+def test_the_aar_has_a_library_for_each_abi_and_of_two_the_one_without_jni(libraries: tuple[str, ...]) -> None:
+    rows = read_libraries(libraries[1])
+    assert {(row.system, row.abi) for row in rows} == {
+        ("android", abi) for abi in ("arm64-v8a", "armeabi-v7a", "x86", "x86_64")
+    }
+    assert {row.path.name for row in rows} == {"libortextensions.so"}
+    assert [row.path.suffix for row in fitting(libraries, "linux", "x86_64")] == [".so"]
+
+
+@pytest.mark.parametrize("device", ["local", f"android-host:{NEWEST}"])
+def test_an_image_is_decoded_by_the_session(libraries: tuple[str, ...], tmp_path: Path, device: str) -> None:
+    fetch(NEWEST)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    np.savez(tmp_path / "image.npz", bytes=np.frombuffer(file.getvalue(), np.uint8))
+    graph = helper.make_graph(
+        [helper.make_node("DecodeImage", ["bytes"], ["image"], domain=VISION)],
+        "decode",
+        [helper.make_tensor_value_info("bytes", TensorProto.UINT8, ["n"])],
+        [helper.make_tensor_value_info("image", TensorProto.UINT8, ["h", "w", 3])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(VISION, 1)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "decode.onnx")
+    config = f"""
+name = "decode"
+custom_ops = {list(libraries)}
+devices = ["{device}"]
+[[models]]
+path = "decode.onnx"
+test_data = "image.npz"
+[[targets]]
+name = "phone"
+platform = "android"
+abis = ["arm64-v8a", "x86_64"]
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[measure]
+rounds = 1
+"""
+    (tmp_path / "decode.toml").write_text(config)
+    done = ort_mobile("run", "decode.toml", cwd=tmp_path)
+    assert "ok 0" in done.out  # the same pixels as the original's
+    names = {path.parent.name for path in (tmp_path / "output/decode/bundle/custom_ops/android").glob("*/*.so")}
+    assert names == {"arm64-v8a", "x86_64"}
+    assert 'registerCustomOpLibrary("libortextensions.so")' in (tmp_path / "output/decode/bundle/README.md").read_text()
