@@ -103,9 +103,9 @@ def test_an_empty_campaign_prints_nothing() -> None:
 def test_first_runs_that_compile_are_told_apart_from_the_median(report: CampaignReport) -> None:
     slow, quick = report.rows[0], report.rows[2:3]
     assert slow.statistics
+    median = wording.duration(slow.statistics.median_ns)
     slow = msgspec.structs.replace(slow, run="webgpu+preferredLayout=NCHW", first_run_ns=3_200_000_000)
     text = " ".join(shown(msgspec.structs.replace(report, rows=(slow, *quick)), 100).split())
-    median = wording.duration(slow.statistics.median_ns)
     assert "Slow first runs" in text
     assert f"3.20 s, then {median}; shaders are compiled in it" in text
     assert "run it once in the background" in text
