@@ -1,5 +1,6 @@
 """Contexts: models compiled ahead for the NPU of a chip, each in a process of its own, and run in the simulator."""
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from pipeline.config import CheckConfig
 from pipeline.convert.precisions import ModelInPrecision
 from pipeline.convert.request import VariantFailure
 from pipeline.core.errors import MissingError, ModelError, PipelineError
-from pipeline.core.files import make_folder, scratch, sha256_of, storage_errors, write_bytes
+from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
 from pipeline.core.variant import Level, Variant
@@ -43,7 +44,9 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, compiler_name
+from pipeline.partition.qnn import context_session
+from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, compiler_name, entry_of, keep, kept
+from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
 from pipeline.passes.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -56,12 +59,13 @@ QUANTIZE = "quantize every operator of the model (--precision qnn, or `precision
 
 
 class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What the compiler's process wrote."""
+    """What the compiler's process wrote, and of a kept one the digests of its files by their names."""
 
     subgraphs: tuple[tuple[str, int], ...] = ()
     error: str = ""
     seconds: float = 0.0
     memory_bytes: int = 0
+    files: dict[str, str] = {}
 
 
 def context_variant(chip: str, precision: str) -> Variant:
@@ -152,17 +156,54 @@ def _refuse_floats(source: SourceModel, chip: Chip, sizes: dict[str, int]) -> No
 
 
 def _compiled(model: PreparedModel, chip: Chip, name: str, folder: Path) -> ContextSession:
-    """What the compiler's process did; its files are in the folder."""
-    content, answer = folder.parent / "model.onnx", folder.parent / "answer.json"
+    """What the compiler's process did, or did before; its files are in the folder."""
+    content = folder.parent / "model.onnx"
     write_model(replace(model, outside=frozenset()), content, external=False)
+    depends = (sha256_of(content), sha256_of(Path(context_session.__file__)), name)
+    entry = entry_of(".context.json", chip, *depends)
+    if (session := kept(entry, ContextSession)) and _taken(session, entry, folder):
+        return session
+    session = _compile(model, chip, name, content, folder)
+    files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
+    with contextlib.suppress(PipelineError):  # it is there all the same
+        for file in files:
+            copy_file(folder / file, _kept_file(entry, file))
+        keep(entry, msgspec.structs.replace(session, files=files))
+    return session
+
+
+def _kept_file(entry: Path, name: str) -> Path:
+    return entry.with_suffix("").with_suffix(Path(name).suffix)
+
+
+def _taken(session: ContextSession, entry: Path, folder: Path) -> bool:
+    """Whether the kept files of a context could be put into a folder, as they were."""
+    try:
+        if any(sha256_of(_kept_file(entry, name)) != digest for name, digest in session.files.items()):
+            return False
+        for name in session.files:
+            copy_file(_kept_file(entry, name), folder / name)
+    except (OSError, PipelineError):
+        return False
+    return bool(session.files)
+
+
+def _compile(model: PreparedModel, chip: Chip, name: str, content: Path, folder: Path) -> ContextSession:
+    answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
     command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]
     files = [str(path.absolute()) for path in (content, folder)]
-    done = subprocess.run(
-        [*command, *files, name, str(answer.absolute()), *options],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    where = model.source.name
+    where, limit = model.source.name, time_limit((content.stat().st_size,))
+    try:
+        done = subprocess.run(
+            [*command, *files, name, str(answer.absolute()), *options],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            "Qualcomm's compiler does not end", where=where, why=f"{limit:.0f} s, compiling for {chip.name}",
+            remedy="try again on an idle machine, or compile a part of the model",
+        ) from error  # fmt: skip
     if done.returncode < 0:
         raise ModelError(
             "Qualcomm's compiler crashed", where=where, why=f"signal {-done.returncode}, compiling for {chip.name}",
@@ -274,7 +315,7 @@ def make_contexts(
     contexts: dict[Variant, NpuContext] = {}
     with scratch(output) as work, progress.stage("compile", len(pairs)) as stage:
         variants = {_task(form, row, output, work): row for form, row in pairs if failures[row] is None}
-        limit = time_limit(form.model.size_bytes for form in forms)
+        limit = QUESTION_SECONDS + time_limit(form.model.size_bytes for form in forms)
         for outcome in run_tasks(variants, memory_bytes=memory_budget(), timeout_seconds=limit):
             variant = variants[outcome.task]
             if outcome.value:

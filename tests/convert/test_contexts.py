@@ -11,9 +11,12 @@ import pytest
 from onnx import helper
 
 from device_runner.chips import CHIPS
+from device_runner.files import cache_folder
 from pipeline.compat.contexts import Loading, built_for, loader_answer
+from pipeline.convert import contexts as making
 from pipeline.convert.contexts import read_context
 from pipeline.core.errors import ModelError
+from pipeline.model.sources import SourceModel
 from tests.command import ROOT, Done, ort_mobile
 from tests.partition_samples import model, value
 
@@ -190,3 +193,33 @@ def perf(model: Path, *more: str) -> Done:
     chip = ("--provider-option", "soc_model=SM8650") if more else ()
     few = ("--rounds", "1", "--min-runs", "1", "--min-seconds", "0.001", "--warmup", "0")
     return ort_mobile("perf", model, *more, *chip, *few, code=1)
+
+
+def compiled(folder: Path) -> bytes:
+    """The binary of a context, made in this process."""
+    work = folder / "work"
+    work.mkdir(parents=True)
+    variant = making.context_variant("SM8650", "")
+    made = making.make_context(SourceModel(path=str(MNIST)), "mnist", variant, str(folder / "out"), str(work), {})
+    return (folder / "out" / made.binary).read_bytes()
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_context_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled(tmp_path / "a")
+    (entry,) = cache_folder().joinpath("npu").glob("*.bin")
+    with monkeypatch.context() as without:
+        without.setattr(making, "_compile", None)
+        assert compiled(tmp_path / "b") == first
+    entry.write_bytes(first[:-1])
+    assert compiled(tmp_path / "c") == first
+    assert entry.read_bytes() == first
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_compiler_that_does_not_end_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "time_limit", lambda _sizes: 0.01)
+    with pytest.raises(ModelError, match="compiler does not end"):
+        compiled(tmp_path)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -52,6 +52,8 @@ SECONDS = 100.0
 """For one question: less than a worker has for a model, so that a hang is an answer."""
 
 log = logging.getLogger(__name__)
+
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Cause(NamedTuple):
@@ -212,12 +214,12 @@ def of_chip(
         return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
     target = folder / f"asked-{chip.name}.onnx"
     write_model(replace(loaded, proto=model), target, named=True)  # the answer knows nodes by names only
-    entry = cache_folder() / "npu" / f"{_digest(target, chip)}.json"
-    answer = _cached(entry)
+    entry = entry_of(".json", chip, *(sha256_of(path) for path in sorted(folder.glob(f"{target.name}*"))))
+    answer = kept(entry, CompilerAnswer)
     if answer is None:
         answer = ask(target, chip, SECONDS)
         if answer.ended_by != "time":  # a busy machine is no fact about the model
-            _remember(entry, answer)
+            keep(entry, answer)
     return claim_on(graph, answer, chip)
 
 
@@ -228,24 +230,25 @@ def _empty_value(graph: Graph) -> str:
     return next((name for name in names if 0 in (graph.value(name).shape or ())), "")
 
 
-def _digest(target: Path, chip: Chip) -> str:
-    """What an answer depends on: the model and its weights, the compiler, ONNX Runtime, the chip."""
-    files = sorted(target.parent.glob(f"{target.name}*"))
-    parts = [compiler_name(), metadata.version("onnxruntime"), repr(chip), *(sha256_of(path) for path in files)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+def entry_of(ending: str, chip: Chip, *parts: str) -> Path:
+    """Where what the compiler gave is kept, by the compiler, ONNX Runtime, the chip and whatever else it depends on."""
+    parts = (compiler_name(), metadata.version("onnxruntime"), repr(chip), *parts)
+    return cache_folder() / "npu" / (hashlib.sha256("\0".join(parts).encode()).hexdigest() + ending)
 
 
-def _cached(entry: Path) -> CompilerAnswer | None:
+def kept(entry: Path, kind: type[Kept]) -> Kept | None:
+    """What an entry has; None where there is none that can be read."""
     try:
-        return decode_json(read_regular(entry), CompilerAnswer)
+        return decode_json(read_regular(entry), kind)
     except (OSError, RunnerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _remember(entry: Path, answer: CompilerAnswer) -> None:
+def keep(entry: Path, answer: msgspec.Struct) -> None:
+    """Keep an answer; it is there all the same where it cannot be kept."""
     try:
         write_bytes(entry, msgspec.json.encode(answer))
-    except PipelineError as error:  # the answer is there all the same
+    except PipelineError as error:
         log.warning("the answer is not kept: %s", error)
 
 
