@@ -68,6 +68,9 @@ platform = "android"
 abis = ["arm64-v8a"]
 min_api_level = 27
 ort_release = "{release}"
+
+[[runs]]
+provider = "cpu"
 """
 
 

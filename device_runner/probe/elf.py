@@ -20,8 +20,14 @@ DT = {
 }  # fmt: skip
 
 
-MOST_FILES = 1000
-"""Files that one needs versions of, and versions of one file, that are read: damaged chains may lead in a circle."""
+MOST_ROWS = 1000
+"""Segments, tags, notes and versions of symbols that are read: real files have dozens, and damaged chains circle."""
+MOST_ENTRIES = 4 << 20
+"""Entries of a table: a library of 200 MB has a million relocations."""
+MOST_TEXT = 1 << 15
+"""Bytes of a name: those of C++ templates have thousands."""
+MOST_NAMES = 64 << 20
+"""Bytes that the dynamic symbols take together, each counted with 64 beside its name: a million of them."""
 
 
 Buffer = bytes | mmap.mmap
@@ -108,7 +114,7 @@ def _unpack(data: Buffer, layout: str, offset: int) -> tuple[int, ...]:
 
 
 def _text(data: Buffer, offset: int) -> str:
-    end = data.find(b"\0", offset) if 0 <= offset < len(data) else -1
+    end = data.find(b"\0", offset, offset + MOST_TEXT) if 0 <= offset < len(data) else -1
     if end < 0:
         raise NotElf(f"no string at byte {offset}")
     return data[offset:end].decode("utf-8", "replace")
@@ -116,8 +122,8 @@ def _text(data: Buffer, offset: int) -> str:
 
 def _rows(data: Buffer, layout: str, offset: int, count: int) -> Iterator[tuple[int, ...]]:
     size = struct.calcsize("<" + layout)
-    if count * size > len(data):
-        raise NotElf(f"a table of {count} entries is longer than the file")
+    if count > MOST_ENTRIES or count * size > len(data):
+        raise NotElf(f"a table of {count} entries is longer than the file or any library's")
     return (_unpack(data, layout, offset + index * size) for index in range(count))
 
 
@@ -129,6 +135,8 @@ def parse_header(data: Buffer) -> Elf:
     header = _unpack(data, "HHIQQQIHHHHHH" if wide else "HHIIIIIHHHHHH", 16)
     kind, machine, _, _, start, _, _, _, _, count, _, sections, names = header
     rows = _rows(data, "IIQQQQQQ" if wide else "IIIIIIII", start, count)
+    if count > MOST_ROWS:
+        raise NotElf(f"it has {count} segments, more than any linker loads")
     order = (0, 1, 2, 3, 5, 6, 7) if wide else (0, 6, 1, 2, 4, 5, 7)
     segments = tuple(Segment(*(row[place] for place in order)) for row in rows)
     return Elf(64 if wide else 32, machine, kind, sections, names, segments)
@@ -142,7 +150,7 @@ def parse_elf(data: Buffer) -> Elf:
     for segment in elf.segments:
         if segment.type == PT_DYNAMIC:
             layout, size = ("QQ", 16) if wide else ("II", 8)
-            rows = _rows(data, layout, segment.offset, segment.file_size // size)
+            rows = _rows(data, layout, segment.offset, min(segment.file_size // size, MOST_ROWS - len(tags)))
             tags += ((row[0], row[1]) for row in itertools.takewhile(lambda row: row[0] != 0, rows))
     values = dict(reversed(tags))
 
@@ -157,34 +165,54 @@ def parse_elf(data: Buffer) -> Elf:
     # A relocation has the symbol in the upper half, and 32-bit ARM has entries without addend.
     layout, shift, size = ("QQq", 32, 24) if wide else ("II", 8, 8)
     tables = (("rela", "relasz") if wide else ("rel", "relsz"), ("jmprel", "pltrelsz"))
-    relocations = [
-        (row[1] >> shift, row[1] & (1 << shift) - 1, row[0] if table == "jmprel" else 0)
-        for table, length in tables
-        if DT[table] in values
-        for row in _rows(data, layout, offset(table), values.get(DT[length], 0) // size)
-    ]
+    kinds: set[int] = set()
+    called: dict[int, int] = {}
+    highest = 0
+    for table, length in tables:
+        entries = values.get(DT[length], 0) // size if DT[table] in values else 0
+        for row in _rows(data, layout, offset(table), entries):
+            symbol = row[1] >> shift
+            kinds.add(row[1] & (1 << shift) - 1)
+            highest = max(highest, symbol)
+            if table == "jmprel":
+                called[symbol] = row[0]
     strings = offset("strtab")
     symbols: tuple[tuple[str, int], ...] = ()
     if offset("symtab") >= 0 and DT["gnu_hash"] in values:
         # An empty hash table need not count undefined symbols: the highest that a relocation names counts too.
-        count = max(
-            _symbol_count(data, offset("gnu_hash")), max((symbol for symbol, _, _ in relocations), default=0) + 1
-        )
+        count = max(_symbol_count(data, offset("gnu_hash")), highest + 1)
         layout, place = ("IBBHQQ", 3) if wide else ("IIIBBH", 5)
         rows = _rows(data, layout, offset("symtab"), count)
-        symbols = tuple((_text(data, strings + row[0]), row[place]) for row in rows)
+        symbols = tuple(_symbols(data, strings, ((row[0], row[place]) for row in rows)))
     return replace(
         elf,
         tags=tuple(tags),
         needed=tuple(_text(data, strings + value) for key, value in tags if key == DT["needed"]),
         symbols=symbols,
-        relocations=frozenset(kind for _, kind, _ in relocations),
-        slots=tuple((symbols[symbol][0], slot) for symbol, _, slot in relocations if slot and symbol < len(symbols)),
-        versions=tuple(_versions(data, offset("verneed"), strings, values.get(DT["verneednum"], 0))),
+        relocations=frozenset(kinds),
+        slots=tuple((symbols[symbol][0], slot) for symbol, slot in called.items() if slot and symbol < len(symbols)),
+        versions=tuple(
+            itertools.islice(_versions(data, offset("verneed"), strings, values.get(DT["verneednum"], 0)), MOST_ROWS)
+        ),
         soname=_text(data, strings + values[DT["soname"]]) if DT["soname"] in values else "",
-        notes=tuple(note for segment in elf.segments if segment.type == PT_NOTE for note in _notes(data, segment)),
+        notes=tuple(
+            itertools.islice(
+                (note for segment in elf.segments if segment.type == PT_NOTE for note in _notes(data, segment)),
+                MOST_ROWS,
+            )
+        ),
         interpreter=next((_text(data, each.offset) for each in elf.segments if each.type == PT_INTERP), ""),
     )
+
+
+def _symbols(data: Buffer, strings: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[str, int]]:
+    left = MOST_NAMES
+    for place, section in rows:
+        name = _text(data, strings + place)
+        left -= len(name) + 64
+        if left < 0:
+            raise NotElf("its symbols are more than any library has")
+        yield name, section
 
 
 def _symbol_count(data: Buffer, table: int) -> int:
@@ -195,17 +223,17 @@ def _symbol_count(data: Buffer, table: int) -> int:
     if highest < first:
         return first
     chains = start + buckets * 4
-    while not _unpack(data, "I", chains + (highest - first) * 4)[0] & 1:
+    while not _unpack(data, "I", chains + (highest - first) * 4)[0] & 1 and highest < first + MOST_ENTRIES:
         highest += 1
     return highest + 1
 
 
 def _versions(data: Buffer, start: int, strings: int, files: int) -> Iterator[tuple[str, str]]:
     """Elf_Verneed entries, each with its Elf_Vernaux: both are chains whose links are distances in bytes."""
-    for _ in range(min(files, MOST_FILES) if start >= 0 else 0):
+    for _ in range(min(files, MOST_ROWS) if start >= 0 else 0):
         _, count, file, place, step = _unpack(data, "HHIII", start)
         at = start + place
-        for _ in range(min(count, MOST_FILES)):
+        for _ in range(min(count, MOST_ROWS)):
             _, _, _, name, link = _unpack(data, "IHHII", at)
             yield _text(data, strings + file), _text(data, strings + name)
             at += link
@@ -216,6 +244,8 @@ def _notes(data: Buffer, segment: Segment) -> Iterator[tuple[str, int, bytes]]:
     at, end = segment.offset, segment.offset + segment.file_size
     while at + 12 <= end:
         name_size, size, kind = _unpack(data, "III", at)
+        if name_size + size > MOST_TEXT:
+            raise NotElf("a note of it is larger than any linker writes")
         name = data[at + 12 : at + 12 + name_size].rstrip(b"\0").decode("ascii", "replace")
         start = at + 12 + (name_size + 3) // 4 * 4
         yield name, kind, data[start : start + size]

@@ -122,7 +122,7 @@ def resolved(config: Config, folder: Path) -> Config:
 
     models = tuple(
         msgspec.structs.replace(
-            m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels),
+            m, path=str(folder / m.path), source=place(m.source), test_data=place(m.test_data), labels=place(m.labels),
             calibration=part(m.calibration), evaluation=part(m.evaluation),
         )
         for m in config.models
@@ -400,6 +400,10 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
             yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
+    if len({len(sizes) for sizes in model.lists.values()}) > 1:
+        why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
+        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
+                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
@@ -423,7 +427,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
     A library's name, as in android:1.29.0, is no file: it is looked for where libraries are kept.
     """
     for number, model in enumerate(config.models):
-        for key in ("path", "test_data", "labels"):
+        for key in ("source" if model.source else "path", "test_data", "labels"):
             yield from _missing(("models", number, key), getattr(model, key))
         for part in ("calibration", "evaluation"):
             for key in ("test_data", "labels"):

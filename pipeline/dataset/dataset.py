@@ -83,7 +83,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
 def dataset_of(table: ModelConfig) -> Dataset:
     """What a table of a config says that its models are run on."""
-    return Dataset(test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess)
+    sizes = {name: max(sizes) for name, sizes in table.lists.items()}
+    return Dataset(test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess, sizes=sizes)
 
 
 def part_of(table: ModelConfig, part: Part) -> Dataset:

@@ -5,6 +5,7 @@ before it is read: whoever made the archive may want to fill a disk.
 """
 
 import contextlib
+import io
 import mmap
 import os
 import struct
@@ -27,6 +28,10 @@ TOTAL_BYTES = 8 << 30
 HELD_BYTES = 64 << 20
 """What is held in memory; larger members go to a temporary file that is mapped."""
 COPY_BYTES = 1 << 20
+DIRECTORY_BYTES = 32 << 20
+"""Of an archive's directory: zipfile reads it at once, and makes 500 bytes of each 46. 200,000 members have 20 MB."""
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Those of packages for phones; zipfile bounds what it unpacks at once for these alone."""
 
 
 class Member(NamedTuple):
@@ -85,12 +90,13 @@ def read_members(path: Path) -> Iterator[Member]:
         return
     try:
         with open_regular(path) as file:
-            if file.read(2) == b"PK":
-                yield from _Archives(path).members(file, "", 0)
-                return
             size = os.fstat(file.fileno()).st_size
-    except ZIP_ERRORS as error:
+            zipped = file.read(2) == b"PK"
+    except OSError as error:
         raise unreadable(path, "", error) from error
+    if zipped:
+        yield from _Archives(path).members(path, "", 0)
+        return
     yield Member(path.name, "", size, size, -1, lambda: path.open("rb"))
 
 
@@ -106,15 +112,22 @@ def _folder(path: Path) -> Iterator[Member]:
             if seen > MOST_MEMBERS:
                 raise ConfigError("this folder has too many files", where=str(path), why=f"over {MOST_MEMBERS:,}",
                                   remedy="name the app's package, or a folder inside")  # fmt: skip
-            inner, size = file.relative_to(path).as_posix(), file.stat().st_size
+            inner, size = os.fsencode(file.relative_to(path)).decode("utf-8", "backslashreplace"), file.stat().st_size
             if name.lower().endswith(NESTED) and zipfile.is_zipfile(file):
-                with file.open("rb") as opened:
-                    try:
-                        yield from _Archives(file).members(opened, inner, 1)
-                    except ZIP_ERRORS as error:
-                        raise unreadable(file, "", error) from error
+                yield from _Archives(path).members(file, inner, 1)
             else:
                 yield Member(inner, "", size, size, -1, lambda file=file: file.open("rb"))  # type: ignore[misc]
+
+
+class _Directory(io.BufferedReader):
+    """An archive's file, of which no more is read at once than a directory may have until that is `known`."""
+
+    known = False
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > DIRECTORY_BYTES and not self.known:
+            raise OSError(f"its directory has {size:,} bytes; at most {DIRECTORY_BYTES:,} are read")
+        return super().read(size)
 
 
 class _Archives:
@@ -124,25 +137,23 @@ class _Archives:
         self.path = path
         self.left = TOTAL_BYTES
 
-    def members(self, file: IO[bytes], prefix: str, depth: int) -> Iterator[Member]:
-        with zipfile.ZipFile(file) as archive:
-            infos = [info for info in archive.infolist() if not info.is_dir()]
-            if len(infos) > MOST_MEMBERS:
-                raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
-            for info in infos:
-                self._require_inside(info.filename)
-                check_unpacked(info, MEMBER_BYTES)
-                member = self._member(archive, file, info, prefix)
-                if depth < DEPTH and info.filename.lower().endswith(NESTED) and member.head(2) == b"PK":
-                    with member.as_file() as copy, copy.open("rb") as inner:
-                        yield from self.members(inner, member.path, depth + 1)
-                else:
-                    yield member
-
-    def _require_inside(self, name: str) -> None:
-        parts = name.replace("\\", "/").split("/")
-        if ".." in parts or not parts[0] or ":" in parts[0] or "\0" in name:
-            raise OSError(f"its member {name[:200]!r} leads out of it")
+    def members(self, file: Path, prefix: str, depth: int) -> Iterator[Member]:
+        try:
+            with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
+                opened.known = True
+                infos = [info for info in archive.infolist() if not info.is_dir()]
+                if len(infos) > MOST_MEMBERS:
+                    raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")
+                for info in infos:
+                    _require_sound(info)
+                    member = self._member(archive, opened, info, prefix)
+                    if depth < DEPTH and info.filename.lower().endswith(NESTED) and member.head(2) == b"PK":
+                        with member.as_file() as copy:
+                            yield from self.members(copy, member.path, depth + 1)
+                    else:
+                        yield member
+        except ZIP_ERRORS as error:
+            raise unreadable(self.path, prefix, error) from error
 
     def _member(self, archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.ZipInfo, prefix: str) -> Member:
         path = f"{prefix}/{info.filename}" if prefix else info.filename
@@ -155,6 +166,21 @@ class _Archives:
             return archive.open(info)
 
         return Member(path, prefix, info.file_size, info.compress_size, offset, opened)
+
+
+def _require_sound(info: zipfile.ZipInfo) -> None:
+    """Raise OSError for a member that no package of phones has."""
+    name = info.orig_filename
+    parts = name.replace("\\", "/").split("/")
+    if ".." in parts or not parts[0] or ":" in parts[0] or "\0" in name:
+        raise OSError(f"its member {name[:200]!r} leads out of it")
+    if info.flag_bits & 1:
+        raise OSError(f"its member {name[:200]!r} is encrypted")
+    if info.compress_type not in METHODS:
+        raise OSError(
+            f"its member {name[:200]!r} is packed by method {info.compress_type}: neither stored nor deflated"
+        )
+    check_unpacked(info, MEMBER_BYTES)
 
 
 def _offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:

@@ -54,7 +54,12 @@ PASSED = frozenset({
 """Endings of files that are neither libraries nor models for phones, and are not opened."""
 LEAST_BYTES = 64
 MANIFEST_BYTES = 4 << 20
+CODE_BYTES = 512 << 20
+"""Of a library whose instructions are counted, at 15 seconds a gigabyte."""
 EXTRACT_NATIVE_LIBS, RESOURCE_MAP, START_ELEMENT = 0x010104EA, 0x0180, 0x0102
+ATTRIBUTE_BYTES = 20
+MOST_PARTS = 4000
+"""Native libraries, and models: what apps have by hundreds, and rules look at in pairs."""
 MODEL_OPSETS, GRAPH_NODE, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_GRAPH = 8, 1, 4, 5, 7, 6
 
 
@@ -188,6 +193,8 @@ class Inspector:
                 self._look(member)
             except ZIP_ERRORS as error:
                 raise unreadable(self.path, member.path, error) from error
+            if max(len(self.libraries), len(self.models)) > MOST_PARTS:
+                raise unreadable(self.path, "", ValueError(f"it has over {MOST_PARTS:,} native libraries or models"))
             if len(self.libraries) > before[0]:
                 row = self.libraries[-1]
                 runtime = f"ONNX Runtime, {row.abi}" if row.kind else f"native libraries, {row.abi}"
@@ -294,7 +301,10 @@ class Inspector:
 
 
 def _whole(content: Buffer, elf: Elf) -> Elf:
-    end = max((part.offset + part.file_size for part in elf.segments if part.type == PT_LOAD), default=0)
+    loaded = [part for part in elf.segments if part.type == PT_LOAD]
+    end = max((part.offset + part.file_size for part in loaded), default=0)
+    if sum(part.file_size for part in loaded) > 2 * len(content):
+        raise NotElf("its segments lie over each other")
     if end > len(content):
         raise NotElf(f"it is cut off: {len(content):,} of at least {end:,} bytes are there")
     return elf
@@ -328,7 +338,11 @@ def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
         api=asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
         opens=build is None and content.find(OPENED) >= 0,
         entries=tuple(sorted(defined & ENTRIES.keys())) if build is None else (),
-        arm_code=read_arm_code(content, elf) if build is not None and elf.abi == ARM64 else None,
+        arm_code=(
+            read_arm_code(content, elf)
+            if build is not None and elf.abi == ARM64 and len(content) <= CODE_BYTES
+            else None
+        ),
         **_build_fields(build, content),
     )  # fmt: skip
 
@@ -417,6 +431,8 @@ def extracts_libraries(manifest: Buffer) -> bool | None:
                 attribute = ids.index(EXTRACT_NATIVE_LIBS) if EXTRACT_NATIVE_LIBS in ids else -1
             elif kind == START_ELEMENT and attribute >= 0:
                 start, step, count = struct.unpack_from("<HHH", manifest, place + head + 8)
+                if start + count * step > size or step < ATTRIBUTE_BYTES:
+                    return None
                 for index in range(count):
                     row = struct.unpack_from("<IIIHBBI", manifest, place + head + start + index * step)
                     if row[1] == attribute:

@@ -1,6 +1,7 @@
 """`ort-mobile app` on packages with real libraries of a few lines of C, and on archives that are made to do harm."""
 
 import io
+import os
 import random
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from device_runner.probe.elf import parse_elf
 from pipeline.features.app import RULE_NAMES
+from pipeline.features.app.contents import DIRECTORY_BYTES
 from pipeline.features.app.inspection import asked_api, extracts_libraries
 from tests.command import ROOT, ort_mobile
 from tests.library.library_files import library, texts
@@ -244,9 +246,9 @@ def overlapping(content: bytes, members: int) -> bytes:
     return content[:place] + content[place:end] * members + bytes(tail)
 
 
-def zipped(name: str = LIBRARY, content: bytes = bytes(5000)) -> bytes:
+def zipped(name: str = LIBRARY, content: bytes = bytes(5000), method: int = zipfile.ZIP_DEFLATED) -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w", method) as archive:
         archive.writestr(name, content)
     return packed.getvalue()
 
@@ -260,7 +262,15 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "cut": (lambda: zipped(content=random.Random(1).randbytes(5000))[:3000], "not a zip file"),
     "damaged": (lambda: zipped()[:60] + b"\xff\xff\xff" + zipped()[63:], ""),
     "encrypted": (lambda: changed(zipped(), listed=(8, "<H", 1)), "encrypted"),
-    "of an unknown method": (lambda: changed(zipped(), local=(8, "<H", 97), listed=(10, "<H", 97)), "not supported"),
+    "of an unknown method": (lambda: changed(zipped(), local=(8, "<H", 97), listed=(10, "<H", 97)), "by method 97"),
+    "unpacked at once": (lambda: zipped(content=bytes(90 << 20), method=zipfile.ZIP_BZIP2), "by method 12"),
+    "of 4 GB of dictionary": (
+        lambda: changed(zipped(method=zipfile.ZIP_LZMA), local=(56, "<I", 0xFFFFFFFF), listed=(8, "<H", 0)),
+        "by method 14",
+    ),
+    "named with a zero byte": (lambda: zipped("liba.so|").replace(b"so|", b"so\0"), "leads out of it"),
+    "damaged in an archive": (lambda: zipped("x.aar", zipped("a.so")[:-40]), "app.apk/x.aar"),
+    "encrypted in an archive": (lambda: zipped("x.aar", changed(zipped(), listed=(8, "<H", 1))), "is encrypted"),
     "says 3 GB": (lambda: changed(zipped(), listed=(24, "<I", 3 << 30)), "would become 3,221,225,472 bytes"),
     "says 100 bytes": (lambda: changed(zipped(), listed=(24, "<I", 100)), "Bad CRC-32"),
     "says an exabyte": (lambda: with_zip64(zipped(), 1 << 60), "would become 1,152,921,504,606,846,976 bytes"),
@@ -268,6 +278,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "lists a member often": (lambda: overlapping(zipped(content=bytes(90 << 20)), 1000), "become over 8,589,934,592"),
     "of archives of archives": (lambda: nested(10, 2, 90 << 20), "become over 8,589,934,592"),
     "of too many members": (lambda: overlapping(zipped(), 200_001), "it has 200,001 members"),
+    "of a long directory": (lambda: overlapping(zipped(), 600_000), "its directory has "),
 }  # fmt: skip
 
 
@@ -281,6 +292,64 @@ def test_a_hostile_archive_is_one_error(kind: str, tmp_path: Path) -> None:
     assert why in done.err
     assert "Traceback" not in done.text
     assert list(tmp_path.iterdir()) == [path]
+
+
+def elf(*segments: tuple[int, int], content: bytes = b"") -> bytes:
+    """An arm64 library of segments of the whole file, each by its type and alignment, and then of `content`."""
+    begin = 64 + 56 * len(segments)
+    size = begin + len(content)
+    head = b"\x7fELF\2\1\1" + bytes(9)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, 183, 1, 0, 64, 0, 0, 64, 56, len(segments), 64, 0, 0)
+    for kind, step in segments:
+        place, length = (0, size) if kind == 1 else (begin, len(content))
+        head += struct.pack("<IIQQQQQQ", kind, 5, place, 0, 0, length, size, step)
+    return head + content
+
+
+def many_attributes() -> bytes:
+    """A manifest of half a million elements, each of which says that 65,535 attributes follow."""
+    elements = struct.pack("<HHI", 0x0102, 0, 8) + struct.pack("<HHI", 0x0102, 0, 8)
+    ids = struct.pack("<HHII", 0x0180, 8, 12, 0x010104EA)
+    return struct.pack("<HHI", 3, 8, 8) + ids + elements * (2 << 17)
+
+
+def names_over_each_other() -> bytes:
+    """A library of a million symbols, whose names all are one long string."""
+    dynamic = ((5, 176 + 96), (6, 176 + 96 + 32000), (0x6FFFFEF5, 176 + 96 + 32000 - 64), (10, 32000), (0, 0))
+    count = 1 << 20
+    table = struct.pack("<IIII", 0, count, 0, 0).ljust(64, b"\0")
+    text = (b"x" * 31000 + b"\0").ljust(32000 - 64, b"\0")
+    body = b"".join(struct.pack("<QQ", *row) for row in dynamic).ljust(96, b"\0") + text + table + bytes(24) * count
+    return elf((1, 16384), (2, 8), content=body)
+
+
+HEAVY: dict[str, Callable[[], dict[str, bytes]]] = {
+    "manifest": lambda: {"AndroidManifest.xml": many_attributes()},
+    "symbols": lambda: {LIBRARY: names_over_each_other()},
+    "segments": lambda: {LIBRARY: elf(*[(1, 16384)] * 900, content=runtime() + bytes(60 << 20))},
+    "notes": lambda: {LIBRARY: elf((1, 16384), *[(4, 4)] * 900, content=bytes(60 << 20))},
+    "tables": lambda: {LIBRARY: elf((1, 16384), *[(2, 8)] * 900, content=b"\1" * (60 << 20))},
+    "libraries": lambda: {f"lib/arm64-v8a/lib{number}.so": runtime() for number in range(4001)},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", list(HEAVY))
+def test_a_package_that_is_much_to_read_is_read_within_bounds(kind: str, tmp_path: Path) -> None:
+    path = package(tmp_path / "app.apk", HEAVY[kind]())
+    limits = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
+    limits += "resource.setrlimit(resource.RLIMIT_CPU, (20, 20)); from pipeline.__main__ import main; main()"
+    words = [sys.executable, "-c", limits, "app", str(path), "--fail-on", "error"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 2, 4), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Internal error" not in done.stderr
+
+
+def test_a_stored_member_may_be_larger_than_a_directory(tmp_path: Path) -> None:
+    large = runtime(extra=bytes(DIRECTORY_BYTES))
+    document = inspected(package(tmp_path / "app.aar", {"jni/arm64-v8a/libonnxruntime.so": large}, stored=True))
+    assert [row["size_bytes"] for row in document["libraries"]] == [len(large)]
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
@@ -298,6 +367,13 @@ def test_a_link_in_an_archive_is_not_followed_and_archives_are_opened_three_deep
     document = inspected(path)
     assert document["libraries"] == []
     assert [(part["part"], part["files"]) for part in document["parts"]] == [("everything else", 3)]
+
+
+def test_a_file_whose_name_is_no_text_is_shown_in_all_forms(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"lib\xff.so")).write_bytes(b"\x7fELF" + bytes(100))
+    (row,) = inspected(tmp_path)["findings"]
+    assert (row["rule"], row["where"]) == ("damaged", "lib\\xff.so")
+    ort_mobile("app", tmp_path, "--sarif", tmp_path / "app.sarif")
 
 
 def test_a_name_that_an_archive_has_twice_is_an_error(tmp_path: Path) -> None:
