@@ -14,13 +14,14 @@ from pipeline.accuracy.metrics import METRICS
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
 from pipeline.campaign.record import ANSWERED, place
 from pipeline.check.compare import OutputCheck, remedy_of
+from pipeline.compat.contexts import built_for
 from pipeline.config import MetricName
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Artifact
 from pipeline.passes.search_result import LayerLoss, Trial
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport, Row, SimulatedContext
 from pipeline.report.proof import proof_notes
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered
@@ -159,6 +160,7 @@ def inventory(report: CampaignReport) -> tuple[Listing, ...]:
             ),
         ),
         _artifacts(report.artifacts),
+        contexts_listing(report.contexts, title="Contexts for NPUs"),
     )
     return tuple(listing for listing in listings if listing.rows)
 
@@ -203,6 +205,27 @@ def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
     }
     columns |= {title: texts for title, texts in optional.items() if any(texts)}
     return Listing(title="Artifacts", head=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)))
+
+
+def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listing:
+    """What chips' NPUs have of models; in reports, which have a title, heads begin with capitals."""
+    checked = any(row.checks for row in rows)
+    head = (
+        "model", "context", "size", "nodes", "on the CPU", "QAIRT", "compiled in", "memory", "sha256",
+        *(("outputs, simulated",) if checked else ()),
+    )  # fmt: skip
+    right = ("size", "nodes", "on the CPU", "compiled in", "memory")
+    shown = (lambda text: text[:1].upper() + text[1:]) if title else str
+    cells = [
+        (
+            row.context.model, row.context.variant.name, wording.size(row.context.total_bytes),
+            f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", built_for(row.context.compatibility).qairt,
+            f"{row.context.seconds:.1f} s", wording.size(row.context.memory_bytes), row.context.binary_sha256[:12],
+            *((wording.outputs(row.checks),) if checked else ()),
+        )
+        for row in rows
+    ]  # fmt: skip
+    return Listing(title=title, head=tuple(map(shown, head)), rows=tuple(cells), right=tuple(map(shown, right)))
 
 
 def _device(facts: DeviceFacts) -> tuple[str, ...]:
