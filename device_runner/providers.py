@@ -47,9 +47,9 @@ class ExecutionProvider:
     that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
     it, by `name`. `plugin` brings it where the library has it not compiled in. `values` are its options, each with the
     regular expression of what it takes: it ignores others without a word. `gpu`: it computes on a GPU by Vulkan, for
-    which a computer may have a driver in software. Platforms
-    in `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform};
-    `remedy` what to do.
+    which a computer may have a driver in software. `fixed_shapes`: it wants inputs whose sizes are fixed. Platforms in
+    `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform}; `remedy`
+    what to do.
     """
 
     name: str
@@ -70,6 +70,7 @@ class ExecutionProvider:
     plugin: PluginPackage | None = None
     values: dict[str, str] = field(default_factory=dict)
     gpu: bool = False
+    fixed_shapes: bool = False
 
     @property
     def append_name(self) -> str:
@@ -101,7 +102,7 @@ _ROWS = (
     ),
     ExecutionProvider(
         name=NNAPI, title="NNAPI", ort_name="NnapiExecutionProvider", function="Nnapi", java="addNnapi",
-        has_flags=True, has_options=False, nhwc=True, min_api_level=NNAPI_API_LEVEL, perf_test=True,
+        has_flags=True, has_options=False, nhwc=True, min_api_level=NNAPI_API_LEVEL, perf_test=True, fixed_shapes=True,
         owner="Android", excluded=frozenset({"ios", "macos"}), instead="{platform} has CoreML",
         remedy="run it on a phone with Android, or ask for coreml",
     ),
@@ -111,13 +112,13 @@ _ROWS = (
     ),
     ExecutionProvider(
         name="coreml", title="CoreML", ort_name="CoreMLExecutionProvider", appended="CoreML", function="CoreML",
-        java="addCoreML", nhwc=False, perf_test=True,
+        java="addCoreML", nhwc=False, perf_test=True, fixed_shapes=True,
         owner="Apple", excluded=frozenset({"android", "linux"}), instead="not on {platform}",
         remedy="run it on a Mac or an iPhone",
     ),
     ExecutionProvider(
         name="qnn", title="QNN", ort_name="QNNExecutionProvider", appended="QNN", java="addQnn", nhwc=True,
-        perf_test=True,
+        perf_test=True, fixed_shapes=True,
         plugin=PluginPackage(
             distribution="onnxruntime-qnn", module="onnxruntime_qnn",
             library="libonnxruntime_providers_qnn.so", since=(1, 24, 2),

@@ -11,7 +11,6 @@ from statistics import median, median_high, median_low
 
 import msgspec
 
-from device_runner.reading import decode_json
 from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile
 
 RESULT_VERSION = 1
@@ -309,11 +308,6 @@ def status_of(failure: Failure | None) -> Status:
 def without_measurement(spec: RunSpec, device: str, failure: Failure) -> RunResult:
     """The result of a run of which nothing is known but why."""
     return RunResult(spec_id=spec.id, device=device, status=status_of(failure), failure=failure, started_at=utc_now())
-
-
-def decode_result(text: bytes | str) -> RunResult:
-    """A RunResult from JSON; raises msgspec.DecodeError."""
-    return decode_json(text, RunResult)
 
 
 def utc_now() -> str:

@@ -136,8 +136,8 @@ class ProbeDevice(Device):
 
     def _put_model(self, model: Path, folder: str) -> str:
         """As `_put`; a context of an NPU finds its binary by name, in the folder where it lies itself."""
-        binary = context_binary(model)
-        if binary is not None:
+        binary = model.with_name(f"{model.stem}_qnn.bin")  # as the QNN provider names it
+        if model.suffix.lower() == ".onnx" and binary.is_file():
             return self._put_named((str(model), str(binary)), folder)[0]
         return self._put(model, model.suffix.lower())
 
@@ -185,12 +185,6 @@ class ProbeDevice(Device):
     def _failed(self, error: Exception) -> Failure:
         """What an error on the way makes of a run."""
         return failure_of(error)
-
-
-def context_binary(model: Path) -> Path | None:
-    """The binary beside the ONNX file of a context, by the name that the QNN provider gives it; None where none is."""
-    binary = model.with_name(f"{model.stem}_qnn.bin")
-    return binary if model.suffix.lower() == ".onnx" and binary.is_file() else None
 
 
 def missing_input(spec: RunSpec) -> Failure | None:

@@ -137,7 +137,7 @@ def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
     tasks = []
     for subject in subjects:
         model = subject.model
-        if subject.data.given or model.dimensions:
+        if subject.data.given or subject.data.sizes or model.dimensions:
             folder = work / "inputs" / model.name
             folder.mkdir(parents=True)
             call = partial(check_inputs, model.source, model.dimensions, subject.data, str(folder))

@@ -26,7 +26,7 @@ from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES, aware_names
 from pipeline.core.releases import SWIFT_PACKAGES, read_release
-from pipeline.core.variant import OWN_PRECISION, Level, Variant
+from pipeline.core.variant import OWN_PRECISION, Level, Variant, context_variant
 
 APPLE = frozenset({Platform.IOS, Platform.MACOS})
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
@@ -82,7 +82,7 @@ def _check_patterns(config: Config) -> None:
 
     What `auto` and recipes stand for is not known yet: with precisions nothing is refused.
     """
-    variants = wanted_variants(config.variants)
+    variants = [*wanted_variants(config.variants), *map(context_variant, config.variants.contexts)]
     asked = {*config.variants.precisions, *(name for model in config.models for name in model.precisions)}
     for run in config.runs if asked == {OWN_PRECISION} else ():
         if not any(variant.matches(pattern) for variant in variants for pattern in run.variants):
@@ -122,7 +122,7 @@ def resolved(config: Config, folder: Path) -> Config:
 
     models = tuple(
         msgspec.structs.replace(
-            m, path=str(folder / m.path), test_data=place(m.test_data), labels=place(m.labels),
+            m, path=str(folder / m.path), source=place(m.source), test_data=place(m.test_data), labels=place(m.labels),
             calibration=part(m.calibration), evaluation=part(m.evaluation),
         )
         for m in config.models
@@ -400,6 +400,10 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
             yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
+    if len({len(sizes) for sizes in model.lists.values()}) > 1:
+        why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
+        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
+                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
@@ -423,7 +427,7 @@ def missing_files(config: Config) -> Iterator[Problem]:
     A library's name, as in android:1.29.0, is no file: it is looked for where libraries are kept.
     """
     for number, model in enumerate(config.models):
-        for key in ("path", "test_data", "labels"):
+        for key in ("source" if model.source else "path", "test_data", "labels"):
             yield from _missing(("models", number, key), getattr(model, key))
         for part in ("calibration", "evaluation"):
             for key in ("test_data", "labels"):

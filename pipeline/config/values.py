@@ -24,6 +24,7 @@ from pipeline.config.tables import (
     InputValue,
     License,
     Name,
+    OneOrMore,
     PartConfig,
     PreprocessConfig,
     Range,
@@ -91,6 +92,9 @@ class ModelConfig(Table, frozen=True, kw_only=True):
 
     path: str
     """The ONNX file, a folder of them, or a zip archive."""
+    source: str | None = None
+    """What the file at `path` is made of, as `ort-mobile import` takes it, as in `train:model`: when it is not there,
+    and again when the file of the source is newer."""
     name: Name | None = None
     """Name of the model in tables and file names; default: the file name without its suffix."""
     test_data: str | None = None
@@ -107,9 +111,10 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Data for calibration; default: a quarter of `test_data`, chosen by content."""
     evaluation: PartConfig | None = None
     """Data that accuracy is measured on; default: the .npz of `labels`, else the rest of `test_data`."""
-    dimensions: dict[str, Count] = {}
+    dimensions: dict[str, OneOrMore[Count]] = {}
     """Sizes of dynamic dimensions, by name: the files then take no other. One that is left out stays open, for the CPU
-    only: NNAPI takes nothing whose shape is open."""
+    only: NNAPI takes nothing whose shape is open. A list, as in `[224, 320]`, gives both: an open model, and where
+    [[runs]] have NNAPI, CoreML or QNN one more for each size; several lists are read in step."""
     guessed: tuple[str, ...] = ()
     """Names in `dimensions` whose sizes nobody has confirmed: reports say so until they are removed from here."""
     state: dict[str, str] = {}
@@ -125,6 +130,16 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Names of nodes that stay float in every precision, such as those that overflow in half precision."""
     license: License | None = None
     """Licence of the model, best as an SPDX expression, as in "Apache-2.0"; the bundle's bill of materials has it."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The dimensions that the files have fixed."""
+        return {name: size for name, size in self.dimensions.items() if isinstance(size, int)}
+
+    @property
+    def lists(self) -> dict[str, tuple[int, ...]]:
+        """The dimensions of several sizes, which stay open."""
+        return {name: size for name, size in self.dimensions.items() if isinstance(size, tuple)}
 
 
 class Target(Table, frozen=True, kw_only=True):

@@ -26,7 +26,6 @@ from pipeline.model.ort_format import (
     OrtModel,
     OrtNode,
     Tensor,
-    read_artifact,
 )
 
 # (sha256 of a tensor's bytes)
@@ -60,12 +59,6 @@ def semantic_digest(
         return weights.get(tensor.name) or bytes_digest(tensor)
 
     return _Hasher(bytes_digest).graph(model.graph, {}, weight_digest).hex()
-
-
-def file_digest(path: Path) -> str:
-    """The semantic digest of an ORT format file. ModelError when it cannot be read."""
-    model = read_artifact(path)
-    return semantic_digest(model, path.read_bytes())
 
 
 def _hash(*parts: object) -> bytes:

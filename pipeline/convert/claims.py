@@ -173,7 +173,10 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: AwareSpec, folder: Pa
     model = undone_for_provider(basic.proto, before) or basic.proto
     look = look_at(basic, folder)
     graph = unique_dq(look(model))
-    shown = model = _as_viewed(model, graph)
+    # As in the view: Constant nodes are initializers, shared DequantizeLinear nodes copied.
+    shown = model = copied(model)
+    lift_constants(model.graph)
+    add_copies(model.graph, graph)
     asked = [_Asked(settings, wish.safe) for settings in wish.providers]
     for provider in asked:
         provider.ask(graph)
@@ -193,14 +196,6 @@ def find_claims(source: LeanModel, basic: LeanModel, wish: AwareSpec, folder: Pa
         ):
             provider.notes.append(lost)
     return _whole_graph(source, basic, model, graph, asked)
-
-
-def _as_viewed(model: "ModelProto", graph: Graph) -> "ModelProto":
-    """The model with the nodes of its view: Constant nodes are initializers, shared DequantizeLinear nodes copied."""
-    proto = copied(model)
-    lift_constants(proto.graph)
-    add_copies(proto.graph, graph)
-    return proto
 
 
 def _bodies_share(shown: "ModelProto", inlined: "ModelProto", graph: Graph) -> bool:

@@ -101,11 +101,6 @@ LIBRARY_FACTOR = 3.0
 """The same where an Android library saves aware files: it holds all weights of the file (measured: 2.9)."""
 
 
-def _needed(model: NamedModel, request: ConvertRequest) -> int:
-    by_library = request.reference is not None and bool(request.reference.library)
-    return needed_bytes(model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
     """What became of one model in the variants that were asked for: a result, or the error that it met as a whole."""
@@ -169,7 +164,8 @@ def convert_models(
                 reference=reference,
                 preflight=preflight,
             )
-            needed = _needed(form.model, request)
+            by_library = reference is not None and bool(reference.library)
+            needed = needed_bytes(form.model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
             task = Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
             forms[task] = form
         outcomes: dict[str, TaskOutcome[ConvertResult]] = {}

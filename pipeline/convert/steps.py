@@ -97,9 +97,18 @@ def save_optimized(
         session = load_session(model, HostSession(level=settings.level, save_to=target, config=entries, device=device))
         asked = [] if device is not None else [*([provider] if provider else []), (CPU, {})]
         names, options_of = [name for name, _ in asked], [options for _, options in asked]
-        session.initialize_session(names, options_of, _left_out(settings))
+        left_out = {"NchwcTransformer"} if not settings.nchwc else set()
+        left_out |= {"ConstantSharing"} if settings.keep_constants else set()
+        session.initialize_session(names, options_of, left_out)
     except ort_errors() as error:
-        _check_disk(target, len(model))
+        free = shutil.disk_usage(target.parent).free
+        if free < len(model) + SPARE_BYTES:  # onnxruntime says little of use of a full disk
+            raise DiskError(
+                "cannot write",
+                where=str(target.parent),
+                why=f"the disk is full: {free} bytes are free",
+                remedy="free some space on that disk, or choose another folder with --output",
+            ) from error
         raise explain(error, where) from error
     return _taken(session, provider[0]) if provider else None
 
@@ -110,14 +119,6 @@ def _taken(session: Any, provider: str) -> frozenset[str] | None:
         return None
     groups = session.get_provider_graph_assignment_info()
     return frozenset(node.name for group in groups if group.ep_name == provider for node in group.get_nodes())
-
-
-def _check_disk(target: Path, size_bytes: int) -> None:
-    """DiskError when a file of the model's size does not fit any more: onnxruntime then says little of use."""
-    free = shutil.disk_usage(target.parent).free
-    if free < size_bytes + SPARE_BYTES:
-        raise DiskError("cannot write", where=str(target.parent), why=f"the disk is full: {free} bytes are free",
-                            remedy="free some space on that disk, or choose another folder with --output")  # fmt: skip
 
 
 def return_freed_memory() -> None:
@@ -131,12 +132,6 @@ def return_freed_memory() -> None:
     library = ctypes.CDLL(None)
     if hasattr(library, "gnu_get_libc_version"):
         library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
-
-
-def _left_out(settings: SessionSettings) -> set[str]:
-    """Names of optimizers that this optimization must not run."""
-    rules = {"NchwcTransformer": not settings.nchwc, "ConstantSharing": settings.keep_constants}
-    return {name for name, applies in rules.items() if applies}
 
 
 PLAIN = SessionSettings(level=Level.NONE)

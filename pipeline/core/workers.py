@@ -256,7 +256,9 @@ class _Pool(Generic[Result]):
         """Feed idle children and wait for answers until nothing is left."""
         while waiting or any(child.task for child in self.children):
             self._feed(waiting)
-            for key, _ in self.selector.select(timeout=self._patience()):
+            deadlines = [child.deadline for child in self.children if child.task]
+            patience = max(0.0, min(deadlines, default=0.0) - time.monotonic())
+            for key, _ in self.selector.select(timeout=patience):
                 outcome = self._read(key.data)
                 if outcome is not None:
                     yield outcome
@@ -285,10 +287,6 @@ class _Pool(Generic[Result]):
         self.children.append(child)
         self.selector.register(child.receive, selectors.EVENT_READ, child)
         return child
-
-    def _patience(self) -> float:
-        deadlines = [child.deadline for child in self.children if child.task]
-        return max(0.0, min(deadlines, default=0.0) - time.monotonic())
 
     def _read(self, child: _Child[Result]) -> TaskOutcome[Result] | None:
         """Take in what a child wrote; an outcome once its message is whole, or when the child has died."""
@@ -329,15 +327,12 @@ class _Pool(Generic[Result]):
         task = child.task
         if why == "overdue":
             child.process.kill()
-        self._bury(child)
-        if task is None:
-            return None
-        return TaskOutcome(task=task, error=_death(task, why, child.process.returncode, self.timeout_seconds))
-
-    def _bury(self, child: _Child[Result]) -> None:
         self.selector.unregister(child.receive)
         self.children.remove(child)
         child.end(kill=False)
+        if task is None:
+            return None
+        return TaskOutcome(task=task, error=_death(task, why, child.process.returncode, self.timeout_seconds))
 
     def close(self) -> None:
         """Kill what still works, leave the idle to the next call or let them go, and wait for all that go."""

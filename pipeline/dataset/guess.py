@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.spec import TensorFile
+from device_runner.spec import TYPES_BY_CODE, TensorFile
 from pipeline.config.tables import InputValue
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.dataset import Dataset, TensorInfo, check_data, element_of, first_sample, samples, sizes_in
+from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.candidates import (
     ONE,
     assignments,
@@ -67,7 +67,7 @@ def ort_inputs(path: Path) -> tuple[TensorInfo, ...]:
             inputs.append(
                 TensorInfo(
                     name=name,
-                    dtype=element_of(plain.elem_type) if plain else None,
+                    dtype=TYPES_BY_CODE.get(plain.elem_type) if plain else None,
                     shape=plain.shape if plain else None,
                 )
             )
@@ -220,14 +220,16 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
     whole = msgspec.structs.replace(data, inputs=values | data.inputs)
     axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
-    if not axes or all(axis.key in data.sizes for axis in axes):
-        return whole
+    known = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
+    known = resolve_dimensions(takes, known, loaded.source.name)
+    if all(axis.key in known for axis in axes):
+        return msgspec.structs.replace(whole, sizes=data.sizes | known)
     sized, why = _first_that_runs(loaded, dimensions, takes, axes, whole)
     if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)
         raise blame_dimensions(loaded, dimensions, data, error) from error
     sizes = resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, loaded.source.name)
-    return msgspec.structs.replace(whole, sizes=sizes | data.sizes)
+    return msgspec.structs.replace(whole, sizes=sizes | data.sizes | known)
 
 
 def check_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str) -> int:
@@ -238,6 +240,7 @@ def check_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     loaded = load_model(source, Path(work_folder))
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
+    resolve_dimensions(takes, data.sizes, loaded.source.name)
     count = check_data(data, takes) if data.given else 0
     if dimensions:
         whole = complete_data(loaded, dimensions, data)

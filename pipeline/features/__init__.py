@@ -13,6 +13,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 """The features that a feature may import: they go with it when they go."""
 
 OFFERS: dict[str, tuple[str, ...]] = {
+    "find.sources": ("imports.job:make_model",),
     "campaign.searches": ("tune.answer:tune_report",),
     "report.listings": ("tune.report:listings",),
     "report.since": ("pairs.comparison:since",),

@@ -1,12 +1,13 @@
 """Before anything is measured: models found, converted, their references computed, every artifact checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from device_runner.files import cache_folder
+from device_runner.providers import provider_named
 from device_runner.spec import Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
@@ -24,10 +25,12 @@ from pipeline.check.many import (
 )
 from pipeline.check.result import Reference
 from pipeline.check.saturation import saturates_here
-from pipeline.config import Config, MeasureConfig, ModelConfig, wanted_variants
+from pipeline.config import Config, MeasureConfig, ModelConfig, RunConfig, wanted_variants
+from pipeline.config.tables import OneOrMore, is_function
 from pipeline.convert.many import Converted, convert_models, with_contexts
 from pipeline.convert.precisions import PrecisionSet, make_precisions
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
+from pipeline.core.features import Place
 from pipeline.core.output import ARTIFACTS, REFERENCES
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, Level, Style
@@ -42,7 +45,7 @@ from pipeline.job.targets import (
     optimizer_platform,
     precision_orders,
 )
-from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
+from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, numbered_lines
 from pipeline.passes.precisions import PRECISIONS
 
 LEVELS = (Level.BASIC, Level.ALL)
@@ -125,13 +128,44 @@ class Prepared:
         return bool(checks) and not any(check.failed for check in checks)
 
 
+SOURCES = Place[Callable[[str, Path], object]]("find.sources")
+"""Who makes the ONNX file of a model's `source`."""
+
+
 def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
-    """Every model of the config with its table; raises ConfigError for a path with no models."""
-    pairs = [(source, table) for table in config.models for source in find_models([table.path])]
+    """Every model of the config with its table, made of its source first; ConfigError for a path with no models."""
+    for table in config.models:
+        if table.source and _is_stale(Path(table.path), table.source):
+            for make in SOURCES:
+                make(table.source, Path(table.path))
+    pairs = [
+        (source, form)
+        for table in config.models
+        for source in find_models([table.path])
+        for form in _of_sizes(table, source, config.runs)
+    ]
     models = name_models(
-        [source for source, _ in pairs], [table.name for _, table in pairs], [table.dimensions for _, table in pairs]
+        [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
     return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
+
+
+def _of_sizes(table: ModelConfig, source: SourceModel, runs: Sequence[RunConfig]) -> Iterator[ModelConfig]:
+    """The table; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
+    yield table
+    wanted = {provider for run in runs for provider in run.providers if provider_named(provider).fixed_shapes}
+    name = table.name or PurePosixPath(source.member or Path(source.path).name).stem
+    for sizes in dict.fromkeys(zip(*table.lists.values(), strict=True)) if wanted else ():
+        fixed: dict[str, OneOrMore[int]] = {**table.dimensions, **dict(zip(table.lists, sizes, strict=True))}
+        yield msgspec.structs.replace(table, name=f"{name}-{'x'.join(map(str, sizes))}", dimensions=fixed)
+
+
+def _is_stale(path: Path, source: str) -> bool:
+    """Whether the file is not there, or older than its source: a file, or the module of a function."""
+    folder, _, function = source.rpartition("/")
+    module = Path(folder, *function.partition(":")[0].split(".")).with_suffix(".py")
+    made_of = module if is_function(source) else Path(source)
+    return not path.exists() or (made_of.exists() and made_of.stat().st_mtime_ns > path.stat().st_mtime_ns)
 
 
 def numbered(models: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
     for model in prepared:
         texts = [f"precision {verdict.text}" for verdict in model.verdicts]
         texts += [f"precision {each.precision}: {each.search.text}" for each in model.searches]
-        if dynamic := model.converted.result.dynamic if model.converted.result else ():
+        if (result := model.converted.result) and (dynamic := result.dynamic) and not model.table.lists:
             texts.append(
                 f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
                 "fix them with `dimensions` in the config, where the model still loads with fixed ones"

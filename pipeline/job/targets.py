@@ -101,7 +101,8 @@ def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelCon
         where = f"models[{number}]"
         precisions = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
         places = ((entry, f"{where}.transforms[{place}]") for place, entry in enumerate(table.transforms))
-        orders[id(table)] = precisions, tuple(make_step(entry.do, entry.options, place) for entry, place in places)
+        steps = tuple(make_step(entry.do, entry.options, place) for entry, place in places)
+        orders[msgspec.json.encode((table.precisions, table.transforms))] = precisions, steps
     return [
         PrecisionOrder(
             model=model,
@@ -112,7 +113,7 @@ def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelCon
             keep_float=table.keep_float,
         )
         for model, table in models
-        for names, steps in [orders[id(table)]]
+        for names, steps in [orders[msgspec.json.encode((table.precisions, table.transforms))]]
     ]
 
 

@@ -134,7 +134,7 @@ def config_for_model(model: Path, data: Dataset, dimensions: Mapping[str, int] =
         inputs=guess.values | data.inputs,
         preprocess=data.preprocess,
         labels=data.labels or None,
-        dimensions=guess.to_fix,
+        dimensions={**guess.to_fix},
         guessed=_guessed(guess),
     )
     release = _android_release()

@@ -102,11 +102,6 @@ _NOTES: tuple[tuple[Callable[[Request], bool], str, str], ...] = (
 """What no option settles: when it applies, a text, and where it comes from."""
 
 
-def notes_for(request: Request) -> tuple[BuildNote, ...]:
-    """The notes that apply to a request, in the order of the table."""
-    return tuple(BuildNote(text=text, source=source) for applies, text, source in _NOTES if applies(request))
-
-
 OPERATORS_FILE = "required_operators.config"
 SETTINGS_FILE = "build_settings.json"
 PROVIDER_FILE = "system_dependencies.cmake"
@@ -183,7 +178,7 @@ def plan_build(request: Request, places: BuildPaths) -> BuildPlan:
         files=(*_operators_file(request, places), *files),
         steps=steps,
         products=products,
-        notes=notes_for(request),
+        notes=tuple(BuildNote(text=text, source=source) for applies, text, source in _NOTES if applies(request)),
     )
 
 

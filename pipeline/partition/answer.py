@@ -464,11 +464,6 @@ def parse_options(pairs: Iterable[str], known: Mapping[str, str], title: str) ->
     return options
 
 
-def parse_coreml_options(pairs: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE pairs of the CoreML provider; ConfigError for what it would refuse itself."""
-    return parse_options(pairs, COREML_OPTIONS, "CoreML")
-
-
 def webgpu_settings(options: Mapping[str, str]) -> WebGpuOptions:
     """What claims depend on of the options of a run with WebGPU."""
     capture = options.get("enableGraphCapture") == "1"
@@ -498,7 +493,7 @@ def make_settings(
 
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
-    coreml = parse_coreml_options(coreml_options)
+    coreml = parse_options(coreml_options, COREML_OPTIONS, "CoreML")
     defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Constant, Shape
+from pipeline.partition.graph import Shape
 from pipeline.partition.rules import (
     Check,
     attribute,
@@ -174,16 +174,12 @@ def pad_types(case: Case) -> Refusal | None:
 CAST_TO_I32 = 6
 
 
-def own_initializer(case: Case, position: int) -> Constant | None:
-    """The initializer of this very graph behind an input, even one that callers could replace (ep_rules A.4)."""
-    return case.graph.initializers.get(case.input(position))
-
-
 def in_initializers(position: int, what: str) -> Check:
     """The input is an initializer of this graph; one that is also a graph input will do, an outer one will not."""
 
     def check(case: Case) -> Refusal | None:
-        if case.input(position) and own_initializer(case, position) is not None:
+        # Of this very graph, even one that callers could replace (ep_rules A.4).
+        if case.input(position) and case.graph.initializers.get(case.input(position)) is not None:
             return None
         return Refusal(
             "const",

@@ -264,7 +264,7 @@ def require_compilers(asked: Iterable[Settings]) -> None:
 
 def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:
     """What the simulator computes; None where the chip takes nothing, or makes no session."""
-    from pipeline.partition.qnn.simulate import simulate, unrunnable
+    from pipeline.partition.qnn.simulate import simulate
 
     if not answer.claimed or (answer.load and answer.load.error):
         return None
@@ -275,8 +275,8 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
     try:
         chip, original = CHIPS[request.settings.chip], request.original
         return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
-    except ModelError as error:
-        return unrunnable(error)
+    except ModelError as error:  # the original does not run on the CPU
+        return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
 
 
 def _of_chip(views: Views, settings: Settings, graph: Graph, model: "ModelProto | None") -> tuple[Claim, LoadForecast]:

@@ -129,17 +129,12 @@ class NodeGroup:
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Collapsed:
-    """The boxes of a graph in the order of their first nodes, and (producer, consumer) of boxes, without circles."""
-
-    groups: tuple[NodeGroup, ...]
-    edges: tuple[tuple[int, int], ...]
-
-
-def collapse(kinds: Sequence[int], edges: Sequence[tuple[int, int]]) -> Collapsed:
+def collapse(
+    kinds: Sequence[int], edges: Sequence[tuple[int, int]]
+) -> tuple[tuple[NodeGroup, ...], tuple[tuple[int, int], ...]]:
     """One box for each kind from 0 on, and for each connected run of nodes of another kind.
 
+    The boxes are in the order of their first nodes; with them come (producer, consumer) of boxes, without circles.
     `edges` are (producer, consumer) of nodes and make no circle. Partitions that make a circle together, which no
     runtime could run, are drawn as runs too.
     """
@@ -153,7 +148,7 @@ def collapse(kinds: Sequence[int], edges: Sequence[tuple[int, int]]) -> Collapse
         members[places[box]].append(node)
     groups = tuple(NodeGroup(kinds[nodes[0]], tuple(nodes)) for nodes in members)
     between = dict.fromkeys((places[boxes[a]], places[boxes[b]]) for a, b in edges if boxes[a] != boxes[b])
-    return Collapsed(groups, tuple(between))
+    return groups, tuple(between)
 
 
 def _consumers(units: Sequence[int], edges: Iterable[tuple[int, int]]) -> dict[int, set[int]]:

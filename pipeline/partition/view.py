@@ -67,7 +67,8 @@ def slim_copy(model: "ModelProto") -> "ModelProto":
     graph.sparse_initializer.extend(source.sparse_initializer)
     present = {value.name for value in source.input}
     for tensor in source.initializer:
-        if not is_large(tensor):
+        # No shape depends on a longer initializer, nor on one in a file of its own.
+        if prod(tensor.dims) <= LARGE_BYTES // 8 and tensor.data_location != tensor.EXTERNAL:
             graph.initializer.append(tensor)
         elif tensor.name not in present:
             value = graph.input.add(name=tensor.name)
@@ -76,11 +77,6 @@ def slim_copy(model: "ModelProto") -> "ModelProto":
             for dim in tensor.dims:
                 value.type.tensor_type.shape.dim.add().dim_value = dim
     return slim
-
-
-def is_large(tensor: Any) -> bool:
-    """Whether an initializer is too long for any shape to depend on it, or lies in a file of its own."""
-    return bool(prod(tensor.dims) > LARGE_BYTES // 8 or tensor.data_location == 1)
 
 
 def _load(data: bytes) -> dict[str, Value]:

@@ -45,32 +45,17 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
     Runtime refuses the model or ONNX cannot convert its opset.
     """
     if operators := quantized_operators(model.proto):
-        raise already_quantized(operators, context.where)
+        raise NotApplicable("the model is quantized already", where=context.where,
+                            why=f"it has {', '.join(sorted(operators))}",
+                            remedy="quantize the float model that it was made from")  # fmt: skip
     if any(tensor.data_type == FLOAT16 for tensor in model.proto.graph.initializer):
         raise NotApplicable("the model is in half precision", where=context.where,
                             remedy="quantize the 32-bit float model that it was made from")  # fmt: skip
-    if not is_preprocessed(model):
-        model = _basic(constants_fixed(model, context), context)
+    if not {entry.key for entry in model.proto.metadata_props}.issuperset(FLAGS):
+        model = saved_at(constants_fixed(model, context), Level.BASIC, context)
+        model.proto.ir_version = max(model.proto.ir_version, CONSTANTS_IR)
     model = raise_opset(model, options.opset, context.where)
     return _finished(model, context.where)
-
-
-def already_quantized(operators: set[str], where: str) -> NotApplicable:
-    """The refusal of a model with these quantized operators."""
-    return NotApplicable("the model is quantized already", where=where, why=f"it has {', '.join(sorted(operators))}",
-                         remedy="quantize the float model that it was made from")  # fmt: skip
-
-
-def is_preprocessed(model: Model) -> bool:
-    """Whether the model says that it went through this pass."""
-    return set(FLAGS) <= {entry.key for entry in model.proto.metadata_props}
-
-
-def _basic(model: Model, context: PassContext) -> Model:
-    """The model as ONNX Runtime saves it at level basic, its large weights in a file of their own."""
-    saved = saved_at(model, Level.BASIC, context)
-    saved.proto.ir_version = max(saved.proto.ir_version, CONSTANTS_IR)
-    return saved
 
 
 def _finished(model: Model, where: str) -> Model:

@@ -37,7 +37,7 @@ def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
         model=model,
         inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
         outputs=tuple(_tensor(name, graph) for name in graph.outputs),
-        dimensions=dict(table.dimensions),
+        dimensions=table.sizes,
         guessed=table.guessed,
         preprocess=preprocess_of(table),
         values=dict(table.inputs),

@@ -503,14 +503,14 @@ def draw_graph(
 
     A graph of more than `most_boxes` is not drawn.
     """
-    collapsed = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
-    drawn = len(collapsed.groups) <= most_boxes
-    texts = list(_texts(collapsed.groups, placement)) if drawn else []
+    groups, edges = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
+    drawn = len(groups) <= most_boxes
+    texts = list(_texts(groups, placement)) if drawn else []
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
-    layout = lay_out(widths, collapsed.edges if drawn else ())
+    layout = lay_out(widths, edges if drawn else ())
     left, right = extent(layout, widths)
     shift = GRAPH_MARGIN - left
-    count = f"{len(collapsed.groups)} box{'es' * (len(collapsed.groups) != 1)}"
+    count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     reasons = list(_refused(placement))
     return GraphDrawing(
         id=anchor,
@@ -522,7 +522,7 @@ def draw_graph(
         lines=" ".join(graph_curves(layout, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
         boxes=tuple(
             _box(
-                f"{anchor}-{place}", placement, collapsed.groups[place], text,
+                f"{anchor}-{place}", placement, groups[place], text,
                 x=layout.places[place][0] + shift - widths[place] / 2,
                 y=layout.places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN,
                 width=widths[place],

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.result import FailureKind, decode_result
+from device_runner.reading import decode_json
+from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunSpec, encode
 
 
@@ -26,7 +27,7 @@ def spec(models: Path, tmp_path: Path) -> Path:
 def test_a_spec_gives_a_result(spec: Path, tmp_path: Path) -> None:
     done = run(str(spec), "--device", "local", "--output", str(tmp_path / "result.json"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    result = decode_result((tmp_path / "result.json").read_bytes())
+    result = decode_json((tmp_path / "result.json").read_bytes(), RunResult)
     assert (result.spec_id, len(result.latencies_ns)) == ("one", 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "spec.json"]
 
@@ -35,7 +36,7 @@ def test_a_failed_run_is_a_result_and_exit_code_1(spec: Path, tmp_path: Path) ->
     spec.write_text(spec.read_text().replace("null.onnx", "noise.ort"))
     done = run(str(spec))
     assert done.returncode == 1
-    failure = decode_result(done.stdout).failure
+    failure = decode_json(done.stdout, RunResult).failure
     assert failure
     assert failure.kind is FailureKind.MODEL_LOAD
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from device_runner.device import open_device
 from device_runner.errors import SpecError
-from device_runner.result import Failure, FailureKind, RunResult, Status, decode_result, utc_now
+from device_runner.reading import decode_json
+from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now
 from device_runner.spec import ELEMENT_BYTES, ONNX_CODES, ElementType, RunOptions, RunSpec, decode_spec, encode
 
 TEXT = st.text(max_size=40)
@@ -33,7 +34,7 @@ def test_a_result_survives_json_and_ignores_keys_of_later_releases() -> None:
     result = RunResult(spec_id="x", device="local", status=Status.FAILED, failure=failure, started_at=utc_now())
     document = msgspec.json.decode(encode(result))
     document["later"] = 1
-    assert decode_result(msgspec.json.encode(document)) == result
+    assert decode_json(msgspec.json.encode(document), RunResult) == result
 
 
 @pytest.mark.parametrize(

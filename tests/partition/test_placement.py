@@ -1,16 +1,17 @@
 """Graphs with a box for many nodes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.partition.placement import CPU_KIND, Collapsed, collapse, placement_of
+from pipeline.partition.placement import CPU_KIND, NodeGroup, collapse, placement_of
 from tests.partition_samples import NNAPI, answer, chain
 
 
-def kinds_and_groups(collapsed: Collapsed) -> list[tuple[int, tuple[int, ...]]]:
-    return [(group.kind, group.nodes) for group in collapsed.groups]
+def kinds_and_nodes(groups: Sequence[NodeGroup]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(group.kind, group.nodes) for group in groups]
 
 
 def test_partitions_and_runs_are_boxes_with_reasons(tmp_path: Path) -> None:
@@ -19,44 +20,44 @@ def test_partitions_and_runs_are_boxes_with_reasons(tmp_path: Path) -> None:
     assert [node.inputs for node in placed.nodes] == [(), (0,), (1,), (2,)]
     (reason,) = {placed.reasons[node.reason].reason for node in placed.nodes if node.reason is not None}
     assert "Erf is not supported" in reason
-    found = collapse(placed.kinds, [(a, b) for b, node in enumerate(placed.nodes) for a in node.inputs])
-    assert kinds_and_groups(found) == [(0, (0,)), (CPU_KIND, (1, 2)), (1, (3,))]
-    assert found.edges == ((0, 1), (1, 2))
+    groups, edges = collapse(placed.kinds, [(a, b) for b, node in enumerate(placed.nodes) for a in node.inputs])
+    assert kinds_and_nodes(groups) == [(0, (0,)), (CPU_KIND, (1, 2)), (1, (3,))]
+    assert edges == ((0, 1), (1, 2))
 
 
 def test_a_run_that_would_make_a_circle_is_split() -> None:
-    around = collapse([CPU_KIND, 0, CPU_KIND], [(0, 1), (1, 2), (0, 2)])
-    assert kinds_and_groups(around) == [(CPU_KIND, (0,)), (0, (1,)), (CPU_KIND, (2,))]
-    beside = collapse([CPU_KIND, 0, CPU_KIND], [(1, 2), (0, 2)])
-    assert kinds_and_groups(beside) == [(CPU_KIND, (0, 2)), (0, (1,))]
+    around, _ = collapse([CPU_KIND, 0, CPU_KIND], [(0, 1), (1, 2), (0, 2)])
+    assert kinds_and_nodes(around) == [(CPU_KIND, (0,)), (0, (1,)), (CPU_KIND, (2,))]
+    beside, _ = collapse([CPU_KIND, 0, CPU_KIND], [(1, 2), (0, 2)])
+    assert kinds_and_nodes(beside) == [(CPU_KIND, (0, 2)), (0, (1,))]
 
 
 def test_partitions_that_make_a_circle_are_split() -> None:
-    found = collapse([0, 1, 0], [(0, 1), (1, 2)])
-    assert kinds_and_groups(found) == [(0, (0,)), (1, (1,)), (0, (2,))]
+    groups, _ = collapse([0, 1, 0], [(0, 1), (1, 2)])
+    assert kinds_and_nodes(groups) == [(0, (0,)), (1, (1,)), (0, (2,))]
 
 
 @given(st.lists(st.tuples(st.integers(-2, 3), st.lists(st.integers(0, 40), max_size=3)), min_size=1, max_size=25))
 def test_collapsed_graphs_have_every_node_once_and_no_circle(made: list[tuple[int, list[int]]]) -> None:
     kinds = [kind for kind, _ in made]
     edges = sorted({(p % place, place) for place, (_, parents) in enumerate(made) if place for p in parents})
-    found = collapse(kinds, edges)
-    assert sorted(node for group in found.groups for node in group.nodes) == list(range(len(made)))
-    assert all(kinds[node] == group.kind for group in found.groups for node in group.nodes)
-    box = {node: place for place, group in enumerate(found.groups) for node in group.nodes}
-    assert set(found.edges) == {(box[a], box[b]) for a, b in edges if box[a] != box[b]}
-    left = set(range(len(found.groups)))
+    groups, between = collapse(kinds, edges)
+    assert sorted(node for group in groups for node in group.nodes) == list(range(len(made)))
+    assert all(kinds[node] == group.kind for group in groups for node in group.nodes)
+    box = {node: place for place, group in enumerate(groups) for node in group.nodes}
+    assert set(between) == {(box[a], box[b]) for a, b in edges if box[a] != box[b]}
+    left = set(range(len(groups)))
     while left:
-        free = {place for place in left if not any(b == place and a in left for a, b in found.edges)}
+        free = {place for place in left if not any(b == place and a in left for a, b in between)}
         assert free
         left -= free
     for a, b in edges:  # runs are split only where another way leads around
         if kinds[a] == kinds[b] and box[a] != box[b]:
-            assert way_around(found, box[a], box[b])
+            assert way_around(between, box[a], box[b])
 
 
-def way_around(found: Collapsed, start: int, end: int) -> bool:
-    reached = {b for a, b in found.edges if a == start and b != end}
-    for _ in found.groups:
-        reached |= {b for a, b in found.edges if a in reached}
+def way_around(edges: Sequence[tuple[int, int]], start: int, end: int) -> bool:
+    reached = {b for a, b in edges if a == start and b != end}
+    for _ in edges:
+        reached |= {b for a, b in edges if a in reached}
     return end in reached

@@ -86,10 +86,10 @@ def _side(
     """One graph as SVG elements, its width and its height."""
     kinds = [numbers.get(place, CHANGED if place in changes else SAME) for place in range(len(graph.nodes))]
     if len(graph.nodes) > MOST_NODES:
-        collapsed = collapse(kinds, graph.edges)
-        groups, edges = [group.nodes for group in collapsed.groups], list(collapsed.edges)
+        boxes_of_nodes, edges = collapse(kinds, graph.edges)
+        groups = [box.nodes for box in boxes_of_nodes]
     else:
-        groups, edges = [(place,) for place in range(len(graph.nodes))], graph.edges
+        groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
     if len(groups) > MOST_BOXES:
         return [f'<text class="facts" x="{left:.0f}" y="{HEAD}">{len(groups)} boxes: too many to draw</text>'], 300, 20
     boxes = [_box(graph, nodes, style, kinds[nodes[0]], changes, makers) for nodes in groups]

@@ -91,7 +91,7 @@ def models_of_config(config: Config) -> list[DoctorModel]:
     """The models of a config with the first combination of its first [[runs]]; those in archives are no files."""
     start = run_options(config.runs[0] if config.runs else RunConfig())[0]
     return [
-        DoctorModel(path=Path(model.source.name), start=start, data=dataset_of(table), dimensions=table.dimensions)
+        DoctorModel(path=Path(model.source.name), start=start, data=dataset_of(table), dimensions=table.sizes)
         for model, table in find(config)
     ]
 

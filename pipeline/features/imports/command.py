@@ -28,8 +28,7 @@ def import_model(source: str, output: Path, opset: int | None, check: bool, outp
     are those of the framework: on the example, on random inputs like it, on other sizes of dynamic dimensions. Needs
     the extra of its framework: torch, sklearn or tensorflow.
     """
-    from pipeline.core.errors import CheckFailed
-    from pipeline.features.imports.job import document, import_source
+    from pipeline.features.imports.job import document, import_source, refuse_failed
 
     report = import_source(source, output, opset=opset, check=check)
     outputs.write_json(document(report, output))
@@ -37,12 +36,7 @@ def import_model(source: str, output: Path, opset: int | None, check: bool, outp
         from pipeline.report.show import show
 
         show(_parts(report, output))
-    if report.failed:
-        why = "; ".join(f"{row.inputs}, output {check.output!r}: {check.reason}" for row, check in report.failed)
-        raise CheckFailed(
-            "the exported model's outputs are not those of the framework", where=source, why=why[:500],
-            remedy="look for code that depends on values or sizes, which an export fixes; --no-check writes it anyway",
-        )  # fmt: skip
+    refuse_failed(report)
 
 
 def _parts(report: "ImportReport", output: Path) -> "Iterator[Part]":

@@ -9,7 +9,7 @@ import msgspec
 
 from device_runner.result import Struct
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
-from pipeline.core.errors import ModelError
+from pipeline.core.errors import CheckFailed, ModelError
 from pipeline.core.files import make_folder, replacing, scratch
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.workers import Task, run_tasks, still_at_work
@@ -87,6 +87,22 @@ def import_source(source: str, destination: Path, *, opset: int | None = None, c
             with replacing(destination) as temporary:
                 (folder / destination.name).replace(temporary)
         return outcome.value
+
+
+def make_model(source: str, destination: Path) -> None:
+    """Import a source for a run; raises as `import_source` and `refuse_failed`."""
+    refuse_failed(import_source(source, destination))
+
+
+def refuse_failed(report: ImportReport) -> None:
+    """CheckFailed for outputs that are not those of the framework."""
+    if report.failed:
+        why = "; ".join(f"{row.inputs}, output {check.output!r}: {check.reason}" for row, check in report.failed)
+        raise CheckFailed(
+            "the exported model's outputs are not those of the framework", where=report.source, why=why[:500],
+            remedy="look for code that depends on values or sizes, which an export fixes; "
+            "`ort-mobile import --no-check` writes it anyway",
+        )  # fmt: skip
 
 
 def do_import(request: ImportRequest) -> ImportReport:

@@ -195,7 +195,7 @@ def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFac
     inputs = {}
     for source, reference in references.items():
         model = models.get(source, source)
-        dimensions = dict(tables[model].dimensions) if model in tables else {}
+        dimensions = tables[model].sizes if model in tables else {}
         inputs[source] = inputs_of(references.get(model, reference), dimensions)
     predictions, _ = predict(
         planned_runs, {facts.name: facts}, oldest_release(config), carried.folder / ARTIFACTS, NoProgress()

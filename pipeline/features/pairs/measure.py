@@ -265,7 +265,7 @@ def _folder_source(folder: Path) -> PairSource:
         tensors = reference.inputs if reference else ()
         files = [folder / REFERENCES / source / Path(tensor.file).name for tensor in tensors]
         if reference is None or not all(path.is_file() for path in files):
-            return Inputs(dimensions=dict(table.dimensions)) if table and table.dimensions else None
+            return Inputs(dimensions=table.sizes) if table and table.sizes else None
         moved = tuple(
             msgspec.structs.replace(tensor, file=str(path.resolve()))
             for tensor, path in zip(tensors, files, strict=True)

@@ -208,7 +208,8 @@ def of_chip(
             why="there is nothing left to ask the compiler",
             remedy="name the model that it was made from; `prove` and `convert --context … --check` run contexts",
         )
-    empty = _empty_value(graph)
+    makes = (name for node in graph.nodes.values() for name in node.outputs if name)
+    empty = next((name for name in (*graph.inputs, *makes) if 0 in (graph.value(name).shape or ())), "")
     if empty:  # of which the compiler dies by a division by zero
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
         return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
@@ -221,13 +222,6 @@ def of_chip(
         if answer.ended_by != "time":  # a busy machine is no fact about the model
             keep(entry, answer)
     return claim_on(graph, answer, chip)
-
-
-def _empty_value(graph: Graph) -> str:
-    """A value without an element that the model reads or makes; "" where there is none."""
-    makes = (name for node in graph.nodes.values() for name in node.outputs if name)
-    names = (*graph.inputs, *makes)
-    return next((name for name in names if 0 in (graph.value(name).shape or ())), "")
 
 
 def entry_of(ending: str, chip: Chip, *parts: str) -> Path:

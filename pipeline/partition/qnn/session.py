@@ -32,7 +32,9 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked may be killed
     with tempfile.TemporaryDirectory(dir=Path(answer).parent) as folder:
         log = Path(folder) / "log"
-        _log_to(log)
+        descriptor = os.open(log, os.O_CREAT | os.O_WRONLY)
+        for stream in (1, 2):  # what libraries write to stdout and stderr
+            os.dup2(descriptor, stream)
         try:
             session = _session(model, folder, dict(pair.split("=", 1) for pair in pairs))
             subgraphs = [
@@ -80,13 +82,6 @@ def _run(session: Any, inputs: str, outputs: Path) -> None:
             feeds = {name: arrays[f"arr_{start + place}"] for place, name in enumerate(names)}
             results += session.run(None, feeds)
     np.savez(outputs, *results)
-
-
-def _log_to(path: Path) -> None:
-    """Send what libraries write to stdout and stderr to a file."""
-    log = os.open(path, os.O_CREAT | os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(log, stream)
 
 
 def _refusals(trace: Path) -> dict[str, str]:

@@ -26,7 +26,6 @@ from pipeline.check.compare import (
 )
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
-from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.dataset import Dataset
 from pipeline.model.edit import copied
@@ -274,8 +273,3 @@ def _with_outputs(model: "ModelProto", graph: Graph, values: Sequence[str]) -> "
     del proto.graph.output[:]
     proto.graph.output.extend([*outputs, *last])
     return proto
-
-
-def unrunnable(error: ModelError) -> Simulation:
-    """Nothing could be compared, because the original does not run on the CPU."""
-    return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)

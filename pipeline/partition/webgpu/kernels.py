@@ -92,27 +92,21 @@ def kernels() -> Mapping[tuple[str, str], tuple[Kernel, ...]]:
     return {key: tuple(rows) for key, rows in table.items()}
 
 
-class Formals(NamedTuple):
-    """The formal inputs and outputs of a schema as (name, type constraint); the last stands for all further ones."""
-
-    inputs: tuple[tuple[str, str], ...]
-    outputs: tuple[tuple[str, str], ...]
-
-
 @lru_cache(maxsize=4096)
-def formals(op_type: str, domain: str, version: int) -> Formals | None:
-    """The formals of an operator; None for one that neither ONNX nor the installed ONNX Runtime knows."""
+def formals(op_type: str, domain: str, version: int) -> list[list[tuple[str, str]]]:
+    """The formal inputs and the formal outputs of an operator as (name, type constraint); the last stands for all more.
+
+    Nothing for one that neither ONNX nor the installed ONNX Runtime knows.
+    """
     import onnx.defs
 
     try:
         schema = onnx.defs.get_schema(op_type, version, domain)
-        sides = [[(formal.name, formal.type_str) for formal in side] for side in (schema.inputs, schema.outputs)]
+        return [[(formal.name, formal.type_str) for formal in side] for side in (schema.inputs, schema.outputs)]
     except onnx.defs.SchemaError:
         known = _runtime_schemas().get((op_type, domain, version))
-        if known is None:
-            return None
-        sides = [[(formal.name, formal.typeStr) for formal in side] for side in (known.inputs, known.outputs)]
-    return Formals(tuple(sides[0]), tuple(sides[1]))
+        sides = (known.inputs, known.outputs) if known else ()
+        return [[(formal.name, formal.typeStr) for formal in side] for side in sides]
 
 
 @cache
@@ -124,9 +118,9 @@ def _runtime_schemas() -> Mapping[tuple[str, str, int], Any]:
 
 def bound_types(graph: Graph, node: Node) -> dict[str, str]:
     """The type of each constraint and formal of a node, by the first of its values that has one."""
-    schema = formals(node.op_type, node.domain, node.since_version)
     types: dict[str, str] = {}
-    for values, side in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)) if schema else ():
+    sides = formals(node.op_type, node.domain, node.since_version)
+    for values, side in zip((node.inputs, node.outputs), sides, strict=False):
         for position, name in enumerate(values):
             if not (name and side):
                 continue

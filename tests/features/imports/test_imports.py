@@ -1,5 +1,6 @@
 """`ort-mobile import`: each framework's own models, and what is compared, refused and left unwritten."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,41 @@ def test_a_size_that_the_export_has_fixed_is_found(tmp_path: Path) -> None:
 def test_sizes_that_the_framework_refuses_are_no_failure(tmp_path: Path) -> None:
     rows = compared(flattened(-1), flattened(3), np.ones((3, 2, 2), np.float32), tmp_path)
     assert [bool(row.refused) for row in rows] == [False, False, False, True, True]
+
+
+CONFIG = """
+name = "trained"
+devices = ["local"]
+[[models]]
+path = "made/forest.onnx"
+source = "{source}"
+[variants]
+levels = ["all"]
+styles = ["fixed"]
+"""
+
+
+@pytest.mark.example
+def test_a_run_makes_the_model_of_its_source_and_again_when_that_is_newer(tmp_path: Path) -> None:
+    code = tmp_path / "train.py"
+    code.write_text(TRAINED.with_suffix(".py").read_text("utf-8"), "utf-8")
+    config, model = tmp_path / "c.toml", tmp_path / "made" / "forest.onnx"
+    config.write_text(CONFIG.format(source="train:forest"), "utf-8")
+    words = ("run", config, "--convert-only", "--output", tmp_path / "out")
+    ort_mobile(*words)
+    first = model.stat().st_mtime_ns
+    ort_mobile(*words)
+    assert model.stat().st_mtime_ns == first
+    os.utime(code)
+    ort_mobile(*words)
+    assert model.stat().st_mtime_ns > first
+
+
+def test_a_source_that_makes_nothing_ends_the_run_before_anything_is_written(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(CONFIG.format(source=f"{TRAINED}:broken"), "utf-8")
+    done = ort_mobile("run", config, "--convert-only", "--output", tmp_path / "out", code=2)
+    assert "there are no weights" in done.err
+    assert not (tmp_path / "out").exists()
+    config.write_text(CONFIG.format(source="absent.tflite"), "utf-8")
+    assert "no such file: source" in ort_mobile("run", config, code=2).err

@@ -1,0 +1,73 @@
+"""A dimension of several sizes: an open model, and one for each size where a provider wants it fixed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import onnx_samples
+from tests.command import ort_mobile
+
+CONFIG = """
+name = "sizes"
+[[models]]
+path = "a.onnx"
+dimensions = {{ {sizes} }}
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+provider = {providers}
+[measure]
+rounds = 1
+min_runs = 2
+min_seconds = 0.01
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    onnx_samples.save(onnx_samples.linear(64), tmp_path / "a.onnx")
+    return tmp_path
+
+
+def config(folder: Path, sizes: str, *providers: str) -> Path:
+    file = folder / "c.toml"
+    file.write_text(CONFIG.format(sizes=sizes, providers=json.dumps(providers)), "utf-8")
+    return file
+
+
+@pytest.mark.long
+def test_each_size_is_converted_checked_measured_and_bundled_with_the_open_model(folder: Path) -> None:
+    ort_mobile("run", config(folder, "batch = [2, 4]", "cpu", "nnapi"), "--output", folder / "out")
+    document = json.loads((folder / "out" / "results.json").read_text("utf-8"))
+    names = ["a", "a-2", "a-4"]
+    assert [row["model"] for row in document["rows"]] == names
+    assert all(check["passed"] for row in document["rows"] for check in row["checks"])
+    inputs = {model["name"]: model["inputs"][0] for model in document["models"]}
+    assert inputs["a"] == inputs["a-4"]  # the open one is checked with the largest
+    assert inputs["a"] != inputs["a-2"]
+    manifest = json.loads((folder / "out" / "bundle" / "manifest.json").read_text("utf-8"))
+    shapes = {model["model"]: model["inputs"][0]["shape"][0] for model in manifest["content"]["models"]}
+    assert shapes == {"a": "batch", "a-2": 2, "a-4": 4}
+
+
+@pytest.mark.long
+def test_the_cpu_takes_the_open_model_alone(folder: Path) -> None:
+    ort_mobile("run", config(folder, "batch = [2, 4]", "cpu"), "--convert-only", "--output", folder / "out")
+    assert [file.name for file in (folder / "out" / "artifacts").glob("*.ort")] == ["a.basic-fixed.ort"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ("batch = []", "length >= 1"),
+        ("batch = [1, 0]", ">= 1"),
+        ("batch = [1, 2], width = [3]", "batch has 2, width has 1"),
+        ("bach = [1, 2]", "did you mean 'batch'?"),
+    ],
+)
+def test_sizes_that_cannot_be_are_one_error(sizes: str, why: str, folder: Path) -> None:
+    for providers in (("cpu",), ("nnapi",)):
+        done = ort_mobile("run", config(folder, sizes, *providers), "--output", folder / "out", code=2)
+        assert why in done.err
