@@ -84,7 +84,7 @@ def test_a_driver_that_dies_is_told_from_the_library(library: LibraryFacts, mnis
     assert after.failure is None
 
 
-@pytest.mark.skipif(not ctypes.util.find_library("LLVM-15"), reason="lavapipe of Debian 12 needs libllvm15")
+@pytest.mark.skipif(not ctypes.util.find_library("LLVM-15"), reason="no libllvm15 here: lavapipe of Debian 12 needs it")
 def test_a_mesa_that_is_too_old_is_named(library: LibraryFacts, mnist: Path) -> None:
     """22.3.6, Debian 12's own."""
     old = unpacked("mesa-vulkan-drivers", with_dependencies=False, suite="bookworm")
