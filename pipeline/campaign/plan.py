@@ -14,6 +14,7 @@ from typing import Literal, TypedDict
 
 import msgspec
 
+from device_runner.chips import chip_of_phone
 from device_runner.device import Device, DeviceFacts
 from device_runner.files import state_folder, tensor_bytes
 from device_runner.options import (
@@ -35,9 +36,10 @@ from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import looks_until
 from pipeline.check.result import Reference
+from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer
 from pipeline.config import REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, Platform, RunConfig
 from pipeline.core import custom_ops
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import PROVIDER_RULES, QNN
 from pipeline.core.variant import Artifact, Variant
 
 log = logging.getLogger(__name__)
@@ -213,8 +215,11 @@ def plan_runs(
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
     denied: Sequence[Denied] = (),
+    contexts: Sequence[NpuContext] = (),
 ) -> tuple[list[PlannedRun], list[Skipped]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
+
+    Beside them contexts with runs by QNN, on phones whose loader takes them and in the simulators of other devices.
 
     Raises ConfigError for a [[runs]] table that makes no sense, as `run_options` does.
     """
@@ -228,7 +233,52 @@ def plan_runs(
                 skipped.append(planned.skipped(reason))
             else:
                 planned_runs.append(planned)
+        for planned, refused in _of_contexts(runs, contexts, facts):
+            failure = denied_here(planned.run_options, facts, denied, planned.sha256)
+            if reason := refused or (failure.message if failure else ""):
+                skipped.append(planned.skipped(reason))
+            else:
+                planned_runs.append(planned)
     return planned_runs, skipped
+
+
+def _of_contexts(
+    runs: Sequence[RunConfig], contexts: Sequence[NpuContext], facts: DeviceFacts
+) -> Iterator[tuple[PlannedRun, str]]:
+    """Runs of contexts on a device, with why it cannot be; a simulator is told the context's chip."""
+    ways = [(run.variants, options) for run in runs for options in run_options(run) if options.provider == QNN]
+    seen = set()
+    for context, (patterns, options) in product(contexts, ways):
+        chip, asked = context.chip, options.provider_options.get("soc_model")
+        if facts.name.startswith("adb:"):
+            refused = _phone_refuses(context, facts)
+        else:
+            refused = "" if asked in (None, chip.name, str(chip.soc_model)) else f"the run asks for {asked}"
+            options = msgspec.structs.replace(
+                options, provider_options={**options.provider_options, "soc_model": asked or chip.name}
+            )
+        planned = PlannedRun(
+            device=facts.name,
+            model=context.model,
+            variant=context.variant.name,
+            source=context.source,
+            file=context.file,
+            sha256=context.sha256,
+            size_bytes=context.total_bytes,
+            options=options,
+        )
+        if any(context.variant.matches(pattern) for pattern in patterns) and planned.key not in seen:
+            seen.add(planned.key)
+            yield planned, refused
+
+
+def _phone_refuses(context: NpuContext, facts: DeviceFacts) -> str:
+    """Why a phone's loader takes no such context; "" where it takes it."""
+    phone = chip_of_phone(facts.soc.rpartition(" ")[2])
+    if phone is None:
+        return f"no Snapdragon whose NPU is known: {facts.soc or 'the phone does not tell its chip'}"
+    loading, why, _ = loader_answer(built_for(context.compatibility), phone)
+    return why if loading is Loading.REFUSED else ""
 
 
 def _unreplayable(artifact: Artifact, options: RunOptions) -> str:

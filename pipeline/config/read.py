@@ -26,7 +26,7 @@ from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES, aware_names
 from pipeline.core.releases import SWIFT_PACKAGES, read_release
-from pipeline.core.variant import OWN_PRECISION, Level, Variant
+from pipeline.core.variant import OWN_PRECISION, Level, Variant, context_variant
 
 APPLE = frozenset({Platform.IOS, Platform.MACOS})
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
@@ -82,7 +82,7 @@ def _check_patterns(config: Config) -> None:
 
     What `auto` and recipes stand for is not known yet: with precisions nothing is refused.
     """
-    variants = wanted_variants(config.variants)
+    variants = [*wanted_variants(config.variants), *map(context_variant, config.variants.contexts)]
     asked = {*config.variants.precisions, *(name for model in config.models for name in model.precisions)}
     for run in config.runs if asked == {OWN_PRECISION} else ():
         if not any(variant.matches(pattern) for variant in variants for pattern in run.variants):

@@ -35,7 +35,7 @@ from pipeline.core.errors import MissingError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, storage_errors, write_bytes
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
-from pipeline.core.variant import Level, Variant
+from pipeline.core.variant import Variant, context_variant
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.model.edit import keep_only, subgraphs
 from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
@@ -66,11 +66,6 @@ class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     memory_bytes: int = 0
     files: dict[str, str] = {}
-
-
-def context_variant(chip: str, precision: str) -> Variant:
-    """The variant of a context: qnn-SM8650, or qnn-SM8650-u8s8qnn."""
-    return Variant(level=Level.BASIC, providers=(QNN,), precision=precision, chip=chip)
 
 
 def make_context(

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
+from pipeline.core.providers import QNN
+
 
 class Level(StrEnum):
     """Graph optimization levels by the names of ONNX Runtime's converter; `none` is its `disable`."""
@@ -148,6 +150,11 @@ class Artifact(ConvertedFile, frozen=True, kw_only=True):
     def source(self) -> str:
         """The name of the model in the artifact's precision: what its reference is called."""
         return in_precision(self.model, self.variant.precision)
+
+
+def context_variant(chip: str, precision: str = "") -> Variant:
+    """The variant of a context: qnn-SM8650, or qnn-SM8650-u8s8qnn."""
+    return Variant(level=Level.BASIC, providers=(QNN,), precision=precision, chip=chip)
 
 
 def aware_lines(artifacts: Iterable[Artifact]) -> list[str]:

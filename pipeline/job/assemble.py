@@ -17,7 +17,7 @@ from pipeline.core.features import Place
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.predict import profiles_of, unexpected
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections, suits
-from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, Withheld
+from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Row, SimulatedContext, Withheld
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import profile_views
 from pipeline.report.rows import (
@@ -64,9 +64,11 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     warnings = list(record.warnings)
     runs = own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
     sizes = {key: artifact.size_bytes for key, artifact in artifacts.items()}
+    sizes |= {(context.model, context.variant.name): context.total_bytes for context in record.contexts}
     measured = measured_rows(record.planned, runs, sizes)
     profiles = tuple(profiles_of(record.planned, runs))
-    ranks = {artifact.variant.name: _optimized(artifact.variant) for artifact in artifacts.values()}
+    variants = [*(artifact.variant for artifact in artifacts.values()), *(row.variant for row in record.contexts)]
+    ranks = {variant.name: _optimized(variant) for variant in variants}
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
     answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
@@ -102,6 +104,10 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         accuracy=record.accuracy,
         searches=record.searches,
         tuned=tuned,
+        contexts=tuple(
+            SimulatedContext(context=row, checks=record.checks.get(row.model, {}).get(row.variant.name, ()))
+            for row in record.contexts
+        ),
         placements=record.placements,
     )
     return Assembled(report=report, record=record, choices=choices, runs=runs, measured=tuple(measured))

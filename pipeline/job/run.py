@@ -39,6 +39,7 @@ from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_ten
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
 from pipeline.check.saturation import excused
+from pipeline.compat.contexts import NpuContext
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import PipelineError
@@ -232,7 +233,8 @@ class CampaignJob:
             return self.enter({}, [], []), {}, ()
         with self.bench(work, progress) as here:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
-            legal, skipped = plan_runs(self.config.runs, measurable, list(here.facts.values()), known_denied())
+            devices = list(here.facts.values())
+            legal, skipped = plan_runs(self.config.runs, measurable, devices, known_denied(), self.contexts)
             libraries = libraries_by_device(here.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, here.devices, libraries)
             runs = in_modes(possible, self.config.measure)
@@ -276,6 +278,16 @@ class CampaignJob:
     def references(self) -> dict[str, Reference]:
         """What the models compute, by the name of a model in a precision."""
         return {name: reference for model in self.prepared for name, reference in model.references.items()}
+
+    @property
+    def contexts(self) -> list[NpuContext]:
+        """What was compiled for chips and compared in their simulators without being wrong."""
+        sound = [(model, context) for model in self.prepared for context in model.converted.contexts]
+        return [
+            context
+            for model, context in sound
+            if (checks := model.checks.get(context.variant.name)) and not any(check.failed for check in checks)
+        ]
 
     def possible(
         self, legal: Sequence[PlannedRun], devices: Mapping[str, Device], libraries: Mapping[str, str | None]

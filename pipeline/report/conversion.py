@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.compat.contexts import built_for
 from pipeline.convert.many import ConversionReport, Converted
 from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines
+from pipeline.report.layout import contexts_listing
+from pipeline.report.model import SimulatedContext
 from pipeline.report.wording import Line, Listing, Part, from_float, outputs, size
 
 MOST_ROWS = 60
@@ -35,7 +36,14 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         yield Line(f"{nouns}, {total}{known}, for {order.abi}: {order.output}")
     contexts = [context for converted in report.converted for context in converted.contexts]
     if contexts:
-        yield _contexts(report)
+        simulated = [
+            SimulatedContext(
+                context=context, checks=report.checks.get((converted.model.source.name, context.variant.name), ())
+            )
+            for converted in report.converted
+            for context in converted.contexts
+        ]
+        yield contexts_listing(simulated)
         yield Line(
             f"{counted(len(contexts), 'context')}, made by onnxruntime-qnn {contexts[0].plugin}: {report.order.output}"
         )
@@ -150,27 +158,6 @@ def _table(report: ConversionReport) -> Listing:
             )  # fmt: skip
     head = ("model", "variant", "size", "nodes", "sha256", *(("outputs",) if report.checks else ()))
     return Listing(title="", head=head, rows=tuple(rows), right=("size", "nodes"))
-
-
-def _contexts(report: ConversionReport) -> Listing:
-    rows = []
-    for converted in report.converted:
-        for context in converted.contexts:
-            checks = report.checks.get((converted.model.source.name, context.variant.name), ())
-            rows.append(
-                (
-                    converted.model.name, context.variant.name, size(context.total_bytes),
-                    f"{context.npu_nodes}", f"{context.cpu_nodes}", built_for(context.compatibility).qairt,
-                    f"{context.seconds:.1f} s", size(context.memory_bytes), context.binary_sha256[:12],
-                    *((outputs(checks),) if report.checks else ()),
-                )
-            )  # fmt: skip
-    head = (
-        "model", "context", "size", "nodes", "on the CPU", "QAIRT", "compiled in", "memory", "sha256",
-        *(("outputs, simulated",) if report.checks else ()),
-    )  # fmt: skip
-    right = ("size", "nodes", "on the CPU", "compiled in", "memory")
-    return Listing(title="", head=head, rows=tuple(rows), right=right)
 
 
 def _failure_lines(converted: Sequence[Converted], *, warnings: bool) -> Iterator[Line]:

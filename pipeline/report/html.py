@@ -175,6 +175,7 @@ NUMBERS: dict[str, Callable[[Row], object]] = {
     "low": lambda row: _thousandths(row, "low"),
     "high": lambda row: _thousandths(row, "high"),
     "load": lambda row: row.load_ns,
+    "first": lambda row: row.first_run_ns,
     "memory": lambda row: row.memory_peak_bytes,
     "size": lambda row: row.size_bytes,
     "quantiles": lambda row: [int(float(f"{ns:.3g}")) for ns in row.shape.latencies_ns],  # enough for a drawing

@@ -12,6 +12,7 @@ from pipeline.campaign.record import FailureRow, Host, ModelFacts, PrecisionSear
 from pipeline.campaign.statistics import Caution, Comparison, Statistics
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
+from pipeline.compat.contexts import NpuContext
 from pipeline.core.documents import decode_document, document_schema
 from pipeline.core.errors import Finding, PipelineError
 from pipeline.core.output import RESULTS
@@ -98,6 +99,13 @@ class ChoiceRow(Struct, frozen=True, kw_only=True):
     slower: dict[str, Comparison] = {}
 
 
+class SimulatedContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chip's NPU has of a model, and the numeric check of it in a simulator; no times of one mean anything."""
+
+    context: NpuContext
+    checks: tuple[OutputCheck, ...] = ()
+
+
 class ArtifactCheck(Struct, frozen=True, kw_only=True):
     """The numeric check of one artifact on the CPU of the computer that made it; without checks none could be done."""
 
@@ -170,6 +178,8 @@ class CampaignReport(Struct, frozen=True, kw_only=True):
     """What decided which layers stay float."""
     tuned: TuneReport | None = None
     """What searches for the best configuration found."""
+    contexts: tuple[SimulatedContext, ...] = ()
+    """Models compiled ahead for the NPUs of chips."""
     placements: tuple[Placement, ...] = ()
     """Of each model and provider with rules, the graph that it claims most of."""
 

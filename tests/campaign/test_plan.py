@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_runner.chips import CHIPS
 from device_runner.device import DeviceFacts
 from device_runner.options import BYTES_KEY
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
@@ -21,9 +22,10 @@ from pipeline.campaign.plan import (
     run_of,
     spec_of,
 )
+from pipeline.compat.contexts import NpuContext
 from pipeline.config import ADVISED_RUNS, MeasureConfig, RunConfig
 from pipeline.core.errors import ConfigError
-from pipeline.core.variant import Artifact, Level, Style, Variant
+from pipeline.core.variant import Artifact, Level, Style, Variant, context_variant
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=30)
 OLD_PHONE = DeviceFacts(name="adb:2", platform="android", api_level=26)
@@ -155,3 +157,43 @@ def test_the_same_bytes_with_the_same_options_are_run_once_on_each_device() -> N
             ("another", "basic-fixed/cpu+config.a=1", "basic-fixed/cpu"),
         )
     }
+
+
+def context(chip: str, precision: str = "") -> NpuContext:
+    soc = CHIPS[chip]
+    return NpuContext(
+        model="m", variant=context_variant(chip, precision), file=f"m.qnn-{chip}.onnx", size_bytes=1, sha256=chip,
+        binary="m.bin", binary_bytes=2, binary_sha256="b",
+        compatibility=f"v2:6:2.51.0:5.51.0:{soc.htp_arch}:{soc.soc_model}:0:0", plugin="2.7.0", onnxruntime="1.32.0",
+        npu_nodes=1, partitions=1, cpu_nodes=0, seconds=0.1, memory_bytes=1,
+    )  # fmt: skip
+
+
+def test_contexts_run_on_phones_whose_loader_takes_them_and_in_simulators() -> None:
+    phones = [
+        msgspec.structs.replace(PHONE, name="adb:s24", soc="QTI SM8650"),
+        msgspec.structs.replace(PHONE, name="adb:s23", soc="QTI SM8550-AC"),
+        msgspec.structs.replace(PHONE, name="adb:pixel", soc="Google Tensor G3"),
+    ]
+    runs = [RunConfig(provider="cpu"), RunConfig(provider="qnn", variants=("qnn-*",))]
+    contexts = [context("SM8650"), context("SM8550", "u8s8qnn")]
+    lanes, skipped = plan_runs(runs, ALL[1:2], [*phones, HERE], contexts=contexts)
+    assert [lane.key for lane in lanes if lane.variant.startswith("qnn")] == [
+        "adb:s24/m/qnn-SM8650/qnn",
+        "adb:s24/m/qnn-SM8550-u8s8qnn/qnn",
+        "adb:s23/m/qnn-SM8550-u8s8qnn/qnn",
+        "local/m/qnn-SM8650/qnn+soc_model=SM8650",
+        "local/m/qnn-SM8550-u8s8qnn/qnn+soc_model=SM8550",
+    ]
+    assert {lane.device for lane in lanes if lane.variant == "basic-fixed"} == {*(row.name for row in phones), "local"}
+    assert {(row.device, row.what) for row in skipped} == {
+        ("adb:s23", "it is for V75, and SM8550 has V73"),
+        ("adb:pixel", "no Snapdragon whose NPU is known: Google Tensor G3"),
+    }
+
+
+def test_a_simulator_of_another_chip_runs_no_context() -> None:
+    run = RunConfig(provider="qnn", options={"soc_model": "SM8550"})
+    lanes, skipped = plan_runs([run], [], [HERE], contexts=[context("SM8650")])
+    assert not lanes
+    assert [row.what for row in skipped] == ["the run asks for SM8550"]

@@ -16,6 +16,7 @@ from pipeline.compat.contexts import Loading, built_for, loader_answer
 from pipeline.convert import contexts as making
 from pipeline.convert.contexts import read_context
 from pipeline.core.errors import ModelError
+from pipeline.core.variant import context_variant
 from pipeline.model.sources import SourceModel
 from tests.command import ROOT, Done, ort_mobile
 from tests.partition_samples import model, value
@@ -199,7 +200,7 @@ def compiled(folder: Path) -> bytes:
     """The binary of a context, made in this process."""
     work = folder / "work"
     work.mkdir(parents=True)
-    variant = making.context_variant("SM8650", "")
+    variant = context_variant("SM8650")
     made = making.make_context(SourceModel(path=str(MNIST)), "mnist", variant, str(folder / "out"), str(work), {})
     return (folder / "out" / made.binary).read_bytes()
 
