@@ -138,6 +138,23 @@ def test_processors_that_no_emulator_plays_are_named_with_the_code_for_them(
     assert not any("SME2" in note for note in prove(bundle, f"android:{release}", abis=(ARM64,)).notes)
 
 
+def test_a_processor_that_announces_sme_and_traps_it_is_the_cause(arm64: LibraryFacts, mnist: Path) -> None:
+    """Facts in docs/facts/arm64_host.md, 5.6."""
+    with AndroidHost("arm64", arm64, Phone(cpu="sme-traps")) as device:
+        ended = run(device, mnist)
+        without = run(device, mnist, session_config={"mlas.disable_kleidiai": "1"})
+    assert failure(ended).signal == "SIGILL"
+    assert without.failure is None
+
+
+def test_such_a_crash_is_explained_in_a_proof(release: str, mnist: Path, tmp_path: Path) -> None:
+    proof = prove(bundle_of(tmp_path, mnist), f"android:{release}", abis=(ARM64,), cpus=("sme-traps",))
+    (row,) = proof.rows
+    assert row.failed
+    assert "announces SME and its instructions trap" in row.findings[0].why
+    assert "mlas.disable_kleidiai" in row.findings[0].remedy
+
+
 def test_int8_that_overflows_without_dot_product_is_found(
     release: str,
     arm64: LibraryFacts,

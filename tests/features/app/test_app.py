@@ -191,6 +191,22 @@ def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> Non
     assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
 
 
+def test_a_library_that_is_linked_with_a_provider_needs_it_beside_it(tmp_path: Path) -> None:
+    name = "libonnxruntime_providers_dnnl.so"
+    named = runtime(extra=name.encode() + b"\0")
+    linked = library("arm64-v8a", needed=name, extra=texts("1.28.0") + b"ORT Build Info: \0")
+    members = {"jni/arm64-v8a/libonnxruntime.so": named}
+    assert inspected(package(tmp_path / "named.aar", members))["findings"] == []
+    members = {"jni/arm64-v8a/libonnxruntime.so": linked}
+    (missing,) = inspected(package(tmp_path / "linked.aar", members))["findings"]
+    assert (missing["rule"], missing["severity"], missing["why"]) == (
+        "provider-files", "error", f"{name} is not beside it"
+    )  # fmt: skip
+    members[f"jni/arm64-v8a/{name}"] = library("arm64-v8a")
+    beside = inspected(package(tmp_path / "whole.aar", members))["findings"]
+    assert "provider-files" not in {row["rule"] for row in beside}
+
+
 def test_conditions_decide_on_the_exit_code(tmp_path: Path) -> None:
     path = package(tmp_path / "app.aar", {"jni/arm64-v8a/libonnxruntime.so": runtime(alignment=4096)})
     assert "pages" in ort_mobile("app", path, "--fail-on", "finding:telemetry", "--sarif", tmp_path / "s").out
