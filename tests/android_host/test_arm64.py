@@ -15,7 +15,7 @@ from device_runner.host_device import CPU_FILES, CPUS, common_cpus, cpu_files
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import OptimizationLevel, RunOptions
-from pipeline.check import saturation
+from pipeline.check import reference
 from pipeline.check.library_proof import FindingKind, LibraryProof
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
@@ -167,7 +167,7 @@ def test_int8_that_overflows_without_dot_product_is_found(
     Also where this computer's own processor saturates 8-bit sums, which is no excuse for an emulated one.
     """
     (tmp_path / "cpuinfo").write_text("flags : avx avx2\n")
-    monkeypatch.setattr(saturation, "PROCESSOR", tmp_path / "cpuinfo")
+    monkeypatch.setattr(reference, "PROCESSOR", tmp_path / "cpuinfo")
     model = real_model("mnist.qdq_s8s8")
     bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
     proof = prove(bundle, f"android:{release}")

@@ -24,7 +24,7 @@ from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
 from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances
@@ -38,8 +38,8 @@ from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_artifact
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
-from pipeline.release.contents import CUSTOM_OPS
 from pipeline.release.manifest import Content, KeptTensor, Shipped
+from pipeline.release.shipped import CUSTOM_OPS
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
 

@@ -15,8 +15,7 @@ import pytest
 
 from device_runner.probe.elf import parse_elf
 from pipeline.features.app import RULE_NAMES
-from pipeline.features.app.contents import DIRECTORY_BYTES
-from pipeline.features.app.inspection import asked_api, extracts_libraries
+from pipeline.features.app.inspection import DIRECTORY_BYTES, asked_api, extracts_libraries
 from tests.command import ROOT, ort_mobile
 from tests.library.library_files import library, texts
 
