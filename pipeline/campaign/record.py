@@ -42,9 +42,13 @@ ANSWERED = (TuneOutcome.DECIDED, TuneOutcome.BUDGET)
 
 
 class CandidateValues(Struct, frozen=True, kw_only=True):
-    """What was measured of a candidate: medians over its processes; None where nothing was."""
+    """What was measured of a candidate: medians over its processes; None where nothing was.
+
+    `first_run_ns` is the first inference of a process, which no goal is about.
+    """
 
     latency_ns: float | None = None
+    first_run_ns: float | None = None
     p90_ns: float | None = None
     memory_bytes: float | None = None
     size_bytes: float | None = None

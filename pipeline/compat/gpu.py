@@ -166,6 +166,12 @@ def _half(file: GpuFile, node: Node) -> bool:
     return file.half is False and any(file.graph.value(name).dtype == "f16" for name in (*node.inputs, *node.outputs))
 
 
+def _half_sums(file: GpuFile, node: Node) -> bool:
+    """A sum of squares or exponentials that 16 bits do not hold, which CPUs add up in 32: 256 squared is infinite."""
+    wide = ("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp")
+    return node.op_type in wide and file.graph.value(node.inputs[0]).dtype == "f16"
+
+
 REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 )
@@ -251,6 +257,11 @@ RULES: tuple[GpuRule, ...] = (
     GpuRule(
         "half", _nodes(_half), "this GPU has no shader-f16, which {mark} needs",
         "ship the float model to this class of devices",
+    ),
+    GpuRule(
+        "half sums", _nodes(_half_sums),
+        "WebGPU adds up in half precision what {mark} squares or raises: infinite from values of 256 (exp: 11) on",
+        "keep it in float: the pass fp16 of the float model does, or a Cast before and behind it",
     ),
     GpuRule(
         "kernel", _nodes(_unable), "WebGPU takes {mark} and fails when it runs",

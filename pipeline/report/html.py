@@ -38,8 +38,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.modes import mode_listings
-from pipeline.report.operators import BAR, needed_operators, time_tables
+from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
 from pipeline.report.proof import proof_listing
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import Listing, visible
@@ -175,6 +174,7 @@ NUMBERS: dict[str, Callable[[Row], object]] = {
     "low": lambda row: _thousandths(row, "low"),
     "high": lambda row: _thousandths(row, "high"),
     "load": lambda row: row.load_ns,
+    "first": lambda row: row.first_run_ns,
     "memory": lambda row: row.memory_peak_bytes,
     "size": lambda row: row.size_bytes,
     "quantiles": lambda row: [int(float(f"{ns:.3g}")) for ns in row.shape.latencies_ns],  # enough for a drawing

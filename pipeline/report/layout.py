@@ -1,5 +1,6 @@
 """What stands where in every format: columns of results, tables of plain texts, notes below them."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import msgspec
 
 from device_runner.chips import CHIPS
 from device_runner.device import DeviceFacts
+from device_runner.providers import provider_named
 from pipeline.accuracy.interval import LEAST_SAMPLES
 from pipeline.accuracy.metrics import METRICS
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
@@ -51,6 +53,7 @@ COLUMNS = (
     Column(title="Verdict", text=wording.verdict, number=False),
     Column(title="Outputs", text=lambda row: wording.outputs(row.checks), number=False),
     Column(title="Load", text=lambda row: wording.duration(row.load_ns or None), from_width=150),
+    Column(title="First run", text=lambda row: wording.duration(row.first_run_ns or None), from_width=220),
     Column(title="Memory", text=lambda row: wording.size(row.memory_peak_bytes), from_width=160),
     Column(title="Size", text=lambda row: wording.size(row.size_bytes), from_width=120),
 )  # fmt: skip
@@ -248,6 +251,11 @@ def offered(report: CampaignReport, *, brief: bool = False) -> tuple[Listing, ..
 
 DOUBTS = "Doubts"
 
+SLOW_START = 10
+"""How many times the median a first run takes that users will notice, if it takes `SLOW_START_NS` more, too."""
+
+SLOW_START_NS = 100_000_000
+
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
@@ -263,6 +271,7 @@ def sections(report: CampaignReport) -> tuple[Section, ...]:
         "Outputs that differ": gathered(_outputs(report, unknown=False)),
         "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
         "Skipped": gathered(_skipped(report)),
+        "Slow first runs": list(_slow_starts(report)),
         DOUBTS: gathered(_doubts(report)),
     }
     return tuple(Section(title=title, notes=tuple(notes)) for title, notes in by_title.items() if notes)
@@ -337,6 +346,19 @@ def _doubts(report: CampaignReport) -> Iterator[ListingNote]:
             yield ListingNote(
                 title=title, text="", remedy=caution.advice, places=(f"{_row_place(row)}: {caution.reason}",)
             )
+
+
+def _slow_starts(report: CampaignReport) -> Iterator[ListingNote]:
+    """First inferences that compile or plan what later ones have; the steady state, which decides, leaves them out."""
+    for row in report.rows:
+        median_ns = row.statistics.median_ns if row.statistics else math.inf
+        if row.first_run_ns > max(SLOW_START * median_ns, median_ns + SLOW_START_NS):
+            gpu = provider_named(row.run.partition("+")[0]).gpu
+            times = f"{wording.duration(row.first_run_ns)}, then {wording.duration(median_ns)}"
+            yield ListingNote(
+                title="", text=times + "; shaders are compiled in it" * gpu,
+                remedy="run it once in the background", places=(_row_place(row),),
+            )  # fmt: skip
 
 
 HEAD = ("model", "value", "original", "drop", "95 % interval of the drop", "verdict")

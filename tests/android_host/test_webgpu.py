@@ -1,7 +1,9 @@
 """WebGPU of genuine libraries on a Vulkan driver that computes on the CPU."""
 
+import ctypes.util
 import importlib.util
 import json
+import subprocess
 from pathlib import Path
 
 import onnx
@@ -9,12 +11,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.build import host_compiler
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.vulkan import DRIVERS, VARIABLE
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
+from tests.debian_packages import unpacked
 
 pytestmark = pytest.mark.android_host
 
@@ -66,6 +70,31 @@ def test_a_file_that_is_no_driver_is_named(library: LibraryFacts, mnist: Path, t
     assert "vulkan=" in found.remedy
 
 
+def test_a_driver_that_dies_is_told_from_the_library(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
+    source, dying = tmp_path / "driver.c", tmp_path / DRIVERS[0].file
+    source.write_text("#include <stdlib.h>\nvoid vk_icdGetInstanceProcAddr(void) { abort(); }\n")
+    compiler, _ = host_compiler("")
+    subprocess.run([*compiler, "-shared", "-fPIC", "-o", dying, source], check=True)
+    with AndroidHost("android-host", library, Phone(vulkan=str(dying))) as phone:
+        found = failure(run(phone, mnist, provider="webgpu"))
+        after = run(phone, mnist)
+    assert (found.kind, found.signal) == (FailureKind.CRASH, "SIGABRT")
+    assert "driver that plays a GPU" in found.cause
+    assert "other driver" in found.remedy
+    assert after.failure is None
+
+
+@pytest.mark.skipif(not ctypes.util.find_library("LLVM-15"), reason="no libllvm15 here: lavapipe of Debian 12 needs it")
+def test_a_mesa_that_is_too_old_is_named(library: LibraryFacts, mnist: Path) -> None:
+    """22.3.6, Debian 12's own."""
+    old = unpacked("mesa-vulkan-drivers", with_dependencies=False, suite="bookworm")
+    with AndroidHost("android-host", library, Phone(vulkan=str(old))) as phone:
+        found = failure(run(phone, mnist, provider="webgpu"))
+    assert found.kind is FailureKind.PROVIDER_REFUSED
+    assert "this Mesa is too old" in found.cause
+    assert "Mesa 25" in found.remedy
+
+
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_claims_are_those_of_the_android_library(
     library: LibraryFacts, vulkan: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +105,8 @@ def test_claims_are_those_of_the_android_library(
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("IsNaN", ["a"], ["b"]),
-        helper.make_node("Where", ["b", "x", "a"], ["y"], name="last"),
+        helper.make_node("Where", ["b", "x", "a"], ["c"], name="last"),
+        helper.make_node("Neg", ["c"], ["y"], name="on the CPU"),
     ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     onnx.save(
@@ -85,8 +115,10 @@ def test_claims_are_those_of_the_android_library(
         ),
         path,
     )
-    asked = ("--ep", "webgpu", "--webgpu-options", f"preferredLayout={layout}", "--reference", library.path)
+    options = f"preferredLayout={layout},forceCpuNodeNames=on the CPU"
+    asked = ("--ep", "webgpu", "--webgpu-options", options, "--reference", library.path)
     ort_mobile("partition", path, *asked, "--json", written, code=0)
     (model,) = json.loads(written.read_text())["reference"]["models"]
     assert model["same"] is True
-    assert {row["output"]: row["library"]["claimed"] for row in model["nodes"]} == {"a": True, "b": False, "y": True}
+    claimed = {row["output"]: row["library"]["claimed"] for row in model["nodes"]}
+    assert claimed == {"a": True, "b": False, "c": True, "y": False}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from pipeline.compat.gpu import gpu_findings
 from pipeline.core.releases import Release
@@ -19,6 +20,13 @@ def test_quantized_activations_are_refused_with_their_copies(tmp_path: Path) -> 
     assert "QuantizeLinear 'q'" in found.what
     assert "copies per inference" in found.what
     assert "MatMulNBits" in found.remedy
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [("float16", True), ("float", False)])
+def test_sums_of_squares_in_half_precision_are_refused(tmp_path: Path, dtype: str, refused: bool) -> None:
+    onnx.save(parsed(f"g ({dtype}[1, 8] x) => ({dtype}[1, 1] y) {{ y = ReduceL2 (x) }}"), tmp_path / "m.onnx")
+    rules = [finding.rule for finding in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {}, "m", half=True)]
+    assert rules == ["webgpu-half-sums"] * refused
 
 
 def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None:

@@ -350,6 +350,20 @@ def test_half_precision_is_a_legal_graph(tmp_path: Path, keep_io: bool) -> None:
     assert sqnr(run(loaded, {"x": x, "mask": mask}), [given]) > 50
 
 
+def test_sums_of_squares_stay_in_32_bits(tmp_path: Path) -> None:
+    """GPUs add them up in the type of the values, and 16 bits end at 65,504."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("ReduceL2", ["m"], ["y"])]
+    inputs, outputs = [onnx_samples.value("x", [2, 16])], [onnx_samples.value("y", [1, 1])]
+    loaded = saved(onnx_samples.make(nodes, inputs, outputs, [onnx_samples.weight("w", 16, 16)]), tmp_path)
+    made = fp16(loaded, HalfOptions(keep_io=False), context(tmp_path)).proto
+    inferred = onnx.shape_inference.infer_shapes(made)
+    types = {row.name: row.type.tensor_type.elem_type for row in (*inferred.graph.value_info, *inferred.graph.input)}
+    (norm,) = (node for node in made.graph.node if node.op_type == "ReduceL2")
+    (product,) = (node for node in made.graph.node if node.op_type == "MatMul")
+    assert types[norm.input[0]] == onnx.TensorProto.FLOAT
+    assert types[product.input[0]] == onnx.TensorProto.FLOAT16
+
+
 def test_blocked_operators_stay_in_32_bits(tmp_path: Path) -> None:
     loaded = saved(onnx_samples.linear(16), tmp_path)
     made = fp16(loaded, HalfOptions(block=("Add",)), context(tmp_path)).proto

@@ -11,7 +11,7 @@ from rich.console import Console
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
 from pipeline.campaign.statistics import Caution, Doubt
-from pipeline.report import markdown_page, terminal
+from pipeline.report import markdown_page, terminal, wording
 from pipeline.report.model import CampaignReport
 from pipeline.report.profiles import Profiled
 from tests.report_samples import make_report
@@ -37,6 +37,7 @@ def test_fits(report: CampaignReport, width: int) -> None:
         (80, "Variant Run Median Ratio Verdict Outputs"),
         (120, "Variant Run Median p90 Ratio Interval Verdict Outputs Size"),
         (200, "Variant Run Status Median p90 p99 Ratio Interval Verdict Outputs Load Memory Size"),
+        (220, "Variant Run Status Median p90 p99 Ratio Interval Verdict Outputs Load First run Memory Size"),
     ],
 )
 def test_wider_terminals_show_more(report: CampaignReport, width: int, heads: str) -> None:
@@ -97,6 +98,20 @@ def test_hostile_text_is_only_text() -> None:
 def test_an_empty_campaign_prints_nothing() -> None:
     empty = CampaignReport(name="n", campaign="c", created_at="", margin=0.05, host=Host(), versions={})
     assert shown(empty, 80).strip() == ""
+
+
+def test_first_runs_that_compile_are_told_apart_from_the_median(report: CampaignReport) -> None:
+    slow, quick = report.rows[0], report.rows[2:3]
+    assert slow.statistics
+    median = wording.duration(slow.statistics.median_ns)
+    slow = msgspec.structs.replace(slow, run="webgpu+preferredLayout=NCHW", first_run_ns=3_200_000_000)
+    text = " ".join(shown(msgspec.structs.replace(report, rows=(slow, *quick)), 100).split())
+    assert "Slow first runs" in text
+    assert f"3.20 s, then {median}; shaders are compiled in it" in text
+    assert "run it once in the background" in text
+    on_cpu = msgspec.structs.replace(slow, run="cpu")
+    assert "shaders" not in shown(msgspec.structs.replace(report, rows=(on_cpu, *quick)), 100)
+    assert "Slow first runs" not in shown(msgspec.structs.replace(report, rows=quick), 100)
 
 
 def test_a_terminal_without_unicode(report: CampaignReport) -> None:

@@ -82,6 +82,7 @@ def values_of(result: RunResult, size_bytes: int) -> CandidateValues:
         return CandidateValues(size_bytes=size_bytes)
     return CandidateValues(
         latency_ns=float(np.median(latencies)),
+        first_run_ns=result.first_run_ns or None,
         p90_ns=float(np.quantile(latencies, 0.9, method="inverted_cdf")),
         memory_bytes=result.memory_peak_bytes or None,
         size_bytes=size_bytes,
@@ -91,7 +92,7 @@ def values_of(result: RunResult, size_bytes: int) -> CandidateValues:
 def medians(values: Sequence[CandidateValues]) -> CandidateValues:
     """The median of each value over several runs."""
     middles = {}
-    for name in FIELDS.values():
+    for name in CandidateValues.__struct_fields__:
         known = [value for each in values if (value := getattr(each, name)) is not None]
         middles[name] = float(np.median(known)) if known else None
     return CandidateValues(**middles)

@@ -88,7 +88,7 @@ def _fronts(report: TuneReport) -> Listing:
     """Configurations that no other beats in all goals."""
     return Listing(
         title="Pareto front",
-        head=("Device", "Model", "Variant", "Run", "Latency", "p90", "Memory", "Size"),
+        head=("Device", "Model", "Variant", "Run", "Latency", "p90", "First run", "Memory", "Size"),
         rows=tuple(
             (answer.search.device, answer.search.model, point.variant, point.run, *_cells(point.values))
             for answer in report.answers
@@ -97,10 +97,9 @@ def _fronts(report: TuneReport) -> Listing:
     )
 
 
-def _cells(values: CandidateValues) -> tuple[str, str, str, str]:
+def _cells(values: CandidateValues) -> tuple[str, ...]:
     return (
-        wording.duration(values.latency_ns),
-        wording.duration(values.p90_ns),
+        *map(wording.duration, (values.latency_ns, values.p90_ns, values.first_run_ns)),
         wording.size(int(values.memory_bytes or 0)),
         wording.size(int(values.size_bytes or 0)),
     )

@@ -12,6 +12,7 @@ from pipeline.partition.answer import WebGpuOptions
 
 NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: \S+ node name: (.*)")
 LEFT_TO_CPU = re.compile(r"Force fallback to CPU execution for node:? (.+?) because (.*)")
+FORCED = re.compile(r"Force CPU execution for node: (.*)")
 NOTHING_TAKEN = "All nodes placed on [CPUExecutionProvider]"
 
 
@@ -21,7 +22,8 @@ def session_config(options: WebGpuOptions) -> dict[str, str]:
     A session with graph capture is not made where a node is refused, so that only its enableInt64 is asked for.
     """
     prefix = "ep.webgpuexecutionprovider."
-    return {f"{prefix}preferredLayout": options.layout, f"{prefix}enableInt64": str(int(options.int64))}
+    config = {f"{prefix}preferredLayout": options.layout, f"{prefix}enableInt64": str(int(options.int64))}
+    return config | ({f"{prefix}forceCpuNodeNames": "\n".join(options.cpu_nodes)} if options.cpu_nodes else {})
 
 
 def refused_nodes(log: Sequence[str]) -> dict[str, str]:
@@ -30,6 +32,8 @@ def refused_nodes(log: Sequence[str]) -> dict[str, str]:
     for line in log:
         if match := NO_KERNEL.search(line):
             reasons.setdefault(match.group(1), "its registry has no kernel for this operator, opset and these types")
+        elif match := FORCED.search(line):
+            reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
         elif match := LEFT_TO_CPU.search(line):
             reasons.setdefault(match.group(1), match.group(2))
     return reasons

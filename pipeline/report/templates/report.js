@@ -52,6 +52,7 @@
     ["verdict", "Verdict", (d, n) => d.names[d.rows.verdict[n]]],
     ["outputs", "Outputs", (d, n) => d.names[d.rows.outputs[n]]],
     ["load", "Load", (d, n) => duration(d.rows.load[n] || null)],
+    ["first", "First run", (d, n) => duration(d.rows.first[n] || null)],
     ["memory", "Memory", (d, n) => bytes(d.rows.memory[n])],
     ["size", "Size", (d, n) => bytes(d.rows.size[n])],
   ];

@@ -52,7 +52,8 @@ def report(
 
 
 def record(run: PlannedRun, number: int, milliseconds: float) -> RunRecord:
-    result = RunResult(spec_id="s", device=run.device, status=Status.OK, latencies_ns=(round(milliseconds * 1e6),) * 3)
+    result = RunResult(spec_id="s", device=run.device, status=Status.OK, latencies_ns=(round(milliseconds * 1e6),) * 3,
+                       first_run_ns=round(milliseconds * 5e6))  # fmt: skip
     return RunRecord(
         campaign="c1", planned=planned_id(run), round=number, model="m", variant=run.variant,
         spec=RunSpec(id="s", model="m", options=run.options), result=result,
@@ -63,6 +64,7 @@ def test_a_winner_is_compared_with_both_defaults_by_its_own_rounds() -> None:
     (answer,) = report({"a": {DEFAULT: 10.0, FAST: 8.0}}, {"a": FAST}).answers
     assert answer.run == "cpu+threads=2"
     assert answer.confirmed_rounds == 8
+    assert answer.values.first_run_ns == pytest.approx(40e6, rel=0.01)
     assert [gain.than for gain in answer.gains] == ["documentation", "onnxruntime"]
     gain = answer.gains[0]
     assert gain.ratio == pytest.approx(0.8, rel=0.01)
