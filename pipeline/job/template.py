@@ -94,9 +94,7 @@ margin_percent = 5              # closer than this is the same
 def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
     """A config for a model, to stand in `folder`, with what was found for its inputs."""
     release, installed = _android_release(), installed_release()
-    why = (
-        f"the newest whose AAR is known; this computer has {installed}" if release else "by default as installed"
-    )
+    why = f"the newest whose AAR is known; this computer has {installed}" if release else "by default as installed"
     return TEMPLATE.format(
         model=quoted(model.name).strip('"'),
         name=quoted(campaign_name(model)),
