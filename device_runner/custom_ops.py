@@ -106,12 +106,15 @@ def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
 
 
 def fitting(given: Sequence[str], system: str, abi: str, *, python: bool = False) -> tuple[CustomLibrary, ...]:
-    """Those of the given files that a process of a system and ABI can load, in their order; () where none are given.
+    """Those of the given files that a process of a system and ABI can load, of one name the first; () for no files.
 
     `python`: that process is Python. Raises UnavailableError where none fits, and as `read_libraries`.
     """
     libraries = [library for text in given for library in read_libraries(text)]
-    fit = tuple(row for row in libraries if (row.system, row.abi) == (system, abi) and (python or not row.python))
+    fit: dict[str, CustomLibrary] = {}
+    for row in libraries:  # a domain is registered once
+        if (row.system, row.abi) == (system, abi) and (python or not row.python):
+            fit.setdefault(row.path.name, row)
     if given and not fit:
         raise UnavailableError(
             f"no library of custom operators for {system} {abi}",
@@ -119,7 +122,7 @@ def fitting(given: Sequence[str], system: str, abi: str, *, python: bool = False
             why=f"there are those for {', '.join(dict.fromkeys(map(str, libraries)))}",
             remedy=f"give the library for {system} {abi}, too (--custom-ops; custom_ops in a config)",
         )
-    return fit
+    return tuple(fit.values())
 
 
 def process_of(library: Path) -> tuple[str, str]:

@@ -36,8 +36,8 @@ def sha256(path: Path) -> str:
 
 
 def tensor_bytes(tensor: TensorFile) -> int:
-    """How long the raw file of a tensor must be."""
-    return math.prod(tensor.shape) * ELEMENT_BYTES[tensor.dtype]
+    """How long the raw file of a tensor must be; 0 for strings, which no device brings back."""
+    return math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0)
 
 
 PROFILE_LIMIT_BYTES = 1 << 30

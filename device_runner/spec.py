@@ -54,7 +54,7 @@ ELEMENT_BYTES: dict[ElementType, int] = {
     ElementType.INT32: 4, ElementType.INT64: 8, ElementType.BOOL: 1, ElementType.FLOAT16: 2, ElementType.FLOAT64: 8,
     ElementType.UINT32: 4, ElementType.UINT64: 8, ElementType.BFLOAT16: 2,
 }  # fmt: skip
-"""Bytes of one element as it lies in a raw file; strings have no fixed size and no raw file."""
+"""Bytes of one element as it lies in a raw file; strings have no fixed size."""
 
 
 class ExecutionMode(StrEnum):
@@ -146,7 +146,7 @@ AUTO: Final = "auto"
 
 
 class TensorFile(StrictStruct, frozen=True, kw_only=True):
-    """A tensor in a file: raw little-endian elements in C order, nothing else. Strings cannot be kept so.
+    """A tensor in a file: raw little-endian elements in C order, nothing else; strings of an input each end with a NUL.
 
     `crc32` is zlib's checksum of the file, where the probe wrote it.
     """

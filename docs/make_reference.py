@@ -16,7 +16,7 @@ import msgspec
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.advice.fitness import FitDocument
-from pipeline.cli.help import TOPICS
+from pipeline.cli.command import TOPICS
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.cli.transform import option_lines
 from pipeline.config import TABLES, Table, config_schema, key_texts

@@ -328,12 +328,16 @@ def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]
     return listed[:MOST_DEVICES]
 
 
+OFFLINE_POLL_SECONDS = 0.05
+
+
 def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
     """Join a device on the network again: the server keeps a lost one as offline until it is disconnected.
 
-    What the server says of it, in one line; nothing is raised.
+    What the server says of it, in one line; nothing is raised. It says so before the device has answered, which is
+    offline until then: that is waited for.
     """
-    answer = ""
+    answer, end = "", time.monotonic() + seconds
     for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):
         try:
             with connect(server, seconds) as connection:
@@ -342,4 +346,7 @@ def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
                 answer = " ".join(stream.block().split())
         except (LinkError, NoServer) as error:
             answer = str(error)
+    with contextlib.suppress(NoServer):
+        while (serial, "offline") in list_serials(server, seconds) and time.monotonic() < end:
+            time.sleep(OFFLINE_POLL_SECONDS)
     return answer

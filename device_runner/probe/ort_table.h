@@ -68,10 +68,12 @@ struct ort_base {
     X(SessionGetOutputTypeInfo, 34, OrtStatus *, (const OrtSession *, size_t, OrtTypeInfo **)) \
     X(SessionGetInputName, 36, OrtStatus *, (const OrtSession *, size_t, OrtAllocator *, char **)) \
     X(SessionGetOutputName, 37, OrtStatus *, (const OrtSession *, size_t, OrtAllocator *, char **)) \
+    X(CreateTensorAsOrtValue, 48, OrtStatus *, (OrtAllocator *, const int64_t *, size_t, unsigned, OrtValue **)) \
     X(CreateTensorWithDataAsOrtValue, 49, OrtStatus *, \
       (const OrtMemoryInfo *, void *, size_t, const int64_t *, size_t, unsigned, OrtValue **)) \
     X(IsTensor, 50, OrtStatus *, (const OrtValue *, int *)) \
     X(GetTensorMutableData, 51, OrtStatus *, (OrtValue *, void **)) \
+    X(FillStringTensor, 52, OrtStatus *, (OrtValue *, const char *const *, size_t)) \
     X(CastTypeInfoToTensorInfo, 55, OrtStatus *, (const OrtTypeInfo *, const OrtTensorTypeAndShapeInfo **)) \
     X(GetTensorElementType, 60, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, unsigned *)) \
     X(GetDimensionsCount, 61, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, size_t *)) \

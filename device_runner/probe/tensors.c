@@ -1,9 +1,11 @@
 #include "tensors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checksum.h"
 
@@ -121,13 +123,46 @@ static bool wrap_input(struct probe *probe, struct input *input, const struct sh
                                                                      shape->rank, shape->type, &input->value));
 }
 
+/* The strings of a file, each ended by a NUL, as many as the shape has: the first at its beginning. */
+static const char **read_strings(struct probe *probe, struct input *input, const char *path, size_t count) {
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    off_t size = file < 0 ? -1 : lseek(file, 0, SEEK_END);
+    if (file >= 0) close(file);
+    if (size >= 0) input->data = allocate(probe, (size_t)size + 1, 1);
+    bool done = input->data && fill_from_file(probe, input->name, path, input->data, (size_t)size);
+    const char *at = input->data, *end = done ? at + size : at;
+    const char **texts = done && count <= (size_t)size ? allocate(probe, count, sizeof *texts) : NULL;
+    for (size_t i = 0; texts && i < count && at < end; i++) texts[i] = at, at += strlen(at) + 1;
+    if (texts && at == end && (!count || texts[count - 1])) return texts;
+    free(texts);
+    fail(probe->answer, NULL, 0, "input %s: %s has not the %zu strings of its shape", input->name, path, count);
+    return NULL;
+}
+
+/* ONNX Runtime copies the strings into a tensor of its own. */
+static bool fill_strings(struct probe *probe, struct input *input, const struct shape *shape, const char *path) {
+    size_t count = 1;
+    for (size_t i = 0; i < shape->rank; i++)
+        if (__builtin_mul_overflow(count, (size_t)shape->sizes[i], &count))
+            return fail(probe->answer, "out_of_memory", 0, "input %s: no memory for its shape", input->name);
+    const char **texts = read_strings(probe, input, path, count);
+    bool done = texts &&
+                ok(probe, ORT(probe->ort, CreateTensorAsOrtValue)(probe->allocator, shape->sizes, shape->rank,
+                                                                  shape->type, &input->value)) &&
+                ok(probe, ORT(probe->ort, FillStringTensor)(input->value, texts, count));
+    free(texts);
+    return done;
+}
+
 /* Memory for an input's elements, on a cache line; one byte more, since some allocators refuse 0. */
 static bool fill_input(struct probe *probe, size_t index, struct shape *shape) {
     struct input *input = probe->inputs + index;
     const char *const *triple = requested_input(probe->request, input->name);
     size_t bytes = 0;
+    if (triple && shape->type == ELEMENT_STRING)
+        return requested_shape(probe, triple, shape) && fill_strings(probe, input, shape, triple[2]);
     if (!element_bytes(shape->type))
-        return fail(probe->answer, NULL, 0, "input %s: element type %u cannot be made (strings and packed types)",
+        return fail(probe->answer, NULL, 0, "input %s: element type %u cannot be random (strings and packed types)",
                     input->name, shape->type);
     if (!(triple ? requested_shape(probe, triple, shape) : fix_shape(probe, input->name, shape))) return false;
     if (!total_bytes(shape, &bytes) || posix_memalign(&input->data, 64, bytes + 1))

@@ -16,7 +16,7 @@ from device_runner.files import scratch_folder
 from pipeline.accuracy.result import AccuracyResult
 from pipeline.accuracy.score import Answer, score
 from pipeline.check.many import open_artifact
-from pipeline.check.saturation import saturates_here, saturation_finding
+from pipeline.check.reference import saturates_here, saturation_finding
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import Finding, ModelError
 from pipeline.core.progress import Progress

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.advice.forms import in_precision, recipes_for
-from pipeline.advice.precisions import precision_of, quantized_advice
+from pipeline.advice.precisions import in_precision, precision_of, quantized_advice, recipes_for
 from pipeline.advice.verdict import (
     Advice,
     AdvisedAnswer,

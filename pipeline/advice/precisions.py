@@ -1,19 +1,31 @@
-"""Chooses precisions for providers by their claims: what `auto` keeps and drops, and why."""
+"""Precisions for providers: what `auto` keeps and drops by their claims, and the forms that suit a chip's NPU."""
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from pipeline.check.compare import read_tensor
+from pipeline.check.result import Reference
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.variant import OWN_PRECISION
+from pipeline.dataset import Dataset, samples
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.signature import own_inputs
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, lost_to_dimensions
-from pipeline.passes.precisions import unsuited
+from pipeline.passes.base import Feeds, PassContext
+from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe, unsuited
+from pipeline.passes.registry import run_passes
+from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
 
 COMPUTE = re.compile(
     r"(Fused|Nhwc)?(Conv|ConvTranspose|Gemm|MatMul)|QLinear(Conv|ConvTranspose|MatMul)|(Conv|MatMul)Integer(ToFloat)?|"
@@ -209,3 +221,36 @@ def _verdict(provider: str, trial: PrecisionTrial, reason: str, *, kept: bool) -
         compute_claimed=sum(claims) if asked else None,
         lacks_data=trial.lacks_data,
     )
+
+
+MOST_SAMPLES = 64
+"""Calibration samples of one trial: more change its ranges little (quantization Q.6)."""
+
+
+def recipes_for(provider: str) -> tuple[Recipe, ...]:
+    """The precisions to try for a provider whose claims depend on a chip, the smallest first; none for others."""
+    by_chip = PROVIDER_RULES[provider].by_chip
+    return tuple(row for row in RECIPES.values() if by_chip and row.provider == provider)
+
+
+def in_precision(loaded: LoadedModel, precision: str, reference: Reference, data: Dataset, target: Path) -> LoadedModel:
+    """A float model in a precision, saved as `target`; calibrated on the data, without any on the reference's sample.
+
+    Raises as the precision's passes do.
+    """
+    inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    takes = own_inputs(loaded.proto)
+
+    limited = msgspec.structs.replace(data, limit=min(data.limit or MOST_SAMPLES, MOST_SAMPLES))
+
+    def feeds() -> Iterator[Feeds]:
+        if data.test_data:
+            yield from (sample.inputs for sample in samples(limited, takes))
+        else:
+            yield {info.name: inputs[info.name] for info in takes}
+
+    context = PassContext(folder=target.parent, where=loaded.source.name, samples=feeds)
+    quantized = run_passes(loaded, list(PRECISIONS[precision].steps), context).model
+    write_model(quantized, target)
+    saved = load_model(SourceModel(path=str(target)), target.parent)
+    return replace(saved, source=SourceModel(path=str(target)))

@@ -8,7 +8,7 @@ import msgspec
 from device_runner.device import DeviceFacts
 from device_runner.result import Struct
 from device_runner.spec import RunSpec
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import Host, RunRecord
 
 ARTIFACT, RELEASE, OPTIONS = "artifact", "ONNX Runtime", "session options"

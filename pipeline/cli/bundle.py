@@ -100,8 +100,8 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
 
 
 def _show(content: "Content", folder: Path) -> None:
-    from pipeline.release.contexts import context_line
     from pipeline.release.manifest import content_digest
+    from pipeline.release.shipped import context_line
 
     for shipped in content.ships:
         click.echo(

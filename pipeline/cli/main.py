@@ -84,9 +84,9 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
         "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime."),
     },
     "Help": {
-        "help": ("cli.help:show_help", "Show the help of a command, all commands, or session options."),
-        "completion": ("cli.help:completion", "Print the completion script of a shell."),
-        "schema": ("cli.help:schema", "Print the JSON schema of config files, for editors."),
+        "help": ("cli.command:show_help", "Show the help of a command, all commands, or session options."),
+        "completion": ("cli.command:completion", "Print the completion script of a shell."),
+        "schema": ("cli.command:schema", "Print the JSON schema of config files, for editors."),
     },
 }  # fmt: skip
 """Commands by the title under which help lists them: where in pipeline each is, and its line there.

@@ -176,9 +176,13 @@ def sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
 
 
 def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
-    """A callback for NAME=VALUE and NAME=LOW:HIGH given any number of times; names may hold a `=` themselves."""
+    """A callback for NAME=VALUE, NAME=LOW:HIGH and NAME="TEXT" given any number of times; names may hold a `=`."""
     given: dict[str, Any] = {}
     for value in values:
+        name, quote, text = value.partition('="')
+        if name and quote and text.endswith('"'):
+            given[name] = text[:-1]
+            continue
         name, _, text = value.rpartition("=")
         ends = [_number(part) for part in text.split(":")]
         if not name or not 1 <= len(ends) <= 2 or None in ends:
@@ -189,6 +193,8 @@ def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 
 def input_text(name: str, value: Any) -> str:
     """What `input_values` reads as this value."""
+    if isinstance(value, str):
+        return f'{name}="{value}"'
     ends = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
     return f"{name}={':'.join(str(end).lower() for end in ends)}"
 
@@ -211,7 +217,7 @@ def data_options(command: AnyCommand) -> AnyCommand:
     for option in (
         click.option(
             "--input", "input_values", callback=input_values, multiple=True, metavar="NAME=VALUE|NAME=LOW:HIGH",
-            help="Value of an input, or a range for random numbers below HIGH; repeatable.",
+            help="Value of an input (\"TEXT\" of strings), or a range for random numbers below HIGH; repeatable.",
         ),
         click.option(
             "--test-data", metavar="PATH",

@@ -156,7 +156,7 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     import msgspec
 
     from device_runner.spec import OptimizationLevel
-    from pipeline.campaign.options import run_options
+    from pipeline.campaign.plan import run_options
     from pipeline.config import RunConfig
     from pipeline.config.read import provider_problems
     from pipeline.core.errors import ConfigError

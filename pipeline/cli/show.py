@@ -6,14 +6,13 @@ from typing import Any
 import click
 
 from device_runner.options import Denied
-from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import deny_list
+from pipeline.campaign.plan import deny_list, options_name
 from pipeline.cli.outputs import Outputs
 from pipeline.core.errors import Finding, Severity, errors
 from pipeline.job.assemble import Assembled
 from pipeline.job.ship import JobResult
-from pipeline.release.contexts import context_line
 from pipeline.release.manifest import content_digest
+from pipeline.release.shipped import context_line
 from pipeline.report.layout import failed_lines
 from pipeline.report.terminal import show_report
 from pipeline.report.wording import visible

@@ -215,6 +215,10 @@ class Circumstances(NamedTuple):
         """Whether an Android phone with SME may run the artifact: what is known is known of Snapdragons."""
         return self.system in ("", "android") and self.on_arm64(SME, there=True)
 
+    def on_trapping_sme(self) -> bool:
+        """Whether the processor is one that announces SME and traps it: no phone is known to since 1.24.4."""
+        return self.features is not None and SME_TRAPS in self.features and self.on_sme()
+
     def on_arm64(self, feature: str, *, there: bool) -> bool:
         """Whether an arm64 processor with a feature, or one without it, may run the artifact."""
         return ARM64 in self.abis and (self.features is None or (feature in self.features) is there)
@@ -371,14 +375,24 @@ SME = "sme"
 """A matrix unit of newer ARM processors; SM8850 and SM8845 are the first chips of Android phones with it."""
 
 
+SME_TRAPS = "sme-traps"
+"""Of a processor whose kernel announces SME, and on which its instructions end the process: no name of Linux's."""
+
+
 def _float_products(model: OrtModel, _: ReadWeight | None) -> str:
-    nodes = (
-        node
-        for graph in model.graph.walk()
-        for node in graph.nodes
-        if node.op_type in PRODUCTS and _type(graph, _input(node, 0)) == FLOAT
-    )
-    return _listed(nodes)
+    return _listed(_products(model, PRODUCTS, FLOAT))
+
+
+def _packed_products(model: OrtModel, _: ReadWeight | None) -> str:
+    whole = _products(model, frozenset({"MatMulInteger"}), *EIGHT_BITS)
+    return _listed((*_products(model, PRODUCTS, FLOAT), *whole))
+
+
+def _products(model: OrtModel, operators: frozenset[str], *types: int) -> Iterator[OrtNode]:
+    for graph in model.graph.walk():
+        for node in graph.nodes:
+            if node.op_type in operators and _type(graph, _input(node, 0)) in types:
+                yield node
 
 
 INT8_SUMS = (
@@ -444,6 +458,15 @@ DEFECTS: tuple[Defect, ...] = (
         "1.27 computes wrong values on SM8850, without an error ({mark})",
         "reported of a speech encoder that 1.28.0 computes right, with and without KleidiAI (sherpa-onnx issue 3845)",
         "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True, needs=SME,
+    ),
+    Defect(
+        "sme-traps", _packed_products, lambda c: c.release > Release(1, 24) and c.on_trapping_sme(),
+        frozenset({Release(1, 26), Release(1, 28), Release(1, 29)}),
+        "ONNX Runtime crashes where the kernel announces SME and its instructions trap ({mark})",
+        "KleidiAI's kernels are taken by what the kernel says: SIGILL while weights are packed or at the first run "
+        "(docs/facts/arm64_host.md 5.6)",
+        'set mlas.disable_kleidiai = "1" in the session config, with which such runs pass, or exclude the chip in '
+        "Google Play's device catalogue", depends=True, needs=SME,
     ),
     Defect(
         "half-precision", lambda model, _: _listed(_half_nodes(model)),

@@ -42,8 +42,8 @@ class Range(Table, frozen=True, kw_only=True):
     """The end of the range, itself not in it: for an embedding table of 178 rows, 178."""
 
 
-InputValue: TypeAlias = Number | tuple[int | float, ...] | Range
-"""A number for every element, the elements themselves, or a range to take random ones from."""
+InputValue: TypeAlias = Number | str | tuple[int | float, ...] | Range
+"""A number (a text, of strings) for every element, the elements themselves, or a range to take random ones from."""
 
 
 class Fit(StrEnum):

@@ -15,7 +15,7 @@ from pipeline.dataset.dataset import (
     samples,
     sizes_in,
 )
-from pipeline.model.signature import Array, TensorInfo, element_of
+from pipeline.model.signature import Array, TensorInfo
 
 __all__ = [
     "Array",
@@ -25,7 +25,6 @@ __all__ = [
     "TensorInfo",
     "check_data",
     "dataset_of",
-    "element_of",
     "first_sample",
     "given_sizes",
     "labelled_data",

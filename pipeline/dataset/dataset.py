@@ -331,12 +331,14 @@ def _complete(
 
 
 def _fitting(info: TensorInfo, array: Array, where: str) -> Array:
-    """The array, when it has the input's type and sizes."""
+    """The array, when it has the input's type and sizes; strings may have any length."""
+    import numpy as np
+
     sizes_fit = info.shape is None or (
         len(array.shape) == len(info.shape)
         and all(not isinstance(want, int) or want == have for want, have in zip(info.shape, array.shape, strict=True))
     )
-    if not sizes_fit or array.dtype != plain_dtype(info):
+    if not sizes_fit or np.dtype(array.dtype.type) != plain_dtype(info):
         raise ConfigError(
             f"the test data does not fit the input {info.name!r}", where=where,
             why=f"it is {array.dtype} {list(array.shape)}, the model takes {info}",

@@ -118,9 +118,12 @@ def _damaged_set(file: Path, why: str) -> ConfigError:
 
 
 def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
-    """Write an array as little-endian elements in C order; raises what writing files raises."""
+    """Write an array as little-endian elements in C order, strings with a NUL behind; raises as writing files does."""
     import numpy as np
 
+    if array.dtype.kind in "UO":
+        write_bytes(path, b"".join(str(text).encode() + b"\0" for text in array.ravel()))
+        return TensorFile(name=name, dtype=ElementType.STRING, shape=tuple(array.shape), file=str(path))
     kind = "bool" if array.dtype == np.bool_ else array.dtype.name
     write_bytes(path, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
     return TensorFile(name=name, dtype=ElementType(kind), shape=tuple(array.shape), file=str(path))

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.spec import TensorFile
+from device_runner.spec import TYPES_BY_CODE, TensorFile
 from pipeline.config.tables import InputValue
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.dataset import Dataset, TensorInfo, check_data, element_of, first_sample, samples, sizes_in
+from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.candidates import (
     ONE,
     assignments,
@@ -67,7 +67,7 @@ def ort_inputs(path: Path) -> tuple[TensorInfo, ...]:
             inputs.append(
                 TensorInfo(
                     name=name,
-                    dtype=element_of(plain.elem_type) if plain else None,
+                    dtype=TYPES_BY_CODE.get(plain.elem_type) if plain else None,
                     shape=plain.shape if plain else None,
                 )
             )

@@ -30,9 +30,14 @@ def value_array(
     import numpy as np
 
     dtype = plain_dtype(info)
+    if isinstance(value, str) != (dtype.kind == "U"):
+        text = f"give a text: --input '{info.name}=\"…\"', or inputs in a config"
+        raise _unfit(info, f"its type is {info.dtype}", text if dtype.kind == "U" else "give a number")
     if isinstance(value, tuple):
         return _elements(info, value, sizes, dtype)
     shape = generated_shape(info, sizes)
+    if isinstance(value, str):
+        return np.full(shape, value)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_BYTES:
         raise _unfit(info, f"{list(shape)} would be more than {MAX_BYTES >> 30} GiB", "give it smaller dimensions")
     if isinstance(value, Range):
@@ -48,7 +53,9 @@ def plain_dtype(info: TensorInfo) -> "np.dtype[Any]":
     """The numpy type of an input's elements; ConfigError for inputs that no file and no number can give."""
     import numpy as np
 
-    if info.dtype in (None, ElementType.BFLOAT16, ElementType.STRING):
+    if info.dtype is ElementType.STRING:
+        return np.dtype(str)
+    if info.dtype in (None, ElementType.BFLOAT16):
         why = f"its type is {info.dtype.value if info.dtype else 'no tensor'}, which no array here has"
         raise _unfit(info, why, "leave the model out")
     return np.dtype(info.dtype.value)
@@ -180,8 +187,9 @@ def _array(name: str, key: str, value: Any) -> Array:
     import numpy as np
 
     array = np.asarray(value)
-    if array.dtype.kind not in "fiub":
-        raise ConfigError(f"the input {key!r} is no array of numbers", where=name, why=f"its type is {array.dtype}")
+    if array.dtype.kind not in "fiubU":
+        what = f"the input {key!r} is no array of numbers or strings"
+        raise ConfigError(what, where=name, why=f"its type is {array.dtype}")
     return array
 
 

@@ -11,8 +11,7 @@ from device_runner.files import scratch_folder
 from device_runner.profile import Coverage, measured_coverage, with_profile, with_profiler
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
-from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import ALL_FILES, PlannedRun, planned_id
+from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id
 from pipeline.campaign.record import Prediction, RecordedRun, RefusedNodes, RunRecord, place
 from pipeline.core.errors import ConfigError, Finding, warning
 from pipeline.core.files import make_folder, safe_name

@@ -19,10 +19,10 @@ from device_runner.result import RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import measure_outputs
 from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
-from pipeline.campaign.options import check_runs
 from pipeline.campaign.plan import (
     Inputs,
     PlannedRun,
+    check_runs,
     distinct,
     in_modes,
     inputs_of,
@@ -37,8 +37,8 @@ from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, J
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
+from pipeline.check.reference import excused
 from pipeline.check.result import Reference
-from pipeline.check.saturation import excused
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
@@ -72,7 +72,7 @@ from pipeline.job.ship import (
     write_operator_configs,
 )
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
-from pipeline.release.contents import custom_libraries
+from pipeline.release.shipped import custom_libraries
 
 log = logging.getLogger(__name__)
 

@@ -29,21 +29,11 @@ from pipeline.core.output import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FIL
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble, with_earlier
+from pipeline.job.prepare import oldest_release
 from pipeline.job.stored import with_stages, write_reports
-from pipeline.job.targets import oldest_release
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
-from pipeline.release.contents import (
-    CUSTOM_OPS,
-    custom_libraries,
-    keep_reference,
-    libraries_of,
-    library_name,
-    runs_of,
-    signature_of,
-)
-from pipeline.release.contexts import chosen_contexts, context_findings, shipped_context, takes_contexts
 from pipeline.release.manifest import (
     MEASURED_FILE,
     Content,
@@ -54,15 +44,26 @@ from pipeline.release.manifest import (
     read_manifest,
 )
 from pipeline.release.shipped import (
+    CUSTOM_OPS,
     budget_findings,
+    chosen_contexts,
+    context_findings,
+    custom_libraries,
+    keep_reference,
+    libraries_of,
     library_licenses,
+    library_name,
     library_release,
     operator_configs,
     requirements,
+    runs_of,
+    shipped_context,
     shipped_library,
+    signature_of,
+    takes_contexts,
 )
 from pipeline.report.markdown_page import measured_text
-from pipeline.report.operators import required_operators
+from pipeline.report.modes import required_operators
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 
 

@@ -21,7 +21,7 @@ else:
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One input or output: `dtype` is None for what is no tensor of plain elements (sequences, maps, strings).
+    """One input or output: `dtype` is None for what is no tensor of plain elements (sequences, maps).
 
     An axis of `shape` is a size, the name of a symbolic dimension, or None; `shape` is None for an unknown rank.
     """
@@ -45,7 +45,7 @@ def tensor_infos(values: "Iterable[onnx.ValueInfoProto]") -> tuple[TensorInfo, .
     return tuple(
         TensorInfo(
             name=value.name,
-            dtype=element_of(value.type.tensor_type.elem_type) if value.type.HasField("tensor_type") else None,
+            dtype=TYPES_BY_CODE.get(value.type.tensor_type.elem_type) if value.type.HasField("tensor_type") else None,
             shape=_shape(value),
         )
         for value in values
@@ -57,12 +57,6 @@ def own_inputs(model: "onnx.ModelProto") -> tuple[TensorInfo, ...]:
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     return tensor_infos(value for value in model.graph.input if value.name not in constants)
-
-
-def element_of(code: int) -> ElementType | None:
-    """The element type of ONNX's number for it; None for strings and what ONNX Runtime's C API cannot be given raw."""
-    kind = TYPES_BY_CODE.get(code)
-    return None if kind is ElementType.STRING else kind
 
 
 def _shape(value: "onnx.ValueInfoProto") -> tuple[int | str | None, ...] | None:

@@ -79,8 +79,12 @@ def _written(target: Path) -> list[Path]:
 
 
 def name_nodes(proto: "ModelProto") -> None:
-    """Name every node of the main graph after its first output that has a name: libraries report names only."""
+    """Name every node of the main graph after its first output that has a name: libraries report names only.
+
+    The name that it had becomes its documentation: forceCpuNodeNames is about that.
+    """
     for node in proto.graph.node:
+        node.doc_string = node.name
         node.name = next((output for output in node.output if output), node.name)
 
 

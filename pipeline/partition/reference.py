@@ -201,6 +201,22 @@ def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> I
 
 def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
     """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
+    if not asked.webgpu.cpu_nodes:
+        yield from _claims_together(models, library, asked)
+    for model in models if asked.webgpu.cpu_nodes else ():  # names are a model's own
+        options = msgspec.structs.replace(asked.webgpu, cpu_nodes=_new_names(model, asked.webgpu.cpu_nodes))
+        yield from _claims_together([model], library, msgspec.structs.replace(asked, webgpu=options))
+
+
+def _new_names(model: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """What `name_nodes` made of the names of nodes in the file that it was written to."""
+    import onnx
+
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    return tuple(node.name for node in nodes if node.doc_string in names)
+
+
+def _claims_together(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
     # Claims of older libraries, and those of WebGPU, are in the verbose log only.
     recorded = tells_claims(library) and asked.provider != WEBGPU
     wordy = asked if recorded else msgspec.structs.replace(asked, reasons=True)

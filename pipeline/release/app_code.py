@@ -17,7 +17,7 @@ import msgspec
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CPU, provider_named
 from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError

@@ -19,7 +19,6 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
 from pipeline.release.app_code import code_for, selection, selection_text
-from pipeline.release.contexts import gradle_notations, other_phones
 from pipeline.release.manifest import (
     MANIFEST_FILE,
     MEASURED_FILE,
@@ -42,7 +41,7 @@ from pipeline.release.manifest import (
     verify_bundle,
 )
 from pipeline.release.sbom import SBOM_FILE, bill_of_materials
-from pipeline.release.shipped import ROLLBACK
+from pipeline.release.shipped import ROLLBACK, gradle_notations, other_phones
 
 README_FILE = "README.md"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from device_runner.device import DeviceFacts
 from device_runner.reading import visible
 from device_runner.spec import RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target

@@ -17,8 +17,8 @@ from device_runner.library import release_of
 from device_runner.providers import provider_named
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
-from pipeline.release.contexts import gradle_notations, shipped_files
 from pipeline.release.manifest import AppRule, Content, ModelSignature, Shipped, TensorSignature
+from pipeline.release.shipped import gradle_notations, shipped_files
 
 SBOM_FILE = "evidence/sbom.cdx.json"
 SPEC_VERSION = "1.6"

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.chips import CHIPS
+from device_runner.custom_ops import CustomLibrary, fitting
+from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.library import (
     PAGE_BYTES,
@@ -24,19 +27,50 @@ from device_runner.library import (
     resolve_all,
     small_pages,
 )
+from device_runner.options import AFFINITY_KEY, BLOCK_KEY
+from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
+from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
+from pipeline.check.compare import OutputCheck
+from pipeline.check.many import tolerance_for
+from pipeline.check.result import Reference
+from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer, pair_of
 from pipeline.compat.rules import Runtime, runtime_of
-from pipeline.config import APPLE, BuildConfig, BuildKind, Config, Platform, Target, takes_package
+from pipeline.config import (
+    APPLE,
+    BuildConfig,
+    BuildKind,
+    CheckConfig,
+    Config,
+    ModelConfig,
+    Platform,
+    Target,
+    takes_package,
+)
 from pipeline.convert.many import config_texts
-from pipeline.core.abis import abi_of, abis_of_target
+from pipeline.core.abis import ARM64, abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, CheckFailed, Finding, Severity, finding_of
+from pipeline.core.files import sha256_of
 from pipeline.core.output import TYPED_CONFIG_FILE
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
 from pipeline.core.variant import Style
+from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries
-from pipeline.model.ort_format import read_artifact
+from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
-from pipeline.release.manifest import AppRule, Content, Fallback, Manifest, ModelSignature, Shipped
+from pipeline.release.choose import Choice
+from pipeline.release.manifest import (
+    AppRule,
+    Content,
+    Fallback,
+    KeptReference,
+    KeptTensor,
+    Manifest,
+    ModelSignature,
+    Shipped,
+    ShippedContext,
+    TensorSignature,
+)
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
 
@@ -371,3 +405,233 @@ def _of_code(row: AppRule, before: AppRule) -> Iterator[str]:
         yield f"target {row.target}: names, types or shapes of inputs or outputs are others than in the old bundle"
     if domains := sorted({*row.custom_domains} - {*before.custom_domains}):
         yield f"target {row.target} needs custom operators of {', '.join(domains)}"
+
+
+CHIP_API_LEVEL = 31
+"""From here on Android names a phone's chip (Build.SOC_MODEL)."""
+
+SOC_MANUFACTURER = "QTI"
+"""What phones with a Snapdragon have as Build.SOC_MANUFACTURER."""
+
+PLUGIN = ("com.qualcomm.qti", "onnxruntime-android-qnn")
+RUNTIME = ("com.qualcomm.qti", "qnn-runtime")
+"""Group and artifact of the provider, and of the libraries that it runs on, for Gradle."""
+
+
+def takes_contexts(target: Target) -> bool:
+    """Whether a target has phones with a Snapdragon: its libraries are for arm64-v8a alone."""
+    return target.platform is Platform.ANDROID and ARM64 in abis_of_target(target.platform, target.abis)
+
+
+def chosen_contexts(
+    contexts: Iterable[NpuContext], checks: Mapping[str, Mapping[str, tuple[OutputCheck, ...]]]
+) -> tuple[NpuContext, ...]:
+    """For each model and chip the first context whose outputs in the simulator are not wrong.
+
+    They come in the order of the precisions that were asked for.
+    """
+    chosen: dict[tuple[str, str], NpuContext] = {}
+    for context in contexts:
+        compared = checks.get(context.model, {}).get(context.variant.name, ())
+        if compared and not any(check.failed for check in compared):
+            chosen.setdefault((context.model, context.chip.name), context)
+    return tuple(chosen.values())
+
+
+def context_findings(
+    contexts: Sequence[NpuContext], target: Target, kind: BuildKind, release: str
+) -> Iterator[Finding]:
+    """What speaks against contexts in a target, whose ONNX Runtime is of a kind and a release."""
+    if not contexts or not takes_contexts(target):
+        return
+    where = f"target {target.name}"
+    if kind is not BuildKind.FULL:
+        yield Finding(
+            severity=Severity.ERROR, what="contexts cannot be opened by this library", where=where,
+            why=f"a {kind.value} build of ONNX Runtime loads no plugins, and QNN is one",
+            remedy="ship a full build (one with an operator config may be full, too), or leave `contexts` out of "
+            "[variants]",
+        )  # fmt: skip
+    for context in contexts:
+        built = built_for(context.compatibility)
+        pair = pair_of(built)
+        if pair and line_of(release) < line_of(pair.ort):
+            yield Finding(
+                severity=Severity.ERROR, what=f"{context.variant.name} needs ONNX Runtime {pair.ort} or later",
+                where=f"{where}: {context.model}", why=f"the plugin {pair.plugin} does, and the target has {release}",
+                remedy=f"set the target's `ort_release` or `library` to {pair.ort} or later",
+            )  # fmt: skip
+        loading, why, remedy = loader_answer(built, context.chip, target.qnn_runtime or "")
+        if loading is Loading.REFUSED:
+            yield Finding(
+                severity=Severity.ERROR, what=f"phones will refuse {context.variant.name}",
+                where=f"{where}: {context.model}", why=why, remedy=remedy,
+            )  # fmt: skip
+
+
+def shipped_context(
+    context: NpuContext, target: Target, model_sha256: str, folder: str, ort_release: str
+) -> ShippedContext:
+    """A context as the manifest has it; `folder` is the one of models in the bundle."""
+    qairt = built_for(context.compatibility).qairt
+    return ShippedContext(
+        target=target.name,
+        model=context.model,
+        model_sha256=model_sha256,
+        variant=context.variant,
+        chip=context.chip.name,
+        file=folder + context.file,
+        binary=folder + context.binary,
+        compatibility=context.compatibility,
+        qairt=target.qnn_runtime or qairt,
+        plugin=context.plugin,
+        ort_release=ort_release,
+        min_api_level=max(target.min_api_level or 0, CHIP_API_LEVEL),
+        steps=context.steps,
+    )
+
+
+def context_line(context: ShippedContext) -> str:
+    """What ships to phones with a chip, as commands show it."""
+    chip = f"{context.chip} ({CHIPS[context.chip].title})" if context.chip in CHIPS else context.chip
+    return f"context  {context.target}: {context.model} {context.variant.name} for {chip}, QAIRT {context.qairt}"
+
+
+def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:
+    """The plugin and the runtime that apps need for contexts, as Gradle writes them."""
+    pairs = dict.fromkeys((context.plugin, context.qairt) for context in contexts)
+    plugin, qairt = max(pairs)
+    return f"{':'.join(PLUGIN)}:{plugin}", f"{':'.join(RUNTIME)}:{qairt}"
+
+
+def shipped_files(contexts: Iterable[ShippedContext]) -> dict[str, ShippedContext]:
+    """The files of contexts by their paths in the bundle, each once."""
+    return {path: context for context in contexts for path in (context.file, context.binary)}
+
+
+def other_phones(context: ShippedContext) -> Mapping[Loading, tuple[str, ...]]:
+    """What the loaders of phones with other chips say to a context, in the order of their generations."""
+    built = built_for(context.compatibility)
+    answers: dict[Loading, tuple[str, ...]] = {}
+    for chip in CHIPS.values():
+        loading, _, _ = loader_answer(built, chip, context.qairt)
+        answers[loading] = (*answers.get(loading, ()), chip.name)
+    return answers
+
+
+KEPT_FOLDER = "evidence/reference"
+"""Where a bundle has raw tensors of the original models, in one folder for each model."""
+MOST_KEPT_BYTES = 8 << 20
+"""A model's inputs, or its outputs, that are larger than this do not go into the bundle."""
+SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY})
+"""Session config entries that change times and nothing that is computed."""
+
+
+def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
+    """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
+    graph = read_artifact(file).graph
+    return ModelSignature(
+        model=model,
+        inputs=tuple(_tensor(name, graph) for name in graph.inputs if name not in graph.initializers),
+        outputs=tuple(_tensor(name, graph) for name in graph.outputs),
+        dimensions=table.sizes,
+        guessed=table.guessed,
+        preprocess=preprocess_of(table),
+        values=dict(table.inputs),
+        license=table.license or "",
+    )
+
+
+def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
+    value_type = graph.node_args.get(name)
+    if not isinstance(value_type, TensorType):
+        return TensorSignature(name=name, dtype=None, shape=None)
+    dtype: ElementType | None = TYPES_BY_CODE.get(value_type.elem_type)
+    return TensorSignature(name=name, dtype=dtype, shape=value_type.shape)
+
+
+def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:
+    """What a bundle keeps of a reference whose raw tensors lie in `folder`: outputs only beside their inputs."""
+    inputs = _tensors(model, reference.inputs, folder)
+    outputs = _tensors(model, reference.outputs, folder) if inputs or not reference.inputs else ()
+    return KeptReference(
+        model=model,
+        inputs=inputs,
+        outputs=outputs,
+        tolerance=tolerance_for(reference, check),
+    )
+
+
+def _tensors(model: str, tensors: Sequence[TensorFile], folder: Path) -> tuple[KeptTensor, ...]:
+    """Tensors with what their files are; none where one is not there any more, or all together are large."""
+    files = [folder / Path(tensor.file).name for tensor in tensors]
+    if not all(file.is_file() for file in files) or sum(file.stat().st_size for file in files) > MOST_KEPT_BYTES:
+        return ()
+    return tuple(
+        KeptTensor(
+            path=f"{KEPT_FOLDER}/{model}/{file.name}",
+            size_bytes=file.stat().st_size,
+            sha256=sha256_of(file),
+            name=tensor.name,
+            dtype=tensor.dtype,
+            shape=tensor.shape,
+        )
+        for tensor, file in zip(tensors, files, strict=True)
+    )
+
+
+def library_name(target: Target) -> str:
+    """How the bundle calls the library that a target names: a release as it is, a file without its folder."""
+    given = target.library or ""
+    return given if name_of(given) else Path(given).name
+
+
+def libraries_of(targets: Iterable[Target], given: str | None) -> dict[str, tuple[str, ...]]:
+    """The libraries for Android and Linux to prove, each with the targets that ship it.
+
+    A library of the command line may be any computer's: it counts where it is an AAR or a release, of the platform that
+    the release is for.
+    """
+    name = name_of(given or "")
+    spare = {
+        Platform.ANDROID: given if given and (given.endswith(".aar") or release_of(given)) else None,
+        Platform.LINUX: given if name and name.scheme in ("jvm", "wheel") else None,
+    }
+    libraries: dict[str, tuple[str, ...]] = {}
+    for target in dict.fromkeys(targets):
+        library = target.library or spare.get(target.platform)
+        if target.platform in spare and library:
+            libraries[library] = (*libraries.get(library, ()), target.name)
+    return libraries
+
+
+CUSTOM_OPS = "custom_ops/"
+"""The bundle's folder of libraries of custom operators, by system and ABI."""
+LINKED = (Platform.IOS, Platform.MACOS)
+"""Platforms whose apps link such libraries."""
+
+
+def custom_libraries(config: Config, target: Target) -> tuple[CustomLibrary, ...]:
+    """Libraries of custom operators that ship to a target; UnavailableError where one for an ABI of it is missing."""
+    abis = () if target.platform in LINKED else abis_of_target(target.platform, target.abis)
+    return tuple(row for abi in abis for row in fitting(config.custom_ops, target.platform.value, abi))
+
+
+def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
+    """The chosen way to run an artifact, then every other that the config has for it and that is legal there.
+
+    Ways that differ in speed alone count once. Whatever depends on the phone's API level is left in: the proof says
+    where it has no effect.
+    """
+    target, artifact = choice.target, choice.artifact
+    place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
+    planned_runs, _ = plan_runs(config.runs, [artifact], [place])
+    ways: dict[bytes, RunOptions] = {}
+    names = tuple(dict.fromkeys(row.path.name for row in custom_libraries(config, target)))
+    for options in (choice.options, *(planned.options for planned in planned_runs)):
+        session_config = artifact.session_options | options.session_config
+        whole = msgspec.structs.replace(options, session_config=session_config, custom_ops=names)
+        computed = {key: value for key, value in session_config.items() if key not in SPEED_KEYS}
+        parts = (whole.provider, whole.provider_options, whole.flags, computed)
+        ways.setdefault(msgspec.json.encode(parts, order="sorted"), whole)
+    return tuple(ways.values())

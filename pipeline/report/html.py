@@ -38,8 +38,7 @@ from pipeline.report.layout import (
     sections,
 )
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.modes import mode_listings
-from pipeline.report.operators import BAR, needed_operators, time_tables
+from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
 from pipeline.report.proof import proof_listing
 from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import Listing, visible

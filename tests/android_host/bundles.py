@@ -14,8 +14,8 @@ from pipeline.core.variant import Level, Variant
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from pipeline.release.bundle import make_bundle
-from pipeline.release.contents import keep_reference, signature_of
 from pipeline.release.manifest import KeptReference, Shipped
+from pipeline.release.shipped import keep_reference, signature_of
 from tests.ort_models import convert
 
 MODEL = "model"

@@ -32,13 +32,20 @@ def run(
     library: str | None = None,
     threads: int = 1,
     timeout_seconds: float = 120.0,
+    session_config: dict[str, str] | None = None,
 ) -> RunResult:
     """One inference on inputs from a fixed seed."""
     spec = RunSpec(
         id=model.stem,
         model=str(model),
         library=library,
-        options=RunOptions(provider=provider, flags=flags, intra_op_threads=threads, optimization_level=level),
+        options=RunOptions(
+            provider=provider,
+            flags=flags,
+            intra_op_threads=threads,
+            optimization_level=level,
+            session_config=session_config or {},
+        ),
         dimensions=DIMENSIONS,
         warmup=0,
         min_runs=1,

@@ -15,7 +15,7 @@ from device_runner.host_device import CPU_FILES, CPUS, common_cpus, cpu_files
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import OptimizationLevel, RunOptions
-from pipeline.check import saturation
+from pipeline.check import reference
 from pipeline.check.library_proof import FindingKind, LibraryProof
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
@@ -138,6 +138,23 @@ def test_processors_that_no_emulator_plays_are_named_with_the_code_for_them(
     assert not any("SME2" in note for note in prove(bundle, f"android:{release}", abis=(ARM64,)).notes)
 
 
+def test_a_processor_that_announces_sme_and_traps_it_is_the_cause(arm64: LibraryFacts, mnist: Path) -> None:
+    """Facts in docs/facts/arm64_host.md, 5.6."""
+    with AndroidHost("arm64", arm64, Phone(cpu="sme-traps")) as device:
+        ended = run(device, mnist)
+        without = run(device, mnist, session_config={"mlas.disable_kleidiai": "1"})
+    assert failure(ended).signal == "SIGILL"
+    assert without.failure is None
+
+
+def test_such_a_crash_is_explained_in_a_proof(release: str, mnist: Path, tmp_path: Path) -> None:
+    proof = prove(bundle_of(tmp_path, mnist), f"android:{release}", abis=(ARM64,), cpus=("sme-traps",))
+    (row,) = proof.rows
+    assert row.failed
+    assert "announces SME and its instructions trap" in row.findings[0].why
+    assert "mlas.disable_kleidiai" in row.findings[0].remedy
+
+
 def test_int8_that_overflows_without_dot_product_is_found(
     release: str,
     arm64: LibraryFacts,
@@ -150,7 +167,7 @@ def test_int8_that_overflows_without_dot_product_is_found(
     Also where this computer's own processor saturates 8-bit sums, which is no excuse for an emulated one.
     """
     (tmp_path / "cpuinfo").write_text("flags : avx avx2\n")
-    monkeypatch.setattr(saturation, "PROCESSOR", tmp_path / "cpuinfo")
+    monkeypatch.setattr(reference, "PROCESSOR", tmp_path / "cpuinfo")
     model = real_model("mnist.qdq_s8s8")
     bundle = bundle_of(tmp_path, model, level=Level.EXTENDED)
     proof = prove(bundle, f"android:{release}")

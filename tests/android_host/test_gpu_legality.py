@@ -121,9 +121,9 @@ def test_squares_in_half_precision_are_infinite(library: LibraryFacts, tmp_path:
     try:
         driver = find_driver(os.environ.get(VARIABLE, "") or "lavapipe")
     except UnavailableError as error:
-        pytest.skip(str(error))
+        pytest.skip(f"no lavapipe here: {error}")
     if not driver.float16:
-        pytest.skip(f"{driver.title} has no half precision in shaders")
+        pytest.skip(f"no shader-f16 here: {driver.title} has none")
     file = tmp_path / "m.onnx"
     onnx.save(parsed("g (float16[1, 8] x) => (float16[1, 1] y) { m = Mul (x, s)  y = ReduceL2 (m) }",
                      s=np.array(2000, np.float16)), file)  # fmt: skip

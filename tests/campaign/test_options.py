@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY, FALLBACK_KEY
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.options import MOST_RUNS, options_name, run_options
-from pipeline.campaign.plan import plan_runs
+from pipeline.campaign.plan import MOST_RUNS, options_name, plan_runs, run_options
 from pipeline.config import RunConfig
 from pipeline.core.errors import ConfigError
 from tests.scripted_devices import ARTIFACT

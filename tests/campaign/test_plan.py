@@ -9,17 +9,18 @@ from device_runner.chips import CHIPS
 from device_runner.device import DeviceFacts
 from device_runner.options import BYTES_KEY
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
-from pipeline.campaign.options import options_name, run_options
 from pipeline.campaign.plan import (
     Inputs,
     baseline_of,
     matches,
+    options_name,
     order_of_round,
     plan_runs,
     planned_id,
     recorded,
     representatives,
     run_of,
+    run_options,
     spec_of,
 )
 from pipeline.compat.contexts import NpuContext

@@ -7,8 +7,7 @@ import pytest
 
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckRequest, check_artifact, tolerance_for
-from pipeline.check.reference import make_reference
-from pipeline.check.saturation import saturates_here
+from pipeline.check.reference import make_reference, saturates_here
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.core.variant import Level, Variant

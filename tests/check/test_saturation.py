@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.accuracy.evaluate import AccuracyRequest, evaluate_model
-from pipeline.check import saturation
+from pipeline.check import reference
 from pipeline.check.compare import OutputCheck, remedy_of
-from pipeline.check.saturation import adds_products, excused, processor_saturates, saturates_here
+from pipeline.check.reference import adds_products, excused, processor_saturates, saturates_here
 from pipeline.dataset import Dataset
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
@@ -37,7 +37,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def haswell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This computer, seen as an x86-64 one with AVX2 and without VNNI."""
     (tmp_path / "cpuinfo").write_text(HASWELL)
-    monkeypatch.setattr(saturation, "PROCESSOR", tmp_path / "cpuinfo")
+    monkeypatch.setattr(reference, "PROCESSOR", tmp_path / "cpuinfo")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.compat.defects import DEFECTS, Circumstances, marks_of
+from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances, marks_of
 from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
@@ -245,6 +245,9 @@ def test_half_precision_needs_a_processor_that_computes_it(
         (Release(1, 23), frozenset({"asimddp"}), set()),
         (Release(1, 27), None, {"sme-values"}),
         (Release(1, 28), None, set()),
+        (Release(1, 28), frozenset({"asimddp", "sme"}), set()),
+        (Release(1, 28), frozenset({"asimddp", "sme", SME_TRAPS}), {"sme-traps"}),
+        (Release(1, 23), frozenset({"asimddp", "sme", SME_TRAPS}), {"sme-crash"}),
     ],
 )
 def test_products_on_processors_with_sme_by_release(

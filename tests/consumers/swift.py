@@ -21,7 +21,7 @@ ENTER = """\
 root=$1 tree=$2 work=$3
 shift 3
 mount --rbind "$tree/usr" "$root/usr" && mount --rbind "$work" "$root/build" && mount --rbind /dev "$root/dev" &&
-mount -t proc proc "$root/proc" && exec chroot "$root" /usr/bin/env -i "$@"
+mount -t proc proc "$root/proc" && PATH="$PATH:/usr/sbin" && exec chroot "$root" /usr/bin/env -i "$@"
 """
 ENVIRONMENT = (
     "HOME=/root", "PATH=/usr/libexec/swift/bin:/usr/bin", "LC_ALL=C.UTF-8", "ORT_DISABLE_TELEMETRY=1",

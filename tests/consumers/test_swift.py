@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from device_runner.spec import RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import ModelConfig
 from pipeline.release.bundle import make_bundle
-from pipeline.release.contents import signature_of
+from pipeline.release.shipped import signature_of
 from tests.consumers import swift
 from tests.features.apple.samples import COREML, for_ios
 from tests.features.apple.test_package import released

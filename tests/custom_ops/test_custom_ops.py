@@ -13,6 +13,7 @@ from device_runner.local import wheel_library
 from pipeline.core.custom_ops import VARIABLE
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library, model
+from tests.features.android.samples import needs_java
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 
@@ -136,6 +137,26 @@ def test_a_target_without_its_library_stops_the_job_before_it_writes(work: Path)
     done = ort_mobile("run", "twice.toml", cwd=work, code=3)
     assert "no library of custom operators for android arm64-v8a" in done.err
     assert not (work / "output").exists()
+
+
+def test_the_aar_has_the_library_and_its_classes_register_it(work: Path) -> None:
+    needs_java()
+    (work / "android").mkdir()
+    for_android(work / "libtwice.so", work / "android/libtwice.so")
+    (work / "twice.toml").write_text(CONFIG.format(more=', "android/libtwice.so"', platform="android", abi="x86_64"))
+    ort_mobile("run", "twice.toml", cwd=work)
+    words = ("--group", "com.example", "--version", "1.0", "--output", "maven")
+    ort_mobile("release", "android", "output/twice/bundle", *words, cwd=work)
+    folder = work / "maven/com/example/twice-models/1.0"
+    with zipfile.ZipFile(folder / "twice-models-1.0.aar") as aar:
+        assert aar.read("jni/x86_64/libtwice.so") == (work / "android/libtwice.so").read_bytes()
+    with zipfile.ZipFile(folder / "twice-models-1.0-sources.jar") as sources:
+        text = "".join(sources.read(name).decode() for name in sources.namelist())
+    assert 'options.registerCustomOpLibrary("libtwice.so");' in text
+    for language, call in (("python", "options.register_custom_ops_library('libtwice.so')"), ("flutter", "")):
+        done = ort_mobile("release", "snippet", "output/twice/bundle", "--for", language, cwd=work)
+        assert call in done.out
+        assert ("without custom operators" in done.err) == (language == "flutter")
 
 
 def test_check_and_gate_take_the_option(work: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save
+from onnx import TensorProto, helper, numpy_helper, save
 from PIL import Image
 
 from device_runner.custom_ops import fitting, read_libraries
@@ -20,6 +20,27 @@ INTEGRITY = "sha512-aAt/rcVooUfftROQXTrQg6cIxO0nI5PmOt0i1jO99xhIW4JoBZwzSKSl2nRO
 LINUX, ANDROID = "Plugins/Linux/x64/libortextensions.so", "Plugins/Android/onnxruntime-extensions.aar"
 VISION = "com.microsoft.extensions"
 
+CONFIG = """
+name = "{name}"
+custom_ops = {libraries}
+devices = ["{device}"]
+[[models]]
+path = "{name}.onnx"
+{data}
+[[targets]]
+name = "phone"
+platform = "android"
+abis = ["arm64-v8a", "x86_64"]
+[variants]
+levels = ["basic"]
+styles = ["fixed"]
+[[runs]]
+provider = "cpu"
+[measure]
+rounds = 1
+"""
+VOCABULARY = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "hello", "world", "##s", "custom", "op", "##erator"]
+
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
@@ -29,10 +50,6 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     for name in (LINUX, ANDROID):
         (folder / Path(name).name).write_bytes(files[name])
     return tuple(str(folder / Path(name).name) for name in (LINUX, ANDROID))
-
-
-def options(libraries: tuple[str, ...]) -> list[str]:
-    return [word for file in libraries for word in ("--custom-ops", file)]
 
 
 def test_the_aar_has_a_library_for_each_abi_and_of_two_the_one_without_jni(libraries: tuple[str, ...]) -> None:
@@ -59,26 +76,38 @@ def test_an_image_is_decoded_by_the_session(libraries: tuple[str, ...], tmp_path
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(VISION, 1)]
     save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "decode.onnx")
-    config = f"""
-name = "decode"
-custom_ops = {list(libraries)}
-devices = ["{device}"]
-[[models]]
-path = "decode.onnx"
-test_data = "image.npz"
-[[targets]]
-name = "phone"
-platform = "android"
-abis = ["arm64-v8a", "x86_64"]
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[measure]
-rounds = 1
-"""
+    config = CONFIG.format(name="decode", libraries=list(libraries), device=device, data='test_data = "image.npz"')
     (tmp_path / "decode.toml").write_text(config)
     done = ort_mobile("run", "decode.toml", cwd=tmp_path)
     assert "ok 0" in done.out  # the same pixels as the original's
     names = {path.parent.name for path in (tmp_path / "output/decode/bundle/custom_ops/android").glob("*/*.so")}
     assert names == {"arm64-v8a", "x86_64"}
     assert 'registerCustomOpLibrary("libortextensions.so")' in (tmp_path / "output/decode/bundle/README.md").read_text()
+
+
+@pytest.mark.parametrize("device", ["local", f"android-host:{NEWEST}"])
+def test_a_tokenizer_runs_with_its_model(libraries: tuple[str, ...], tmp_path: Path, device: str) -> None:
+    fetch(NEWEST)
+    table = np.arange(4 * len(VOCABULARY), dtype=np.float32).reshape(-1, 4)
+    nodes = [
+        helper.make_node(
+            "BertTokenizer", ["text"], ["ids", "types", "mask"], domain="ai.onnx.contrib",
+            vocab_file="\n".join(VOCABULARY), do_lower_case=1,
+        ),
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "bert",
+        [helper.make_tensor_value_info("text", TensorProto.STRING, [1])],
+        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["tokens", 4])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.contrib", 1)]
+    save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "bert.onnx")
+    data = 'inputs = { text = "Hello custom operators" }'
+    (tmp_path / "bert.toml").write_text(CONFIG.format(name="bert", libraries=list(libraries), device=device, data=data))
+    assert "ok 0" in ort_mobile("run", "bert.toml", cwd=tmp_path).out
+    kept = np.fromfile(tmp_path / "output/bert/bundle/evidence/reference/bert/output_0.bin", "<f4").reshape(-1, 4)
+    ids = [VOCABULARY.index(word) for word in ("[CLS]", "hello", "custom", "op", "##erator", "##s", "[SEP]")]
+    assert kept.tolist() == table[ids].tolist()

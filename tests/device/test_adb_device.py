@@ -19,6 +19,8 @@ from device_runner.plugins import installed_plugin
 from device_runner.result import Failure, FailureKind, Mark, Status
 from device_runner.spec import ElementType, Plugin, RunOptions, RunSpec, TensorFile
 from tests.command import ort_mobile
+from tests.custom_ops.samples import library as custom_operator_library
+from tests.custom_ops.samples import model as custom_operator_model
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 
@@ -48,6 +50,17 @@ def test_push_run_pull(opened: Open, phone: Phone, models: Path, tmp_path: Path)
     assert result.profile_file
     assert '"Node"' in Path(result.profile_file).read_text()
     assert min(path.name for path in (tmp_path / "out").iterdir()) == "output_0.raw"
+
+
+def test_custom_operators_are_pushed_and_registered(opened: Open, phone: Phone, tmp_path: Path) -> None:
+    file = custom_operator_model(tmp_path / "twice.onnx")
+    options = RunOptions(custom_ops=(str(custom_operator_library()),))
+    spec = RunSpec(id="custom", model=str(file), min_runs=1, options=options)
+    device = opened(phone)
+    assert device.run(spec).status is Status.OK
+    failure = device.run(msgspec.structs.replace(spec, options=RunOptions())).failure
+    assert failure
+    assert "Twice of domain test.ops is unknown" in failure.cause
 
 
 def test_a_plugin_lies_with_its_files_in_the_run_folder(

@@ -16,10 +16,9 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.output import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job.ship import bundled_name
-from pipeline.release import contents
+from pipeline.release import shipped
 from pipeline.release.choose import Choice
-from pipeline.release.contents import keep_reference, libraries_of, runs_of
-from pipeline.release.shipped import operator_configs
+from pipeline.release.shipped import keep_reference, libraries_of, operator_configs, runs_of
 from tests.ort_models import conv_relu, convert
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, min_api_level=27)
@@ -92,7 +91,7 @@ def test_a_reference_is_kept_with_its_tolerance(tmp_path: Path) -> None:
 
 def test_large_tensors_and_lost_ones_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = reference(tmp_path, 3)
-    monkeypatch.setattr(contents, "MOST_KEPT_BYTES", 11)
+    monkeypatch.setattr(shipped, "MOST_KEPT_BYTES", 11)
     assert keep_reference("m", made, tmp_path, CheckConfig()).inputs == ()
     monkeypatch.undo()
     (tmp_path / "input_0.bin").unlink()

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from PIL import Image
 
-from pipeline.check.saturation import PROCESSOR, processor_saturates
+from pipeline.check.reference import PROCESSOR, processor_saturates
 from pipeline.core.ort_session import HostSession, make_exact_session
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import LoadedModel, load_model, loadable

@@ -6,7 +6,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import BuildKind, Platform, Target
 from pipeline.core.variant import Level, Variant
-from pipeline.release.contexts import chosen_contexts, context_findings, gradle_notations, other_phones, shipped_context
+from pipeline.release.shipped import chosen_contexts, context_findings, gradle_notations, other_phones, shipped_context
 
 PHONE = Target(name="phone", platform=Platform.ANDROID, abis=("arm64-v8a",))
 

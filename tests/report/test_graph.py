@@ -15,7 +15,7 @@ from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
 from pipeline.report.drawing import MOST_BOXES, draw_graph, drawings
 from pipeline.report.html import read_template, render
 from pipeline.report.model import CampaignReport, RequiredOperator
-from pipeline.report.operators import BAR, needed_operators, time_tables
+from pipeline.report.modes import BAR, needed_operators, time_tables
 from tests.command import ort_mobile
 from tests.partition_samples import chain
 from tests.report.test_profile_view import profile, profiled

@@ -12,7 +12,7 @@ from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import (
@@ -27,8 +27,8 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
-from pipeline.release.contexts import gradle_notations
 from pipeline.release.manifest import Content, Manifest, SelectionRow, TensorSignature
+from pipeline.release.shipped import gradle_notations
 
 _render = partial(render_source, "pipeline.features.android")
 

@@ -46,9 +46,8 @@ from pipeline.features.android.package import (
 )
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.release.app_code import target_in
-from pipeline.release.contexts import gradle_notations
 from pipeline.release.manifest import Manifest, ShippedContext
-from pipeline.release.shipped import release_for
+from pipeline.release.shipped import gradle_notations, release_for
 
 JNI_LIBRARY = "libonnxruntime4j_jni.so"
 CLASSES = "classes.jar"

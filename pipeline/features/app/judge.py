@@ -36,7 +36,10 @@ QNN_PLUGIN, QNN_BACKEND, QNN_SYSTEM, QNN_PREPARE = (
     "libonnxruntime_providers_qnn.so", "libQnnHtp.so", "libQnnSystem.so", "libQnnHtpPrepare.so",
 )  # fmt: skip
 UNKNOWN = "an unknown release"
-SHARED = "libonnxruntime_providers_shared.so"
+PROVIDER = "libonnxruntime_providers_"
+"""What the names of libraries of providers begin with. Every full build holds a dozen of them as strings, and opens one
+when an app asks for that provider: only what a library is linked with, or that it is a provider, tells of a need."""
+SHARED = f"{PROVIDER}shared.so"
 OF_LIBRARIES = frozenset(defect.name for defect in DEFECTS if defect.needs)
 """Defects that `_processors` says of a library, for all models."""
 
@@ -295,10 +298,11 @@ def _plugins(package: Package) -> Iterator[Finding]:
     """Providers in libraries of their own: what ONNX Runtime needs to load them."""
     for row in package.libraries:
         runtimes = package.runtimes(row.scope)
-        if "GetProvider" in row.entries and SHARED not in {other.name for other in package.scopes[row.scope]}:
+        asked = [SHARED] * ("GetProvider" in row.entries) + [name for name in row.needed if name.startswith(PROVIDER)]
+        if lacking := sorted(set(asked) - {other.name for other in package.scopes[row.scope]}):
             yield finding(
-                "provider-files", Severity.ERROR, "this provider does not load", row.path,
-                f"{SHARED} is not beside it", "ship both of one build of ONNX Runtime",
+                "provider-files", Severity.ERROR, "this library does not load", row.path,
+                f"{_listed(lacking)} is not beside it", "ship what one build of ONNX Runtime made, all of it",
             )  # fmt: skip
         for runtime in runtimes if "CreateEpFactories" in row.entries else ():
             old = bool(runtime.release) and numbers_of(runtime.release) < PLUGINS_SINCE

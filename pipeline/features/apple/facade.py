@@ -9,7 +9,7 @@ from functools import partial
 
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import (

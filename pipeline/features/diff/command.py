@@ -12,8 +12,7 @@ from pipeline.cli.outputs import Outputs, json_option
 
 if TYPE_CHECKING:
     from pipeline.convert.many import ConversionReport
-    from pipeline.features.diff.changes import GraphDiff
-    from pipeline.features.diff.graphs import FileGraph
+    from pipeline.features.diff.changes import FileGraph, GraphDiff
     from pipeline.model.sources import SourceModel
     from pipeline.report.wording import Part
 
@@ -34,9 +33,8 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
     Nodes that are gone, new and changed, and which of ONNX Runtime's optimizers explains it, with its level. Nodes are
     the same where operator and outputs are, or all that leads to them; Constant nodes count as constants.
     """
-    from pipeline.features.diff.changes import diff_graphs
+    from pipeline.features.diff.changes import diff_graphs, read_graph
     from pipeline.features.diff.drawing import draw_diff
-    from pipeline.features.diff.graphs import read_graph
 
     sources = [_one_model(path) for path in (a, b)]
     before, after = map(read_graph, sources)
@@ -141,8 +139,7 @@ def convert_options() -> list[click.Parameter]:
 
 def convert_changes(report: "ConversionReport") -> "Iterator[Part]":
     """What became of each model in each artifact; equal files are shown once."""
-    from pipeline.features.diff.changes import diff_graphs
-    from pipeline.features.diff.graphs import read_graph
+    from pipeline.features.diff.changes import diff_graphs, read_graph
 
     for converted in report.converted:
         files: dict[str, list[str]] = {}

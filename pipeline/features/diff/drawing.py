@@ -7,8 +7,7 @@ from xml.sax.saxutils import escape
 
 from device_runner.reading import visible
 from pipeline.core.groups import counted
-from pipeline.features.diff.changes import GraphDiff
-from pipeline.features.diff.graphs import FileGraph
+from pipeline.features.diff.changes import FileGraph, GraphDiff
 from pipeline.partition.placement import CHARACTER, SMALL, collapse, curves, extent, lay_out
 
 BOX_HEIGHT, LAYER_HEIGHT, MARGIN, HEAD, BETWEEN = 40, 74, 32, 96, 60

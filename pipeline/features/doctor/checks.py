@@ -16,7 +16,7 @@ from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.providers import CPU, NNAPI, PROVIDERS
 from device_runner.result import RunResult, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.options import PREPACKING_KEY, SPINNING_KEYS, changed
+from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, changed
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
 from pipeline.core.releases import Release, line_of

@@ -24,8 +24,7 @@ from device_runner.providers import PROVIDERS
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions
 from pipeline.campaign.measure import CampaignPlan, OpenTurns, measure
-from pipeline.campaign.options import options_name, run_options
-from pipeline.campaign.plan import Inputs, PlannedRun, planned_id
+from pipeline.campaign.plan import Inputs, PlannedRun, options_name, planned_id, run_options
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import LOOKS

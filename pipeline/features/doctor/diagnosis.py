@@ -11,7 +11,7 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import RunResult, Status, Struct
 from device_runner.spec import RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import Comparison, DecisionRule, Verdict, compare, summarize
 from pipeline.campaign.statistics.compare import undecided

@@ -1,19 +1,29 @@
-"""Importing: a source is exported to ONNX and both are run on the same inputs, other sizes and numbers among them."""
+"""Importing: a source is exported to ONNX by its framework and both are run on the same inputs.
 
-from collections.abc import Iterator, Mapping, Sequence
+Other sizes and numbers are among the inputs.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from device_runner.result import Struct
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
-from pipeline.core.errors import CheckFailed, ModelError
+from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError
 from pipeline.core.files import make_folder, replacing, scratch
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.workers import Task, run_tasks, still_at_work
-from pipeline.features.imports.frameworks import Trained, every_word, explained, open_source, quietly
+from pipeline.dataset.values import load_function
 from pipeline.model.onnx_model import load_model
 from pipeline.model.signature import TensorInfo, own_inputs
 from pipeline.model.sources import SourceModel
@@ -23,6 +33,343 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from pipeline.check.compare import Array
+
+
+MOST_WHY = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A model in its framework. `example` has arrays in the order of the model's inputs; `run` takes such and gives
+    outputs in their order. `layers` finds those that an exporter's complaint is about, for the message.
+    """
+
+    title: str
+    example: tuple["Array", ...]
+    run: Callable[[Sequence["Array"]], list["Array"]]
+    export: Callable[[Path, int | None], None]
+    layers: Callable[[str], list[str]] = lambda _: []
+    refusals: tuple[type[Exception], ...] = (Exception,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One row: its title and extra, the modules that it needs, the endings of its files, and how it is opened.
+
+    `kinds` are the classes of objects that functions give, by module and name.
+    """
+
+    title: str
+    extra: str
+    modules: tuple[str, ...]
+    open: Callable[[Any, Sequence[Any], Mapping[str, Any]], Trained]
+    kinds: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
+
+    def need(self, where: str) -> None:
+        """MissingError where a module is not installed."""
+        for name in self.modules:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise MissingError(f"{self.title} models need the package {name}", where=where, why=str(error)[:200],
+                                   remedy=f"pip install 'ort-mobile[{self.extra}]'") from error  # fmt: skip
+
+    def has(self, model: Any) -> bool:
+        """Whether an object is one of its models; a framework that nobody has imported has none."""
+        return any(module in sys.modules and isinstance(model, getattr(sys.modules[module], name, ()))
+                   for module, name in self.kinds)  # fmt: skip
+
+
+def open_source(source: str) -> Trained:
+    """The model behind `module:function`, or in a file of a framework.
+
+    ConfigError for a source that there is not, or that no framework knows; MissingError where its framework is not
+    installed; ModelError for what the framework cannot read.
+    """
+    path = Path(source)
+    if ":" in path.name and not path.exists():
+        return _of_function(source)
+    if not path.exists():
+        raise ConfigError(
+            "there is no such source", where=source,
+            remedy="name MODULE:FUNCTION, or a file: .pt2, .tflite, .keras, .h5, a SavedModel folder",
+        )  # fmt: skip
+    ending = "saved_model.pb" if (path / "saved_model.pb").is_file() else path.suffix.lower()
+    row = next((row for row in FRAMEWORKS if ending in row.files), None)
+    if row is None:
+        pickled = ending in (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".bin")
+        why = (
+            "such files are programs of their own: to read one is to run it"
+            if pickled
+            else "no framework has such files"
+        )
+        raise ConfigError(
+            "this is no source of a model", where=source, why=why,
+            remedy="write a function that gives the model with example inputs, and name MODULE:FUNCTION",
+        )  # fmt: skip
+    row.need(source)
+    try:
+        return row.open(path, (), {})
+    except (ConfigError, ModelError):
+        raise
+    except Exception as error:
+        raise ModelError(f"{row.title} cannot read the file", where=source, why=_said(error),
+                         remedy="save it again with the installed release") from error  # fmt: skip
+
+
+def _of_function(source: str) -> Trained:
+    """What the function gives: (model, example inputs), with further names for the exporter in a third part."""
+    function = load_function(source, "a model")
+    try:
+        answer = function()
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else ""
+        for known in FRAMEWORKS:
+            if missing in known.modules:
+                known.need(source)
+        raise ConfigError("the function for a model failed", where=source, why=_said(error),
+                          remedy="run it alone in Python; it is called without arguments") from error  # fmt: skip
+    shape = "give (model, example inputs) or (model, example inputs, options of the exporter)"
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+        raise ConfigError(
+            "the function gives no model", where=source, why=f"it gave {type(answer).__name__}", remedy=shape
+        )
+    model, example, options = (*answer, {})[:3]
+    row = next((row for row in FRAMEWORKS if row.has(model)), None)
+    if row is None:
+        raise ConfigError("the function gives no model of a known framework", where=source,
+                          why=f"it gave {type(model).__module__}.{type(model).__name__}", remedy=shape)  # fmt: skip
+    row.need(source)
+    parts = example if isinstance(example, (tuple, list)) else (example,)
+    return row.open(model, tuple(parts), options)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MOST_WHY]
+
+
+def explained(error: BaseException) -> str:
+    """What an exporter says, the causes first: outer exceptions repeat its manual."""
+    chain: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in chain:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    return _said(chain[-1])
+
+
+def every_word(error: BaseException) -> str:
+    """All that an exporter says, in which layers are looked for."""
+    return " ".join(str(at) for at in (error, error.__cause__, error.__context__) if at)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Exporters print progress and advice: nothing of it belongs to a result."""
+    with (
+        warnings.catch_warnings(), open(os.devnull, "w", encoding="utf-8") as nowhere,  # noqa: PTH123
+        contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)
+
+
+def _open_torch(model: Any, example: Sequence[Any], options: Mapping[str, Any]) -> Trained:
+    """A torch.nn.Module with its example arguments, an ExportedProgram, or a .pt2 file of one."""
+    import torch
+    from torch.utils import _pytree as trees
+
+    program = torch.export.load(model) if isinstance(model, Path) else model
+    if isinstance(program, torch.export.ExportedProgram):
+        args, kwargs = program.example_inputs or ((), {})
+        module = program.module()
+    else:
+        args, kwargs = tuple(example), {}
+        module = program.eval()
+    if not args and not kwargs:
+        raise ConfigError("there are no example inputs", where=str(model)[:80],
+                          remedy="give them beside the module, or save the .pt2 file with them")  # fmt: skip
+    leaves, spec = trees.tree_flatten((tuple(args), dict(kwargs)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        raise ModelError("the model needs a GPU", why="its example inputs are not on the CPU", remedy="give them there")
+
+    def run(inputs: Sequence["Array"]) -> list["Array"]:
+        fresh = iter(inputs)
+        filled = [torch.from_numpy(next(fresh).copy()) if isinstance(x, torch.Tensor) else x for x in leaves]
+        args, kwargs = trees.tree_unflatten(filled, spec)
+        with torch.no_grad():
+            given = module(*args, **kwargs)
+        return [leaf.numpy() for leaf in trees.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+
+    exported: list[Any] = []
+
+    def export(target: Path, opset: int | None) -> None:
+        graph = program
+        if not isinstance(program, torch.export.ExportedProgram):
+            shapes = {"dynamic_shapes": options["dynamic_shapes"]} if "dynamic_shapes" in options else {}
+            graph = torch.export.export(module, tuple(args), dict(kwargs), **shapes, strict=False)
+        exported.append(graph)
+        names = {key: options[key] for key in ("input_names", "output_names", "dynamic_shapes") if key in options}
+        version = {"opset_version": opset} if opset else {}
+        torch.onnx.export(graph, dynamo=True, external_data=False, **names, **version).save(target)
+
+    def layers(text: str) -> list[str]:
+        """Calls of operators that the complaint names, by the module that they are in."""
+        calls = []
+        for node in exported[0].graph.nodes if exported else ():
+            if node.op == "call_function" and (str(node.target) in text or repr(node.target) in text):
+                stack = list((node.meta.get("nn_module_stack") or {}).values())
+                path, kind = stack[-1] if stack else ("", "")
+                calls.append(f"{node.target} in {path or 'the model'} ({str(kind).rpartition('.')[2]})")
+        return calls
+
+    return Trained(
+        title=f"PyTorch {torch.__version__.partition('+')[0]}", run=run, export=export, layers=layers,
+        example=tuple(tensor.detach().numpy() for tensor in tensors),
+    )  # fmt: skip
+
+
+def _open_sklearn(model: Any, example: Sequence[Any], options: Mapping[str, Any]) -> Trained:
+    """An estimator or pipeline that was fitted, with the samples of one array (rows are samples)."""
+    import numpy as np
+    import skl2onnx
+    import sklearn
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+
+    (array,) = (np.ascontiguousarray(part) for part in example[:1])
+    classifies = hasattr(model, "predict_proba")
+
+    def run(inputs: Sequence["Array"]) -> list["Array"]:
+        if classifies:
+            return [np.asarray(model.predict(inputs[0])), np.asarray(model.predict_proba(inputs[0]))]
+        given = model.predict(inputs[0]) if hasattr(model, "predict") else model.transform(inputs[0])
+        return [np.asarray(given)]
+
+    def export(target: Path, opset: int | None) -> None:
+        kinds = {"float32": "FloatTensorType", "float64": "DoubleTensorType", "int64": "Int64TensorType"}
+        kind = kinds.get(str(array.dtype), "FloatTensorType")
+        types = importlib.import_module("skl2onnx.common.data_types")
+        takes = [("X", getattr(types, kind)([None, *array.shape[1:]]))]
+        settings = {**({id(model): {"zipmap": False}} if classifies else {}), **options.get("options", {})}
+        onx = skl2onnx.convert_sklearn(model, initial_types=takes, options=settings, target_opset=opset)
+        target.write_bytes(onx.SerializeToString())
+
+    def layers(_text: str) -> list[str]:
+        steps = getattr(model, "steps", [("the model", model)])
+        unknown = (step for step in steps if type(step[1]) not in sklearn_operator_name_map)
+        return [f"{name} ({type(step).__name__})" for name, step in unknown if step != "passthrough"]
+
+    return Trained(title=f"scikit-learn {sklearn.__version__}", example=(array,), run=run, export=export, layers=layers)
+
+
+def _open_tflite(path: Path, _example: Sequence[Any], _options: Mapping[str, Any]) -> Trained:
+    """A .tflite file; its own interpreter runs it. A dimension that it leaves open counts 1 in the example."""
+    import tensorflow as tf
+    import tf2onnx
+
+    interpreter = tf.lite.Interpreter(model_path=str(path))
+    takes = interpreter.get_input_details()
+
+    def run(inputs: Sequence["Array"]) -> list["Array"]:
+        for detail, array in zip(takes, inputs, strict=True):
+            interpreter.resize_tensor_input(detail["index"], array.shape)
+        interpreter.allocate_tensors()
+        for detail, array in zip(takes, inputs, strict=True):
+            interpreter.set_tensor(detail["index"], array)
+        interpreter.invoke()
+        return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
+
+    return Trained(
+        title=f"TensorFlow {tf.__version__}", run=run,
+        example=tuple(_numbers(detail["shape"], detail["dtype"]) for detail in takes),
+        export=lambda target, opset: tf2onnx.convert.from_tflite(str(path), opset=opset, output_path=str(target)),
+    )  # fmt: skip
+
+
+def _open_keras(model: Any, example: Sequence[Any], _options: Mapping[str, Any]) -> Trained:
+    """A Keras model with or without example inputs, or a .keras or .h5 file of one."""
+    import tensorflow as tf
+
+    if isinstance(model, Path):
+        model = tf.keras.models.load_model(model, compile=False, safe_mode=True)
+    call = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False))
+    specs = [tf.TensorSpec(value.shape, value.dtype, name=value.name) for value in model.inputs]
+    return _of_tensorflow(call, specs, example)
+
+
+def _open_saved_model(path: Path, _example: Sequence[Any], _options: Mapping[str, Any]) -> Trained:
+    """A SavedModel folder: its signature `serving_default`, or its only one."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(path))
+    signatures = loaded.signatures
+    if not signatures:
+        raise ModelError("the SavedModel has no signature", where=str(path),
+                         remedy="save it with signatures=…, or with model.export")  # fmt: skip
+    signature = signatures.get("serving_default") or next(iter(signatures.values()))
+    takes = signature.structured_input_signature[1]
+    call = tf.function(lambda *inputs: signature(**dict(zip(takes, inputs, strict=True))))
+    call.kept = loaded  # its variables go with it
+    return _of_tensorflow(call, list(takes.values()), ())
+
+
+def _of_tensorflow(call: Any, specs: Sequence[Any], example: Sequence[Any]) -> Trained:
+    import numpy as np
+    import tensorflow as tf
+    import tf2onnx
+
+    given = tuple(np.asarray(array) for array in example)
+    generated = tuple(_numbers([size or 1 for size in spec.shape], spec.dtype.as_numpy_dtype) for spec in specs)
+
+    def export(target: Path, opset: int | None) -> None:
+        tf2onnx.convert.from_function(call, input_signature=list(specs), opset=opset, output_path=str(target))
+
+    return Trained(
+        title=f"TensorFlow {tf.__version__}", example=given or generated, export=export,
+        run=lambda inputs: [value.numpy() for value in tf.nest.flatten(call(*map(tf.constant, inputs)))],
+    )  # fmt: skip
+
+
+def _numbers(shape: Sequence[int], dtype: Any) -> "Array":
+    """Random numbers for an input of which only the type is known."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    kind = np.dtype(dtype)
+    values = random.standard_normal(tuple(shape)) if kind.kind == "f" else random.integers(0, 2, tuple(shape))
+    return values.astype(kind)
+
+
+FRAMEWORKS: tuple[Framework, ...] = (
+    Framework(
+        title="PyTorch", extra="torch", modules=("torch", "onnxscript"), open=_open_torch, files=(".pt2",),
+        kinds=(("torch.nn", "Module"), ("torch.export", "ExportedProgram")),
+    ),
+    Framework(
+        title="scikit-learn", extra="sklearn", modules=("sklearn", "skl2onnx"), open=_open_sklearn,
+        kinds=(("sklearn.base", "BaseEstimator"),),
+    ),
+    Framework(
+        title="TFLite", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_tflite, files=(".tflite",),
+    ),
+    Framework(
+        title="Keras", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_keras,
+        files=(".keras", ".h5"), kinds=(("keras", "Model"), ("keras.models", "Model")),
+    ),
+    Framework(
+        title="TensorFlow", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_saved_model,
+        files=("saved_model.pb",),
+    ),
+)  # fmt: skip
+"""Every framework whose models can be imported."""
+
 
 SEEDS = (0, 1)
 """Random inputs beside the example, each like it in mean and spread."""

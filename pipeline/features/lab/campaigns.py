@@ -51,11 +51,11 @@ from pipeline.features.lab.queue import (
 )
 from pipeline.job.bench import libraries_by_device
 from pipeline.job.predict import predict
+from pipeline.job.prepare import oldest_release
 from pipeline.job.record import versions
 from pipeline.job.run import JobOptions, campaign_plan, prepared_job
 from pipeline.job.ship import JobResult, close_job
 from pipeline.job.stored import keep_campaign, locked
-from pipeline.job.targets import oldest_release
 
 LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""

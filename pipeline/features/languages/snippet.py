@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from device_runner.providers import CPU, NNAPI, provider_named
 from device_runner.reading import visible
 from device_runner.spec import OptimizationLevel, RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import (
     CPP,

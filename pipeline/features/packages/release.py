@@ -19,9 +19,8 @@ from pipeline.core.errors import BUDGET, ConfigError, Finding, Severity
 from pipeline.core.features import Place
 from pipeline.core.output import BUNDLE
 from pipeline.job.assemble import Assembled
-from pipeline.release.contents import libraries_of, library_name
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
-from pipeline.release.shipped import library_licenses
+from pipeline.release.shipped import libraries_of, library_licenses, library_name
 from pipeline.release.signature import Signed, read_private_key, sign
 from pipeline.report.model import Row
 

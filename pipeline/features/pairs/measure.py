@@ -14,8 +14,16 @@ from device_runner.reading import read_regular
 from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.measure import CampaignPlan, runs_left
-from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import Inputs, PlannedRun, denied_here, inputs_of, known_denied, planned_id, run_of
+from pipeline.campaign.plan import (
+    Inputs,
+    PlannedRun,
+    denied_here,
+    inputs_of,
+    known_denied,
+    options_name,
+    planned_id,
+    run_of,
+)
 from pipeline.campaign.provenance import SYSTEM, changes, facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import describe, ranks, ratio_interval

@@ -11,8 +11,7 @@ import msgspec
 from device_runner.result import RunResult, Struct
 from device_runner.spec import Concurrency, RunSpec
 from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import PlannedRun
+from pipeline.campaign.plan import PlannedRun, options_name
 from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.core.errors import ConfigError
 from pipeline.job.bench import Bench

@@ -11,8 +11,7 @@ import msgspec
 from device_runner.result import RunResult, Struct
 from device_runner.spec import Stream, TensorFile
 from pipeline.campaign.measure import CampaignPlan
-from pipeline.campaign.options import options_name
-from pipeline.campaign.plan import Inputs, PlannedRun
+from pipeline.campaign.plan import Inputs, PlannedRun, options_name
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
 from pipeline.check.result import StreamReference
 from pipeline.check.stream import make_stream, zero_states

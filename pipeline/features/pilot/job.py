@@ -12,14 +12,15 @@ from statistics import median
 import msgspec
 
 from device_runner.result import RunResult, Struct
-from pipeline.campaign.options import check_runs, options_name
 from pipeline.campaign.plan import (
     PlannedRun,
     baseline_of,
+    check_runs,
     decision_rule,
     distinct,
     in_modes,
     known_denied,
+    options_name,
     plan_runs,
     planned_id,
 )

@@ -24,10 +24,10 @@ from device_runner.options import MAPPED
 from device_runner.providers import NNAPI, NNAPI_API_LEVEL, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import RunOptions, TensorFile
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
-from pipeline.compat.defects import DEFECTS, Circumstances
+from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances
 from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
 from pipeline.config.tables import BuildKind
@@ -38,8 +38,8 @@ from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_artifact
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
-from pipeline.release.contents import CUSTOM_OPS
 from pipeline.release.manifest import Content, KeptTensor, Shipped
+from pipeline.release.shipped import CUSTOM_OPS
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
 
@@ -262,7 +262,7 @@ def loaded(shipped: Shipped, options: RunOptions, bundle: Path) -> RunOptions:
 EXPLAINS: dict[str, frozenset[FindingKind]] = {
     **dict.fromkeys(("int8-sums", "replayed-int8-sums", "int8-rows"), frozenset({FindingKind.OUTPUTS_DIFFER})),
     **dict.fromkeys(("half-precision", "half-pools"), frozenset({FindingKind.MISSING_KERNEL, FindingKind.CANNOT_RUN})),
-    "sme-crash": frozenset({FindingKind.CRASH}),
+    **dict.fromkeys(("sme-crash", "sme-traps"), frozenset({FindingKind.CRASH})),
     "sme-values": frozenset({FindingKind.OUTPUTS_DIFFER}),
 }
 """Defects that depend on the processor, by name, with the findings that each explains."""
@@ -276,12 +276,15 @@ AWARE_OF_ABI = (
 def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions) -> Circumstances:
     """What decides whether a defect shows in a run; `cpu` is the profile that an emulator played, "" without one."""
     profile = CPUS.get(cpu)
+    features = frozenset(profile.features.split()) if profile else None
+    if features and profile and profile.announced:
+        features |= {SME_TRAPS}
     return Circumstances(
         release=line_of(library.release) if library.release else NEWEST_KNOWN,
         kind=BuildKind(library.kind),
         session_config=options.session_config,
         abis=(abi,),
-        features=frozenset(profile.features.split()) if profile else None,
+        features=features,
     )
 
 

@@ -1,4 +1,8 @@
-"""Running a bundle in the library that ships, and comparing with what its artifacts must compute there."""
+"""Running a bundle and its contexts in the library that ships, and comparing with what they must compute there.
+
+A context for a phone's NPU is opened here as there: by the Android library, through the plugin, from both files. The
+functional simulator in Qualcomm's compiler takes the place of the NPU, so that no time of it means anything.
+"""
 
 import re
 import tempfile
@@ -13,13 +17,15 @@ import msgspec
 
 from device_runner import files
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
-from device_runner.android_host.device import Phone, default_profile
+from device_runner.android_host.device import AndroidHost, Phone, default_profile
+from device_runner.chips import CHIPS
 from device_runner.device import Device, DriverType, open_device
 from device_runner.errors import RunnerError
 from device_runner.host_device import CPUS, check_host, common_cpus
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
+from device_runner.plugins import installed_plugin
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
-from device_runner.result import FailureKind, RunResult
+from device_runner.result import Failure, FailureKind, RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
 from pipeline.check.compare import (
     Array,
@@ -31,13 +37,14 @@ from pipeline.check.compare import (
     usual_tolerance,
 )
 from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
-from pipeline.check.reference import QUANTIZED
-from pipeline.check.saturation import excused
+from pipeline.check.reference import QUANTIZED, excused
+from pipeline.compat.contexts import installed_qairt
+from pipeline.convert.contexts import SIMULATED_SECONDS, simulated_tolerance
 from pipeline.core.abis import ARM64, X86_64
-from pipeline.core.errors import ModelError, Severity
+from pipeline.core.errors import ConfigError, MissingError, ModelError, Severity
 from pipeline.core.progress import Progress
+from pipeline.core.providers import QNN
 from pipeline.core.variant import in_precision
-from pipeline.features.prove.contexts import context_rows, contexts_to_run
 from pipeline.features.prove.plan import (
     ANDROID,
     NO_LEVEL,
@@ -45,6 +52,7 @@ from pipeline.features.prove.plan import (
     ProofPlace,
     ProofTrial,
     explain_run,
+    library_abis,
     library_system,
     loaded,
     not_compared,
@@ -57,7 +65,131 @@ from pipeline.features.prove.plan import (
 )
 from pipeline.library.kernels import read_arm_code
 from pipeline.model.ort_format import read_artifact
-from pipeline.release.manifest import Manifest, Shipped, verify_bundle
+from pipeline.release.manifest import Manifest, Shipped, ShippedContext, verify_bundle
+from pipeline.release.shipped import CHIP_API_LEVEL
+
+
+def contexts_to_run(
+    manifest: Manifest, order: ProofOrder, targets: Sequence[str]
+) -> tuple[list[ShippedContext], list[str]]:
+    """The contexts of some targets that can be run here, and in words why others are not.
+
+    Raises ConfigError for a chip that is asked for and has no context, MissingError where the simulator for one that
+    is asked for is not here.
+    """
+    known = [context for context in manifest.content.contexts if context.target in targets]
+    chips = list(dict.fromkeys(context.chip for context in known))
+    if unknown := [chip for chip in order.chips if chip not in chips]:
+        raise ConfigError(
+            f"the bundle has no context for {unknown[0]}",
+            where="--chip",
+            why=f"it has contexts for {', '.join(chips)}" if chips else "it has no contexts",
+            remedy="write the chip to `contexts` in [variants] of the config, and make the bundle again",
+        )
+    chosen = [context for context in known if not order.chips or context.chip in order.chips]
+    distinct = list({context.file: context for context in chosen}.values())
+    problem = _problem(distinct, order.library)
+    if problem and order.chips:
+        raise problem
+    return ([], [f"contexts were not run: {problem.text}"]) if problem else (distinct, [])
+
+
+def _problem(contexts: Sequence[ShippedContext], library: str) -> MissingError | None:
+    """Why no context can be run here, None where all can or there is none."""
+    if not contexts:
+        return None
+    plugin = installed_plugin(QNN)
+    if isinstance(plugin, Failure):
+        return MissingError(plugin.message, why=plugin.cause, remedy=plugin.remedy)
+    if X86_64 not in library_abis(library):
+        return MissingError(
+            "the simulator runs in a library for x86_64 only", where=library, why="this one has none for it",
+            remedy="give the AAR with all ABIs, as ONNX Runtime publishes it",
+        )  # fmt: skip
+    installed = installed_qairt()
+    for context in contexts:
+        if installed != context.qairt:
+            return MissingError(
+                f"the contexts are for QAIRT {context.qairt}, and the simulator here is of {installed or 'another'}",
+                where=context.file,
+                why="another QAIRT than the app's may read and compute them otherwise",
+                remedy=f"pip install onnxruntime-qnn=={context.plugin}",
+            )
+    return None
+
+
+def context_rows(
+    bundle: Path,
+    manifest: Manifest,
+    contexts: Sequence[ShippedContext],
+    library: LibraryFacts,
+    order: ProofOrder,
+    work: Path,
+) -> Iterator[ProofRow]:
+    """A row for each context: opened and run by an Android library, its outputs compared with the original's."""
+    with AndroidHost("android-host", library, order.phone(CHIP_API_LEVEL)) as device:
+        for context in contexts:
+            yield _row(bundle, manifest, context, library, order, device, work)
+
+
+def _row(
+    bundle: Path,
+    manifest: Manifest,
+    context: ShippedContext,
+    library: LibraryFacts,
+    order: ProofOrder,
+    device: Device,
+    work: Path,
+) -> ProofRow:
+    name = in_precision(context.model, context.variant.precision)
+    reference = next((row for row in manifest.references if row.model == name), None)
+    options = RunOptions(provider=QNN, provider_options={"soc_model": str(CHIPS[context.chip].soc_model)})
+    file = bundle / context.file
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        result = device.run(
+            RunSpec(
+                id="prove",
+                model=str(file),
+                options=options,
+                inputs=tensor_files(bundle, reference.inputs) if reference else (),
+                warmup=0,
+                min_runs=1,
+                min_seconds=0.0,
+                timeout_seconds=max(order.timeout_seconds, SIMULATED_SECONDS),
+                outputs_folder=folder,
+            )
+        )
+        actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
+    checks: tuple[OutputCheck, ...] = ()
+    findings: tuple[ProofFinding, ...] = ()
+    if reference and reference.outputs and not result.failure:
+        expected = {tensor.name: read_tensor(tensor) for tensor in tensor_files(bundle, reference.outputs)}
+        checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
+    elif not result.failure:
+        findings = (not_compared("the model cannot be run on a CPU here in its place"),)
+    place = ProofPlace(abi=X86_64, cpu="", wanted=(), deciding=frozenset({context.target}))
+    findings += tuple(
+        explain_run(
+            result.failure, checks, file, options, (library, place), stock=name_of(order.library) is not None, origin=""
+        )
+    )
+    return ProofRow(
+        targets=tuple(dict.fromkeys(row.target for row in manifest.content.contexts if row.file == context.file)),
+        model=context.model,
+        variant=context.variant.name,
+        file=context.file,
+        run=QNN,
+        options=options,
+        api_level=CHIP_API_LEVEL,
+        abi=X86_64,
+        chip=context.chip,
+        qairt=installed_qairt(),
+        chosen=True,
+        failed=any(finding.severity is Severity.ERROR for finding in findings),
+        checks=checks,
+        findings=findings,
+    )
+
 
 SEED = 0
 """Of the inputs that the probe makes where a bundle keeps none: the same on every device."""

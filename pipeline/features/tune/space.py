@@ -15,8 +15,7 @@ from device_runner.device import DeviceFacts
 from device_runner.options import BLOCK_KEY, Denied
 from device_runner.providers import CPU, NNAPI_RELAXED_API_LEVEL, provider_named
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.options import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS
-from pipeline.campaign.plan import PlannedRun, distinct, plan_runs, planned_id
+from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
 from pipeline.config import Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened

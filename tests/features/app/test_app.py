@@ -15,8 +15,7 @@ import pytest
 
 from device_runner.probe.elf import parse_elf
 from pipeline.features.app import RULE_NAMES
-from pipeline.features.app.contents import DIRECTORY_BYTES
-from pipeline.features.app.inspection import asked_api, extracts_libraries
+from pipeline.features.app.inspection import DIRECTORY_BYTES, asked_api, extracts_libraries
 from tests.command import ROOT, ort_mobile
 from tests.library.library_files import library, texts
 
@@ -190,6 +189,22 @@ def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> Non
     (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
                   if row["rule"] == "provider-files")  # fmt: skip
     assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
+
+
+def test_a_library_that_is_linked_with_a_provider_needs_it_beside_it(tmp_path: Path) -> None:
+    name = "libonnxruntime_providers_dnnl.so"
+    named = runtime(extra=name.encode() + b"\0")
+    linked = library("arm64-v8a", needed=name, extra=texts("1.28.0") + b"ORT Build Info: \0")
+    members = {"jni/arm64-v8a/libonnxruntime.so": named}
+    assert inspected(package(tmp_path / "named.aar", members))["findings"] == []
+    members = {"jni/arm64-v8a/libonnxruntime.so": linked}
+    (missing,) = inspected(package(tmp_path / "linked.aar", members))["findings"]
+    assert (missing["rule"], missing["severity"], missing["why"]) == (
+        "provider-files", "error", f"{name} is not beside it"
+    )  # fmt: skip
+    members[f"jni/arm64-v8a/{name}"] = library("arm64-v8a")
+    beside = inspected(package(tmp_path / "whole.aar", members))["findings"]
+    assert "provider-files" not in {row["rule"] for row in beside}
 
 
 def test_conditions_decide_on_the_exit_code(tmp_path: Path) -> None:

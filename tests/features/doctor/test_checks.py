@@ -13,7 +13,7 @@ from device_runner.device import DeviceFacts
 from device_runner.profile import CPU
 from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Status
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.campaign.options import options_name
+from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
 from pipeline.check.compare import OutputCheck

@@ -10,9 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pipeline.core.errors import MissingError
-from pipeline.features.imports import frameworks
-from pipeline.features.imports.frameworks import Trained
-from pipeline.features.imports.job import ComparedInputs, compare
+from pipeline.features.imports import job
+from pipeline.features.imports.job import ComparedInputs, Trained, compare
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from tests import onnx_samples
@@ -127,7 +126,7 @@ def test_what_is_no_source_is_one_error_and_no_file(source: str, code: int, why:
 
 
 def test_a_framework_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = frameworks.FRAMEWORKS[0]
+    row = job.FRAMEWORKS[0]
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingError) as caught:
         row.need("train:model")

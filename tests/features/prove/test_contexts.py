@@ -10,7 +10,7 @@ from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level, Variant
 from pipeline.features.prove import ProofOrder, prove_bundle
-from pipeline.features.prove.contexts import contexts_to_run
+from pipeline.features.prove.run import contexts_to_run
 from pipeline.release.manifest import BundledFile, Content, Manifest, ShippedContext, read_manifest
 from tests.android_host.conftest import fetch
 from tests.command import ROOT, ort_mobile
@@ -52,7 +52,7 @@ def test_without_the_simulator_contexts_are_left_out_unless_they_are_asked_for()
 
 
 def test_a_simulator_of_another_qairt_than_the_contexts_is_named() -> None:
-    here = "pipeline.features.prove.contexts"
+    here = "pipeline.features.prove.run"
     with (
         patch(f"{here}.installed_plugin"),
         patch(f"{here}.library_abis", lambda _library: ["x86_64"]),

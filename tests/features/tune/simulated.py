@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_runner.spec import NnapiFlag, RunOptions
-from pipeline.campaign.options import SPINNING_KEYS
-from pipeline.campaign.plan import PlannedRun, run_of
+from pipeline.campaign.plan import SPINNING_KEYS, PlannedRun, run_of
 from pipeline.campaign.record import CandidateValues
 from pipeline.config import Goal, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant

@@ -4,8 +4,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
-from pipeline.campaign.options import SPINNING_KEYS, options_name
-from pipeline.campaign.plan import planned_id
+from pipeline.campaign.plan import SPINNING_KEYS, options_name, planned_id
 from pipeline.campaign.record import Prediction
 from pipeline.config import Config, Goal, ModelConfig, RunConfig, TuneConfig
 from pipeline.core.variant import Artifact, Level, Variant

@@ -8,8 +8,7 @@ import pytest
 
 from device_runner.device import DeviceFacts
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
-from pipeline.campaign.options import run_options
-from pipeline.campaign.plan import PlannedRun, run_of
+from pipeline.campaign.plan import PlannedRun, run_of, run_options
 from pipeline.campaign.record import Skipped
 from pipeline.config import RunConfig, TuneConfig
 from pipeline.core.errors import ConfigError
