@@ -114,23 +114,16 @@ class ModelTraits(Struct, frozen=True, kw_only=True):
         return not QUANTIZED.isdisjoint(self.operators)
 
 
-class ExamineRequest(Struct, frozen=True, kw_only=True):
-    """A model file, and the providers whose claims are wanted."""
-
-    path: str
-    settings: tuple[Settings, ...] = ()
-
-
-def examine(request: ExamineRequest) -> ModelTraits:
-    """Read a model's graph and ask the rules of providers; ModelError for what is no model. Runs in a worker."""
-    source = SourceModel(path=request.path)
+def examine(path: str, settings: tuple[Settings, ...] = ()) -> ModelTraits:
+    """Read a model's graph and ask the rules of the wanted providers; ModelError for what is no model. In a worker."""
+    source = SourceModel(path=path)
     with scratch_folder(source) as folder:
         views = open_views(source, Optimize.NONE, folder, {})
         graph, *_ = views.of(Settings(provider=XNNPACK))
         loaded = views.subject.loaded
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)
-    asked = (PartitionRequest(source=source, settings=settings, likely=True) for settings in request.settings)
+    asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
     return msgspec.structs.replace(
         traits, answers={request_of.settings.rules.provider: judge(request_of) for request_of in asked}
     )

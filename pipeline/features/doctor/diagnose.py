@@ -43,7 +43,6 @@ from pipeline.dataset.guess import no_size
 from pipeline.features.doctor.checks import (
     CHECKS,
     ExaminedModel,
-    ExamineRequest,
     ModelTraits,
     Remedy,
     examine,
@@ -331,8 +330,7 @@ def first_look(bench: DoctorBench, start: PlannedRun, inputs: Inputs) -> tuple[E
     there = [name for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers]
     options = (RunOptions(provider=name) for name in there)
     wanted = tuple(settings for run_options in options if (settings := settings_of(run_options, bench.facts, release)))
-    request = ExamineRequest(path=str(bench.model.path), settings=wanted)
-    (outcome,) = run_tasks([Task(label=str(bench.model.path), call=partial(examine, request))])
+    (outcome,) = run_tasks([Task(label=str(bench.model.path), call=partial(examine, str(bench.model.path), wanted))])
     if outcome.error:  # checks that need the graph do not apply then
         log.warning("%s: its graph cannot be read: %s", bench.model.path, outcome.error)
     examined = ExaminedModel(

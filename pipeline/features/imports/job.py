@@ -378,16 +378,6 @@ GROWN = ((1, 1), (2, 1))
 TIME_LIMIT = 1800.0
 
 
-class ImportRequest(Struct, frozen=True, kw_only=True):
-    """A source, and the file in `folder` that it becomes. `opset` 0 is the exporter's own choice."""
-
-    source: str
-    folder: str
-    name: str
-    opset: int = 0
-    check: bool = True
-
-
 class ComparedInputs(Struct, frozen=True, kw_only=True):
     """Inputs on which both were run. `sizes` has dynamic dimensions where they are not the example's; `refused` is why
     the framework itself does not take these.
@@ -423,16 +413,14 @@ def import_source(source: str, destination: Path, *, opset: int | None = None, c
     ConfigError, MissingError and ModelError as `open_source` raises them; ModelError for what cannot be exported.
     """
     with scratch(destination.parent) as folder:
-        request = ImportRequest(
-            source=source, folder=str(folder), name=destination.name, opset=opset or 0, check=check
-        )  # fmt: skip
-        task = Task(label=source, call=partial(do_import, request))
+        file = folder / destination.name
+        task = Task(label=source, call=partial(do_import, source, str(file), opset=opset, check=check))
         (outcome,) = run_tasks([task], timeout_seconds=TIME_LIMIT)
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source)
         if not outcome.value.failed:
             with replacing(destination) as temporary:
-                (folder / destination.name).replace(temporary)
+                file.replace(temporary)
         return outcome.value
 
 
@@ -452,19 +440,19 @@ def refuse_failed(report: ImportReport) -> None:
         )  # fmt: skip
 
 
-def do_import(request: ImportRequest) -> ImportReport:
-    """Export the source to its file, and compare."""
-    target = Path(request.folder) / request.name
+def do_import(source: str, file: str, *, opset: int | None, check: bool) -> ImportReport:
+    """Export the source to its file, and compare. Without an opset the exporter chooses."""
+    target = Path(file)
     make_folder(target.parent)
     with quietly():
-        trained = open_source(request.source)
+        trained = open_source(source)
         still_at_work()
-        export(trained, target, request)
+        export(trained, target, source, opset)
         still_at_work()
         model = load_model(SourceModel(path=str(target)), target.parent).proto
-        compared = tuple(compare(trained, model, target)) if request.check else ()
+        compared = tuple(compare(trained, model, target)) if check else ()
     return ImportReport(
-        source=request.source,
+        source=source,
         framework=trained.title,
         opset=next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0),
         nodes=len(model.graph.node),
@@ -475,17 +463,17 @@ def do_import(request: ImportRequest) -> ImportReport:
     )
 
 
-def export(trained: Trained, target: Path, request: ImportRequest) -> None:
+def export(trained: Trained, target: Path, source: str, opset: int | None) -> None:
     """Write the ONNX model; ModelError with the layers that the exporter refuses."""
     try:
-        trained.export(target, request.opset or None)
+        trained.export(target, opset)
     except (ModelError, MemoryError):
         raise
     except trained.refusals as error:
         layers = ", ".join(trained.layers(every_word(error))[:5])
         what = f"{trained.title} cannot export {layers}" if layers else f"{trained.title} cannot export the model"
         raise ModelError(
-            what, where=request.source, why=explained(error),
+            what, where=source, why=explained(error),
             remedy="write that layer with other operators, or export with --opset of a newer release",
         ) from error  # fmt: skip
 

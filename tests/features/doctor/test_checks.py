@@ -25,7 +25,6 @@ from pipeline.features.doctor.checks import (
     DENORMAL_KEY,
     CheckProposal,
     ExaminedModel,
-    ExamineRequest,
     ModelTraits,
     Remedy,
     examine,
@@ -231,7 +230,7 @@ def test_the_width_of_a_graph_is_how_many_heavy_operators_are_level(tmp_path: Pa
     )
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    found = examine(ExamineRequest(path=str(path), settings=(Settings(provider="nnapi"),)))
+    found = examine(str(path), (Settings(provider="nnapi"),))
     assert (found.operators, found.width, found.open) == ({"MatMul": 3, "Add": 1}, 2, ("n",))
     assert (found.answers["nnapi"].nodes, found.answers["nnapi"].dynamic) == (4, ("n",))
 
