@@ -59,14 +59,6 @@ def our_config(paths: list[Path]) -> None:
         raise SystemExit("the config does not cover its own artifacts")
 
 
-def histogram(paths: list[Path]) -> None:
-    """The cheap look at a file."""
-    from pipeline.model.ort_format import operator_histogram
-
-    for path in paths:
-        operator_histogram(path)
-
-
 def median_seconds(work: Callable[[list[Path]], None], paths: list[Path]) -> float:
     """Median wall time of some rounds, after one to warm up."""
     times = []
@@ -90,7 +82,6 @@ def main() -> None:
         for name, paths in (("one of 3,000 nodes", large), (f"{ARTIFACTS:,} of 75 nodes", many)):
             ours, stock = median_seconds(our_config, paths), median_seconds(stock_config, paths)
             print(f"| {name} | config (ours also proven) | {ours:.3f} | {stock:.3f} | {ours / stock:.2f} |")
-            print(f"| {name} | operator histogram | {median_seconds(histogram, paths):.3f} | | |")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ from pipeline.model.ort_format import OrtModel, read_artifact
 from pipeline.model.ort_writer import FilePlan, plan_file, write_file
 from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.base import PassContext
-from pipeline.passes.optimize import loads_where
+from pipeline.passes.optimize import for_processors, loads_where
 
 if TYPE_CHECKING:
     from pipeline.convert.claims import WholeGraph
@@ -398,9 +398,8 @@ class _Maker:
                         self.needs[file.sha256] = needs_of_file(model, parts.int8_weights)
             self.written[identity] = (file, path)
         file, path = self.written[identity]
-        return msgspec.structs.replace(
-            file, claimed=dict(parts.claimed), notes=parts.notes, aware_by=parts.aware_by
-        ), path
+        notes = (*parts.notes, *for_processors(file.operators))
+        return msgspec.structs.replace(file, claimed=dict(parts.claimed), notes=notes, aware_by=parts.aware_by), path
 
     def _as_onnx(self, file: ConvertedFile, parts: OrtParts, level: Level) -> tuple[ConvertedFile, Path]:
         """The same graph as an ONNX file with its weights in it; its notes say which other tools load it.
@@ -422,7 +421,7 @@ class _Maker:
             facts, minimal, extended = self.needs[file.sha256]
             facts = msgspec.structs.replace(facts, format_version=ONNX_FORMAT, defects={}, small=())
             self.needs[digest] = (facts, minimal, extended)
-        notes = (*file.notes, *loads_where(model.proto))
+        notes = tuple(dict.fromkeys((*file.notes, *loads_where(model.proto))))
         return msgspec.structs.replace(file, sha256=digest, size_bytes=path.stat().st_size, notes=notes), path
 
     def wait_for_disk(self) -> None:

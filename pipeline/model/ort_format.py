@@ -406,18 +406,6 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
         return _session(Reader(data, inner_types=inner_types))
 
 
-def operator_histogram(path: Path) -> dict[str, int]:
-    """Count `domain:op` in the main graph, sorted by name, reading nothing else. Raises ModelError."""
-    with _mapped(path) as data, _judged(data, str(path)):
-        reader = Reader(data)
-        counts: dict[str, int] = {}
-        for at in reader.tables(*reader.path((1, "model"), (7, "graph")), 2):
-            slots = reader.table(at)
-            name = f"{reader.text(at, slots, 2) or DEFAULT_DOMAIN}:{reader.text(at, slots, 5)}"
-            counts[name] = counts.get(name, 0) + 1
-        return dict(sorted(counts.items()))
-
-
 @contextmanager
 def _mapped(path: Path) -> Iterator[Buffer]:
     try:

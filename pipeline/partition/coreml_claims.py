@@ -292,11 +292,22 @@ def _problems(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iter
             yield _bad_type(graph, name, node, taken)
     for node in group:
         if node.op_type == "Split" and len(node.inputs) > 1 and not node.inputs[1]:
-            yield _empty_split(node)
+            yield Refusal(
+                "crash",
+                f"Split '{node.name or node.first_output}' lists its second input under an empty name: ONNX Runtime's "
+                "CoreML part reads it all the same and the process ends",
+                "leave the second input out of the list",
+                fatal=True,
+            )
     for name in given_outside(graph, group, members):
         value = graph.value(name)
         if value.shape is None:
-            yield _unknown_shape(name)
+            yield Refusal(
+                "io_shape",
+                f"value '{name}' leaves the Core ML model, and its rank is not known "
+                f"({show_shape(None)}): building the model fails and no session is made",
+                "give the value's shape in the model (value_info), or fix the model's dynamic dimensions",
+            )
         elif value.dtype not in taken:
             yield _bad_type(graph, name, group[-1], taken)
 
@@ -319,23 +330,4 @@ def _bad_type(graph: Graph, name: str, node: Node, taken: Iterable[str]) -> Refu
         f"'{node.name or node.first_output}', and is of type {graph.value(name).dtype or 'unknown'}; Core ML has "
         f"{', '.join(taken)} there, so building the model fails and no session is made",
         "cast the value to one of them before the node",
-    )
-
-
-def _unknown_shape(name: str) -> Refusal:
-    return Refusal(
-        "io_shape",
-        f"value '{name}' leaves the Core ML model, and its rank is not known "
-        f"({show_shape(None)}): building the model fails and no session is made",
-        "give the value's shape in the model (value_info), or fix the model's dynamic dimensions",
-    )
-
-
-def _empty_split(node: Node) -> Refusal:
-    return Refusal(
-        "crash",
-        f"Split '{node.name or node.first_output}' lists its second input under an empty name: ONNX Runtime's CoreML "
-        "part reads it all the same and the process ends",
-        "leave the second input out of the list",
-        fatal=True,
     )
