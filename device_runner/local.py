@@ -244,12 +244,12 @@ class LocalDevice(ProbeDevice):
     def run(self, spec: RunSpec) -> RunResult:
         """As any device; a plugin that is a package's may play a phone's accelerator here, a driver in software a GPU.
 
-        Neither has times or memory that say anything; those of a software GPU are left out.
+        Neither has times or memory that say anything: they are left out.
         """
         result = super().run(spec)
         row = provider_named(spec.options.provider)
         if result.ep_devices and row.plugin and row.plugin.by_chip:
-            return replace(result, marks=(*result.marks, Mark.SIMULATED))
+            return replace(result, **UNTIMED, marks=(*result.marks, Mark.SIMULATED))
         if row.gpu and VARIABLE in self._environment:
             if result.failure and result.failure.kind is FailureKind.CRASH:
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))

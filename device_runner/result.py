@@ -349,7 +349,9 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
             reasons.append(f"{total / 1e9:.3g} s of work in a run that is limited to {spec.timeout_seconds:g} s")
         if result.latencies_ns and median_low(result.latencies_ns) < FASTEST_NS:
             reasons.append(f"half of its {len(result.latencies_ns)} inferences took less than {FASTEST_NS} ns")
-        timed = bool(result.latencies_ns or bins or {Mark.EMULATED, Mark.SOFTWARE_GPU} & set(result.marks))
+        timed = bool(
+            result.latencies_ns or bins or {Mark.EMULATED, Mark.SIMULATED, Mark.SOFTWARE_GPU} & set(result.marks)
+        )
         if not timed and (spec.sustain_seconds or (spec.min_runs and spec.max_seconds)):
             reasons.append("it ended well, and timed no inference")
         if any(not each.min_ns <= each.median_ns <= each.max_ns or not each.inferences for each in bins):

@@ -345,3 +345,12 @@ def test_times_that_are_not_a_phones_never_rank() -> None:
 def test_every_mark_and_every_doubt_is_provided_for() -> None:
     assert set(MARKED) == set(Mark)
     assert set(ADVICE) == set(Doubt)
+
+
+def test_what_has_no_times_says_why() -> None:
+    (statistics, comparison, doubts) = summarize([group([], [], key="npu", marks=(Mark.SIMULATED,))])["npu"]
+    assert (statistics, comparison) == (None, None)
+    assert [(row.doubt, row.reason) for row in doubts] == [
+        (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed, whose times are no phone's in 2 of 2 rounds")
+    ]
+    assert summarize([group([], key="failed")])["failed"] == (None, None, ())

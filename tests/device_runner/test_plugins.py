@@ -197,6 +197,7 @@ def test_an_android_library_and_this_computers_compute_the_same_on_the_npu(devic
     assert [row.provider for row in here.ep_shares] == ["QNNExecutionProvider"]
     assert here.ep_shares[0].nodes >= 8
     assert (Mark.SIMULATED in here.marks, Mark.CPU_FALLBACK in here.marks) == (True, False)
+    assert (here.latencies_ns, here.load_ns, here.memory_peak_bytes) == ((), 0, 0)  # a simulator's say nothing
     simulated = values_of(here)
     cpu = values_of(classified(device, tmp_path, options=RunOptions()))
     assert 0 < np.abs(simulated - cpu).max() < 1e-2 * np.abs(cpu).max()  # half precision

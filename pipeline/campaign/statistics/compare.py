@@ -254,6 +254,5 @@ def summarize(
     for group in groups:
         statistics, comparison = describe(group), by_group.get(group.key)
         paired = None if comparison is None else comparison.rounds
-        doubts = () if statistics is None else cautions(group, statistics, paired)
-        known[group.key] = statistics, comparison, doubts
+        known[group.key] = statistics, comparison, cautions(group, statistics, paired)
     return known

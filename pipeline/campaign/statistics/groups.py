@@ -422,11 +422,14 @@ class Caution(Struct, frozen=True, kw_only=True):
     advice: str
 
 
-def cautions(group: RunGroup, statistics: Statistics, paired: int | None = None) -> tuple[Caution, ...]:
-    """Every doubt about a group's numbers, in the order of `Doubt`; `paired`: rounds that were compared."""
-    rounds = len(statistics.round_medians_ns) if paired is None else paired
-    reasons = {**_doubts_in_numbers(statistics), **_doubts_in_marks(group)}
-    if rounds < FEWEST_ROUNDS:
+def cautions(group: RunGroup, statistics: Statistics | None, paired: int | None = None) -> tuple[Caution, ...]:
+    """Every doubt about a group's numbers, in the order of `Doubt`; `paired`: rounds that were compared.
+
+    Without statistics, as of what a simulator computed, those that marks raise.
+    """
+    reasons = {**(_doubts_in_numbers(statistics) if statistics else {}), **_doubts_in_marks(group)}
+    rounds = len(statistics.round_medians_ns) if statistics and paired is None else paired
+    if statistics and rounds is not None and rounds < FEWEST_ROUNDS:
         reasons[Doubt.FEW_ROUNDS] = f"{rounds} of at least {FEWEST_ROUNDS} rounds that can be compared"
     return tuple(
         Caution(doubt=doubt, reason=reasons[doubt], advice=ADVICE[doubt]) for doubt in Doubt if reasons.get(doubt)
@@ -469,9 +472,9 @@ def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
 MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.THROTTLED: (Doubt.THROTTLED, "the device throttled"),
     Mark.NOT_A_PHONE: (Doubt.NOT_A_PHONE, "these times are not a phone's"),
-    Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed: these times are no processor's"),
-    Mark.SIMULATED: (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed: these times are no phone's"),
-    Mark.SOFTWARE_GPU: (Doubt.NOT_A_PHONE, "a software GPU computed: these times are no GPU's"),
+    Mark.EMULATED: (Doubt.NOT_A_PHONE, "an emulator computed, whose times are no processor's"),
+    Mark.SIMULATED: (Doubt.NOT_A_PHONE, "a simulator of an accelerator computed, whose times are no phone's"),
+    Mark.SOFTWARE_GPU: (Doubt.NOT_A_PHONE, "a software GPU computed, whose times are no GPU's"),
     Mark.CHARGING: (Doubt.CHARGING, "the battery was charging"),
     Mark.SHORT: (Doubt.CUT_SHORT, "the time limit came before the number of inferences asked for"),
     Mark.UNSETTLED: (Doubt.UNSETTLED, "inferences still became faster in the middle of what was timed"),
