@@ -78,7 +78,7 @@ def test_there_are_few_concepts() -> None:
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 45),
         ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.measure", 120),
-        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many", 130),
+        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 130),
     ],
     ids=["verify", "gate", "convert"],
 )

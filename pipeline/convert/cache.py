@@ -161,6 +161,10 @@ SESSION_SOURCES = tuple(f"device_runner/android_host/**/*.{suffix}" for suffix i
 """What runs the session of an Android library, which saves provider-aware files, beside what imports show."""
 
 
+PROCESSOR = Path("/proc/cpuinfo")
+"""Says whether weights in blocks (NCHWc) have 16 channels each, with AVX-512, or 8."""
+
+
 def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str:
     """The key of a conversion: everything that its bytes depend on, our own sources among it."""
     parts = (
@@ -168,6 +172,7 @@ def cache_key(content_digest: str, settings: SessionSettings, wheel: str) -> str
         msgspec.to_builtins(settings),
         wheel,
         digests(),
+        settings.nchwc and PROCESSOR.is_file() and "avx512f" in PROCESSOR.read_text("utf-8", "replace"),
         sources_digest("pipeline.convert.engine", SESSION_SOURCES),
     )
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -12,7 +12,6 @@ from typing import Any
 from device_runner.custom_ops import fitting, read_libraries
 from device_runner.errors import RunnerError
 from device_runner.files import sha256
-from device_runner.local import machine_abi, machine_system
 from pipeline.core.errors import ConfigError
 
 VARIABLE = "ORT_MOBILE_CUSTOM_OPS"
@@ -26,6 +25,10 @@ def given() -> tuple[str, ...]:
 def of_this_computer(files: Sequence[str] | None = None) -> tuple[Path, ...]:
     """Those of the files (by default: that are given) that a session here registers; UnavailableError for none."""
     files = given() if files is None else files
+    if not files:
+        return ()
+    from device_runner.local import machine_abi, machine_system  # which loads what runs need
+
     return tuple(row.path for row in fitting(files, machine_system(), machine_abi(), python=True))
 
 

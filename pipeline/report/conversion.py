@@ -10,8 +10,6 @@ from pipeline.core.errors import PipelineError, Severity, errors
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import aware_lines
 from pipeline.model.sources import numbered_lines
-from pipeline.report.layout import contexts_listing
-from pipeline.report.model import SimulatedContext
 from pipeline.report.wording import Line, Listing, Part, from_float, outputs, size
 
 MOST_ROWS = 60
@@ -36,6 +34,9 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         yield Line(f"{nouns}, {total}{known}, for {order.abi}: {order.output}")
     contexts = [context for converted in report.converted for context in converted.contexts]
     if contexts:
+        from pipeline.report.layout import contexts_listing  # which loads what campaigns need
+        from pipeline.report.model import SimulatedContext
+
         simulated = [
             SimulatedContext(
                 context=context, checks=report.checks.get((converted.model.source.name, context.variant.name), ())

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from pipeline.convert import cache
 from pipeline.convert.cache import semantic_digest
 from pipeline.convert.request import SessionSettings
 from pipeline.convert.steps import save_optimized
@@ -114,3 +115,16 @@ def test_a_long_chain_is_no_depth(tmp_path: Path) -> None:
     nodes = [helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(3000)]
     model = make(nodes, [value("v0", [1])], [value("v3000", [1])], [weight("w", 1)])
     assert len(digest(model, tmp_path)) == 64
+
+
+def test_the_key_of_weights_in_blocks_names_the_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {}
+    for flags in ("avx2", "avx2 avx512f"):
+        (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+        monkeypatch.setattr(cache, "PROCESSOR", tmp_path / "cpuinfo")
+        keys[flags] = [
+            cache.cache_key("0", SessionSettings(level=Level.ALL, nchwc=blocks), "1") for blocks in (True, False)
+        ]
+    first, second = keys.values()
+    assert first[0] != second[0]
+    assert first[1] == second[1]
