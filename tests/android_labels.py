@@ -2,7 +2,8 @@
 
 As a program: `python -m tests.android_labels [--library android:1.26.0] [ARCHIVE...]` asks the x86_64 library and
 writes `tests/ground_truth/ARCHIVE.android-LINE.jsonl.gz`: first a line that says what was asked of which library, then
-the labels that differ from those of `BASE`, with `error` where the library makes no session. Where functions are
+the labels that differ from those of `BASE`, with `error` where the library makes no session. A library before 1.24
+says nothing of XNNPACK, and of NNAPI which `nodes` it claims, not in which groups. Where functions are
 inlined (`inlined`), `claim` has the library's second answer behind the first (pipeline.partition.reference).
 """
 
@@ -16,9 +17,9 @@ from typing import Any
 
 from device_runner.library import LibraryFacts, resolve
 from pipeline.core.abis import X86_64
-from pipeline.core.releases import line_of
+from pipeline.core.releases import line_of, rules_of
 from pipeline.partition.answer import Settings, make_settings
-from pipeline.partition.reference import asked_of, claims_of_named, same_claims
+from pipeline.partition.reference import asked_of, claims_of_named, same_claims, tells_claims
 from tests.arm64_agreement import unpacked
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import labels
@@ -42,7 +43,7 @@ def claimed(row: dict[str, Any]) -> list[list[str]]:
 def android_settings(setting: str, line: str) -> Settings:
     """What a setting's name stands for in the x86_64 library for Android."""
     provider, level = ("nnapi", int(setting[5:])) if setting.startswith("nnapi") else (setting, 31)
-    return make_settings(provider, release=line, abi=X86_64, android=True, api_level=level)
+    return make_settings(provider, release=str(rules_of(line_of(line))), abi=X86_64, android=True, api_level=level)
 
 
 def android_labels(archive: str, line: str) -> dict[tuple[str, str], dict[str, Any]]:
@@ -53,9 +54,14 @@ def android_labels(archive: str, line: str) -> dict[tuple[str, str], dict[str, A
     return shared | {(row["set"], row["id"]): row for row in differ}
 
 
+def settings_of(library: LibraryFacts) -> tuple[str, ...]:
+    """What a library can be asked about."""
+    return SETTINGS if tells_claims(library) else tuple(name for name in SETTINGS if name.startswith("nnapi"))
+
+
 def asked(archive: str, library: LibraryFacts) -> Iterator[dict[str, Any]]:
     """Labels by a library that differ from the base's."""
-    for setting in SETTINGS:
+    for setting in settings_of(library):
         base = {name: row for (other, name), row in labels(ORACLE, archive, BASE).items() if other == setting}
         settings = android_settings(setting, str(line_of(library.release)))
         with tempfile.TemporaryDirectory() as folder:
@@ -65,8 +71,12 @@ def asked(archive: str, library: LibraryFacts) -> Iterator[dict[str, Any]]:
                 row_of = {"id": name, "set": setting}
                 if answer.error is not None:
                     if row["error"] is None:
-                        yield row_of | {"error": str(answer.error)[:200]}
-                elif row["error"] is not None or not same_claims(answer, claimed(row)):
+                        yield row_of | {"error": str(answer.error).replace(f"{folder}/", "")[:200]}
+                elif row["error"] is None and same_claims(answer, claimed(row)):
+                    continue
+                elif answer.partitions is None:
+                    yield row_of | {"error": None, "nodes": sorted(answer.nodes), "inlined": answer.inlined}
+                else:
                     yield row_of | {"error": None, "claim": answer.partitions, "inlined": answer.inlined}
 
 
@@ -79,7 +89,8 @@ def main() -> None:
     library = resolve(chosen.library, X86_64).android()
     line = str(line_of(library.release))
     for archive in chosen.archives:
-        head = {"library": f"android:{library.release}", "sha256": library.sha256, "base": BASE, "settings": SETTINGS}
+        head = {"library": f"android:{library.release}", "sha256": library.sha256, "base": BASE,
+                "settings": settings_of(library)}  # fmt: skip
         rows = [head, *asked(archive, library)]
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
         file_of(archive, line).write_bytes(gzip.compress(content, mtime=0))
