@@ -48,6 +48,7 @@ from pipeline.release.shipped import (
     budget_findings,
     chosen_contexts,
     context_findings,
+    custom_findings,
     custom_libraries,
     keep_reference,
     libraries_of,
@@ -94,7 +95,7 @@ def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder:
     notes: list[Finding] = []
     for target in config.targets:
         library = shipped_library(target, config, installed)
-        notes += library.findings
+        notes += (*library.findings, *custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
             findings = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))

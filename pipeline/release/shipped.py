@@ -28,6 +28,7 @@ from device_runner.library import (
     small_pages,
 )
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
+from device_runner.probe.elf import read_elf
 from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
 from pipeline.check.compare import OutputCheck
@@ -615,6 +616,18 @@ def custom_libraries(config: Config, target: Target) -> tuple[CustomLibrary, ...
     """Libraries of custom operators that ship to a target; UnavailableError where one for an ABI of it is missing."""
     abis = () if target.platform in LINKED else abis_of_target(target.platform, target.abis)
     return tuple(row for abi in abis for row in fitting(config.custom_ops, target.platform.value, abi))
+
+
+def custom_findings(config: Config, target: Target) -> Iterator[Finding]:
+    """What keeps those libraries from phones with 16 KB pages; raises UnavailableError as above."""
+    for row in custom_libraries(config, target) if target.platform is Platform.ANDROID else ():
+        if row.abi in WIDE_ABIS and read_elf(row.path).page_bytes < PAGE_BYTES:
+            yield Finding(
+                severity=Severity.WARNING, what=f"{row.path.name} for {row.abi} cannot be loaded on phones with 16 KB "
+                "pages", where=f"target {target.name}: custom_ops",
+                why=f"its segments are aligned to less than {PAGE_BYTES} bytes; Google Play refuses such apps",
+                remedy="build it with NDK r28 or later, or with -Wl,-z,max-page-size=16384; or take a newer release",
+            )  # fmt: skip
 
 
 def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:

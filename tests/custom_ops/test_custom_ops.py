@@ -144,7 +144,8 @@ def test_the_aar_has_the_library_and_its_classes_register_it(work: Path) -> None
     (work / "android").mkdir()
     for_android(work / "libtwice.so", work / "android/libtwice.so")
     (work / "twice.toml").write_text(CONFIG.format(more=', "android/libtwice.so"', platform="android", abi="x86_64"))
-    ort_mobile("run", "twice.toml", cwd=work)
+    done = ort_mobile("run", "twice.toml", cwd=work)
+    assert "libtwice.so for x86_64 cannot be loaded on phones with 16 KB pages" in done.text
     words = ("--group", "com.example", "--version", "1.0", "--output", "maven")
     ort_mobile("release", "android", "output/twice/bundle", *words, cwd=work)
     folder = work / "maven/com/example/twice-models/1.0"
