@@ -160,8 +160,7 @@ UNTIMED = {
 
 SOFTWARE_CRASH = {
     "cause": "the library, the model, or the driver that plays a GPU ended the process",
-    "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver; "
-    "lavapipe of LLVM 15 dies of Exp in half precision, which says nothing of phones",
+    "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver",
 }
 
 OPTIONS = ("vulkan",)
