@@ -176,7 +176,8 @@ class Terminal:
         )
         with Progress(*columns, console=console, transient=True) as bars:
             yield _BarStage(bars, name, Pace(steps))
-        console.print(f"[green]✓[/] {name:<10} {steps:>4} in {time.perf_counter() - start:.1f} s")
+        if steps:
+            console.print(f"[green]✓[/] {name:<10} {steps:>4} in {time.perf_counter() - start:.1f} s")
 
 
 class _BarStage:
@@ -234,7 +235,8 @@ class Lines:
             while not ended.wait(self.every_seconds):
                 stage.say()
 
-        say(f"{name}: {steps} to do")
+        if steps:
+            say(f"{name}: {steps} to do")
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
@@ -242,7 +244,8 @@ class Lines:
         finally:
             ended.set()
             watcher.join()
-        say(f"{name}: done, {steps} in {stage.pace.elapsed_seconds:.1f} s")
+        if steps:
+            say(f"{name}: done, {steps} in {stage.pace.elapsed_seconds:.1f} s")
 
 
 def say(line: str) -> None:
