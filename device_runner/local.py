@@ -160,7 +160,7 @@ UNTIMED = {
 
 
 def without_times(result: RunResult, mark: Mark) -> RunResult:
-    """A result without the times and memory of the software that played a phone's part, and without marks about them."""
+    """A result without times and memory, which are those of software in a phone's place, and without marks of them."""
     kept = (present for present in result.marks if present not in (Mark.SHORT, Mark.UNSETTLED))
     return replace(result, **UNTIMED, marks=(*kept, mark))
 
