@@ -176,8 +176,7 @@ class Terminal:
         )
         with Progress(*columns, console=console, transient=True) as bars:
             yield _BarStage(bars, name, Pace(steps))
-        if steps:
-            console.print(f"[green]✓[/] {name:<10} {steps:>4} in {time.perf_counter() - start:.1f} s")
+        console.print(f"[green]✓[/] {name:<10} {steps:>4} in {time.perf_counter() - start:.1f} s")
 
 
 class _BarStage:
@@ -235,8 +234,7 @@ class Lines:
             while not ended.wait(self.every_seconds):
                 stage.say()
 
-        if steps:
-            say(f"{name}: {steps} to do")
+        say(f"{name}: {steps or 'nothing'} to do")
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:

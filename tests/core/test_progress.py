@@ -43,12 +43,6 @@ def test_a_log_has_a_line_at_the_ends_of_a_stage_and_at_every_interval(capsys: p
     assert capsys.readouterr().err.splitlines()[-1].startswith("measure: done, 3 in ")
 
 
-def test_a_stage_without_steps_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Lines().stage("check", 0), Terminal().stage("check", 0):
-        pass
-    assert capsys.readouterr().err.strip() == ""
-
-
 def test_a_stage_that_fails_does_not_say_that_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="x"), Lines().stage("convert", 1):
         raise ValueError("x")
