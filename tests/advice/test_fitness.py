@@ -160,7 +160,9 @@ def test_what_to_try_first_is_the_better_verdict_then_what_is_developed(tmp_path
     assert first["Android phones"].providers == ("webgpu", "nnapi")
     assert first["Android phones"].reason.startswith("every node has a kernel on the GPU")
     assert first["Snapdragons"].ask == "--chip SM8650"
-    assert "  Android phones: WebGPU, then NNAPI, then the CPU\n" in call(tmp_path / "m.onnx").text
+    shown = call(tmp_path / "m.onnx").text
+    assert "  Android phones: WebGPU, then NNAPI, then the CPU\n" in shown
+    assert shown.partition("Details:")[2].splitlines()[0].endswith("--optimize basic --ep coreml-mlprogram,webgpu")
 
 
 def test_the_oldest_systems_have_rows_where_their_verdict_is_another_one(tmp_path: Path) -> None:
