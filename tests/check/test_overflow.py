@@ -66,7 +66,7 @@ def test_outputs_that_roundings_to_half_change_show_nothing(
     factor: float, unsteady: tuple[str, ...], tmp_path: Path
 ) -> None:
     """Inputs and outputs stay float: a device rounds to half all the same."""
-    nodes = [helper.make_node("Mul", ["x", "factor"], ["turned"]), helper.make_node("Sin", ["turned"], ["y"])]
+    nodes = parsed_nodes("turned = Mul(x, factor)  y = Sin(turned)")
     constants = [numpy_helper.from_array(np.array([factor], np.float32), "factor")]
     model = make(nodes, [value("x", [1, 16])], [value("y", [1, 16])], constants)
     assert reference(model, tmp_path, keep_io=True).tolerance().unsteady == unsteady
