@@ -188,8 +188,8 @@ def beside_simulator(
     for check in checks:
         name = check.output
         if name in simulated and name in actual:
-            found = _compared(name, simulated[name], actual[name], Tolerance(max_relative_error=0.0))
-            check = msgspec.structs.replace(check, from_simulator=found.max_rel_error)
+            difference = _compared(name, simulated[name], actual[name], Tolerance(max_relative_error=0.0))
+            check = msgspec.structs.replace(check, from_simulator=difference.max_rel_error)
         yield check
 
 

@@ -466,8 +466,8 @@ def _checked(
         names = {row.model.name: row.model.source.name for row in report.converted}
         known = {name: outcome.value for name, outcome in references.items() if outcome.value}
         simulated = check_contexts(contexts, report.order.output, known, CheckConfig(), progress, work / "tensors")
-        for context, found, _ in simulated:
-            checks[names[context.model], context.variant.name] = found
+        for context, compared, _ in simulated:
+            checks[names[context.model], context.variant.name] = compared
     return replace(report, checks=checks)
 
 

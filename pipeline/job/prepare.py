@@ -385,10 +385,10 @@ def _simulated(
     references = {name: reference for model in prepared for name, reference in model.references.items()}
     checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
     where = folder / REFERENCES
-    for context, found, outputs in check_contexts(
+    for context, compared, outputs in check_contexts(
         contexts, folder / ARTIFACTS, references, config.check, progress, where
     ):
-        checks[context.model, context.variant.name] = found
+        checks[context.model, context.variant.name] = compared
         reference = references[context.source]
         simulated = {**reference.simulated, context.variant.name: outputs}
         references[context.source] = msgspec.structs.replace(reference, simulated=simulated)
