@@ -20,6 +20,7 @@ from pipeline.release.app_code import (
     SessionCalls,
     class_name,
     cpp_calls,
+    cpp_helpers,
     java_text,
     lacks,
     render_source,
@@ -269,7 +270,8 @@ def _refuse_equal(opened: Sequence[Opening]) -> None:
 def snippet(language: str, opened: Sequence[Opening]) -> str:
     """The code for a language of `LANGUAGES`; what its package cannot set stands in comments."""
     kind = LANGUAGES[language]
-    lines = [*kind.head]
+    ways = [way for opening in opened for way in opening.ways]
+    lines = [*kind.head, *(cpp_helpers(ways) if kind.calls is CPP else ())]
     for opening in opened:
         lines += ["", f"{kind.blank} {remark(opening.file)}, sha256 {opening.sha256}"]
         lines += [f"{kind.blank} for {remark(opening.where)}"]

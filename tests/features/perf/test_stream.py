@@ -77,3 +77,13 @@ def test_a_stream_that_carries_no_state_ends_elsewhere(model: Path, tmp_path: Pa
 )
 def test_a_state_that_cannot_be_is_one_error(words: tuple[str, ...], why: str, model: Path) -> None:
     assert why in streamed(model, *words, code=2).err
+
+
+def test_more_steps_than_files_may_hold_are_refused_with_the_number_that_is_possible(tmp_path: Path) -> None:
+    takes = [onnx_samples.value(name, [1, 4096]) for name in ("x", "s")]
+    add = helper.make_node("Add", ["x", "s"], ["y"])
+    model = onnx_samples.save(
+        onnx_samples.make([add], takes, [onnx_samples.value("y", [1, 4096])]), tmp_path / "a.onnx"
+    )
+    done = streamed(model, "--stream", "1000000", "--state", "y=s", code=2)
+    assert "at most 131072 steps" in done.err
