@@ -14,9 +14,10 @@ from pathlib import Path
 import jinja2
 import msgspec
 
+from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CPU, provider_named
-from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
+from device_runner.spec import BIG_CORES, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
@@ -67,6 +68,7 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         "parallel": options.execution_mode is ExecutionMode.PARALLEL,
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
+        "threads": _places_threads(options) and f"{_cpp_cores(options.thread_cores)}, {options.thread_nice}",
     }
     for setting, value in values.items():
         if value and setting in language.settings:
@@ -75,6 +77,14 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         yield language.settings["custom_ops"].format(language.text(name))
     for key, value in sorted(options.session_config.items()) if "entry" in language.settings else ():
         yield language.settings["entry"].format(language.text(key), language.text(value))
+
+
+def _places_threads(options: RunOptions) -> bool:
+    return bool(options.thread_cores or options.thread_nice)
+
+
+def _cpp_cores(text: str) -> str:
+    return "FastCores()" if text == BIG_CORES else f"{{{', '.join(map(str, cores_from_zero(text)))}}}"
 
 
 def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
@@ -89,8 +99,15 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "parallel execution": options.execution_mode is ExecutionMode.PARALLEL and "parallel" not in settings,
         "memory pattern": not options.memory_pattern and "pattern" not in settings,
         "memory arena": not options.cpu_arena and "arena" not in settings,
+        "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
     return [name for name, wanted in missing.items() if wanted]
+
+
+def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[str]:
+    """A comment on what a language has no call for."""
+    if missing := lacks(language, options):
+        yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +136,13 @@ def _without_gpu(options: RunOptions) -> RunOptions:
 
 def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
     """Kotlin that opens a file on a GPU, or on the CPU and says so, and warms up in the background."""
-    language = replace(JAVA, text=_kotlin_text)
     return (
         *(f"import {name}" for name in (*_jvm_imports(options), "ai.onnxruntime.OrtException")),
         "import java.util.logging.Logger",
         "",
         "fun optionsFor(gpu: Boolean): OrtSession.SessionOptions {",
         "    val options = OrtSession.SessionOptions()",
-        *(f"    {call}" for call in session_calls(language, options)),
+        *(f"    {call}" for call in session_calls(KOTLIN, options)),
         *(f"    if (gpu) {call}" for call in _jvm_provider(options, _kotlin_map)),
         "    return options",
         "}",
@@ -206,7 +222,6 @@ def kotlin(options: RunOptions, file: str) -> Code:
     """Kotlin for Android: from a file, or from the bytes of an asset."""
     if provider_named(options.provider).gpu:
         return Code(language="kotlin", title="Kotlin", lines=_kotlin_gpu(options))
-    calls = _jvm_calls(replace(JAVA, text=_kotlin_text), options, _kotlin_map)
     return Code(
         language="kotlin",
         title="Kotlin",
@@ -215,14 +230,19 @@ def kotlin(options: RunOptions, file: str) -> Code:
             "",
             "val environment = OrtEnvironment.getEnvironment()",
             "val options = OrtSession.SessionOptions()",
-            *calls,
+            *kotlin_calls(options),
             "// From a file:",
             "val session = environment.createSession(path, options)",
             "// Or from the bytes of an asset, in place of the line before:",
-            f"// val bytes = context.assets.open({_kotlin_text(file)}).use {{ it.readBytes() }}",
+            f"// val bytes = context.assets.open({kotlin_text(file)}).use {{ it.readBytes() }}",
             "// val session = environment.createSession(bytes, options)",
         ),
     )
+
+
+def kotlin_calls(options: RunOptions) -> list[str]:
+    """The statements of Kotlin that set `options`, an OrtSession.SessionOptions of that name."""
+    return _jvm_calls(KOTLIN, options, _kotlin_map)
 
 
 def java(options: RunOptions, file: str) -> Code:
@@ -263,7 +283,8 @@ def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
 
 
 def _jvm_calls(language: SessionCalls, options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
-    return [*session_calls(language, options), *_jvm_provider(options, mapping)]
+    calls = session_calls(language, options)
+    return [*calls, *_lacking("Java", language, options), *_jvm_provider(options, mapping)]
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
@@ -283,7 +304,7 @@ def _java_map(values: Mapping[str, str]) -> str:
 
 
 def _kotlin_map(values: Mapping[str, str]) -> str:
-    pairs = ", ".join(f"{_kotlin_text(key)} to {_kotlin_text(value)}" for key, value in sorted(values.items()))
+    pairs = ", ".join(f"{kotlin_text(key)} to {kotlin_text(value)}" for key, value in sorted(values.items()))
     return f"mapOf({pairs})" if pairs else "emptyMap()"
 
 
@@ -312,9 +333,7 @@ def swift(options: RunOptions, file: str) -> Code:
 def swift_calls(options: RunOptions) -> Iterator[str]:
     """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
     yield from session_calls(SWIFT, options)
-    missing = lacks(SWIFT, options)
-    if missing:
-        yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
+    yield from _lacking("Objective-C", SWIFT, options)
     provider = provider_named(options.provider)
     if provider.never_on("ios"):
         yield f"// {provider.title} is {provider.owner}'s."
@@ -334,6 +353,7 @@ def cpp(options: RunOptions, file: str) -> Code:
         lines=(
             "#include <onnxruntime_cxx_api.h>",
             *factory,
+            *cpp_helpers([options]),
             "",
             'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
             "Ort::SessionOptions options;",
@@ -344,6 +364,12 @@ def cpp(options: RunOptions, file: str) -> Code:
             "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
         ),
     )
+
+
+def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
+    """What C++ needs before the calls that set any of these options."""
+    used = any(map(_places_threads, ways))
+    return render_source("pipeline.release", "threads.jinja").splitlines() if used else []
 
 
 def cpp_calls(options: RunOptions) -> Iterator[str]:
@@ -364,7 +390,8 @@ def java_text(text: str) -> str:
     return _literal(text, "\\u{:04x}")
 
 
-def _kotlin_text(text: str) -> str:
+def kotlin_text(text: str) -> str:
+    """A string literal of Kotlin; control characters by their number."""
     return java_text(text).replace("$", "\\$")
 
 
@@ -403,7 +430,8 @@ JAVA = SessionCalls(
     },
     text=java_text,
 )
-"""And Kotlin's, but for the literals; statements without their semicolon."""
+"""Statements without their semicolon."""
+KOTLIN = replace(JAVA, text=kotlin_text)
 SWIFT = SessionCalls(
     levels=SWIFT_LEVELS,
     settings={
@@ -422,6 +450,7 @@ CPP = SessionCalls(
         "parallel": "options.SetExecutionMode(ORT_PARALLEL);",
         "pattern": "options.DisableMemPattern();",
         "arena": "options.DisableCpuMemArena();",
+        "threads": "PlaceThreads(options, {});",
         "entry": "options.AddConfigEntry({}, {});",
         "custom_ops": "options.RegisterCustomOpsLibrary({});",
     },
@@ -604,6 +633,39 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
         if shipped.target == target and shipped.model not in apart:
             by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
     return by_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCode:
+    """What one chip's NPU runs: assets as Java's literals, what the provider wrote of it, the generation of the NPU."""
+
+    chip: str
+    generation: int
+    compatibility: str
+    min_api_level: int
+    asset: str
+    sha256: str
+    binary: str
+    binary_sha256: str
+
+
+def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> tuple[ContextCode, ...]:
+    """The contexts of a target's model; `asset` gives the path among the assets of a file of the bundle."""
+    digests = {file.path: file.sha256 for file in content.files}
+    return tuple(
+        ContextCode(
+            chip=context.chip,
+            generation=CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
+            compatibility=context.compatibility,
+            min_api_level=context.min_api_level,
+            asset=java_text(asset(context.file)),
+            sha256=digests[context.file],
+            binary=java_text(asset(context.binary)),
+            binary_sha256=digests[context.binary],
+        )
+        for context in content.contexts
+        if (context.target, context.model) == (target, model)
+    )
 
 
 def selection_text(

@@ -5,10 +5,10 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import helper
 
 from tests import onnx_samples
 from tests.command import Done, ort_mobile
+from tests.onnx_samples import parsed_nodes
 
 SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
 STATES = ("--state", "h1=h0", "--state", "c1=c0")
@@ -21,10 +21,7 @@ def lstm(scale: float = 1.0) -> onnx.ModelProto:
     for value in (projection,):
         numbers = onnx.numpy_helper.to_array(value) * scale
         value.CopyFrom(onnx.numpy_helper.from_array(numbers.astype("float32"), "p"))
-    nodes = [
-        helper.make_node("LSTM", ["x", "w", "r", "", "", "h0", "c0"], ["", "h1", "c1"], hidden_size=8),
-        helper.make_node("MatMul", ["h1", "p"], ["y"]),
-    ]
+    nodes = parsed_nodes(""""", h1, c1 = LSTM <hidden_size = 8> (x, w, r, "", "", h0, c0)  y = MatMul (h1, p)""")
     takes = [onnx_samples.value("x", [1, 1, 4]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h0", "c0"))]
     gives = [onnx_samples.value("y", [1, 1, 3]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h1", "c1"))]
     return onnx_samples.make(nodes, takes, gives, [*weights, projection])
@@ -77,3 +74,11 @@ def test_a_stream_that_carries_no_state_ends_elsewhere(model: Path, tmp_path: Pa
 )
 def test_a_state_that_cannot_be_is_one_error(words: tuple[str, ...], why: str, model: Path) -> None:
     assert why in streamed(model, *words, code=2).err
+
+
+def test_more_steps_than_files_may_hold_are_refused_with_the_number_that_is_possible(tmp_path: Path) -> None:
+    x, s, y = (onnx_samples.value(name, [1, 4096]) for name in "xsy")
+    adder = onnx_samples.make([onnx.helper.make_node("Add", ["x", "s"], ["y"])], [x, s], [y], [])
+    model = onnx_samples.save(adder, tmp_path / "a.onnx")
+    done = streamed(model, "--stream", "1000000", "--state", "y=s", code=2)
+    assert "at most 131072 steps" in done.err
