@@ -158,14 +158,8 @@ def illegal(options: RunOptions) -> Failure | None:
         if broken(options):
             kind = FailureKind.BAD_OPTIONS
             return Failure(kind=kind, message=reason, cause="the options contradict", remedy=remedy)
-    return _unknown_option(options)
-
-
-def _unknown_option(options: RunOptions) -> Failure | None:
-    """An option that its provider would ignore, or a value that it refuses at load, where its options are known.
-
-    Session config entries that begin with the provider's prefix are options of it, too.
-    """
+    # An option that its provider would ignore, or a value that it refuses at load, where its options are known. Session
+    # config entries that begin with the provider's prefix are options of it, too
     row = provider_named(options.provider)
     prefix = f"ep.{row.ort_name.lower()}."
     given = {

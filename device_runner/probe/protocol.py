@@ -38,7 +38,6 @@ from device_runner.spec import (
     ONNX_CODES,
     TYPES_BY_CODE,
     Bytes,
-    Concurrency,
     ExecutionMode,
     HardwareType,
     LogLevel,
@@ -123,7 +122,17 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
         "steps": spec.stream.steps if spec.stream else None,
-        **(_concurrency(spec.concurrent) if spec.concurrent else {}),
+        **(
+            {
+                "callers": spec.concurrent.callers,
+                "own_sessions": int(spec.concurrent.own_sessions),
+                "shared_arena": int(spec.concurrent.shared_arena),
+                "global_threads": int(spec.concurrent.global_threads),
+                "concurrent_ns": round(spec.concurrent.seconds * 1e9),
+            }
+            if spec.concurrent
+            else {}
+        ),
     }
     triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
     triples += [("option", key, value) for key, value in options.provider_options.items()]
@@ -138,16 +147,6 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
     return _join(triples)
-
-
-def _concurrency(concurrency: Concurrency) -> dict[str, int]:
-    return {
-        "callers": concurrency.callers,
-        "own_sessions": int(concurrency.own_sessions),
-        "shared_arena": int(concurrency.shared_arena),
-        "global_threads": int(concurrency.global_threads),
-        "concurrent_ns": round(concurrency.seconds * 1e9),
-    }
 
 
 def encode_inspection(

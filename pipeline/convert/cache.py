@@ -92,7 +92,19 @@ class _Hasher:
         ]
         # Equal constants count once: whether the optimizer shares them changes nothing that is computed.
         shared = sorted(set(constants.values()))
-        return _hash("graph", inputs, outputs, sorted(nodes.values()), shared, _records(graph, nodes))
+        return _hash(
+            "graph",
+            inputs,
+            outputs,
+            sorted(nodes.values()),
+            shared,
+            sorted(
+                _hash(
+                    r.optimizer, r.action, [None if n is None else nodes.get(n, b"") for n in r.nodes], r.produced_ops
+                )
+                for r in graph.runtime_optimizations
+            ),
+        )
 
     def tensor(self, tensor: Tensor, digest: TensorDigest) -> bytes:
         """The hash of a constant."""
@@ -127,13 +139,6 @@ class _Hasher:
         if isinstance(value, Tensor):
             return self.tensor(value, self.tensor_digest)
         return self.graph(value, values) if isinstance(value, OrtGraph) else value
-
-
-def _records(graph: OrtGraph, nodes: Mapping[int, bytes]) -> list[bytes]:
-    return sorted(
-        _hash(r.optimizer, r.action, [None if n is None else nodes.get(n, b"") for n in r.nodes], r.produced_ops)
-        for r in graph.runtime_optimizations
-    )
 
 
 def _in_order(graph: OrtGraph) -> list[OrtNode]:

@@ -123,19 +123,15 @@ def write_text(path: Path, content: str) -> None:
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file whole or not at all; Btrfs, XFS and APFS share the bytes until one is changed."""
     with replacing(target) as temporary:
-        _copy(source, temporary)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can."""
-    copied = False
-    with source.open("rb") as read, target.open("wb") as written, contextlib.suppress(OSError, AttributeError):
-        left = os.fstat(read.fileno()).st_size
-        while left and (count := os.copy_file_range(read.fileno(), written.fileno(), left)):
-            left -= count
-        copied = not left
-    if not copied:
-        shutil.copyfile(source, target)
+        # As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can
+        copied = False
+        with source.open("rb") as read, temporary.open("wb") as written, contextlib.suppress(OSError, AttributeError):
+            left = os.fstat(read.fileno()).st_size
+            while left and (count := os.copy_file_range(read.fileno(), written.fileno(), left)):
+                left -= count
+            copied = not left
+        if not copied:
+            shutil.copyfile(source, temporary)
 
 
 def write_zip(path: Path, members: Mapping[str, Path | bytes]) -> None:

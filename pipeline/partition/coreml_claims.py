@@ -156,7 +156,15 @@ def refusal(case: Case) -> Refusal | None:
     """The checks that every node passes through, in the order of ep_rules E.2."""
     rule = rule_of(TABLE, case.node.op_type, case.settings)
     if rule is None:
-        return _no_row(case)
+        op_type, release = case.node.op_type, case.settings.ort_release
+        rows = TABLE.get(op_type, ())
+        later = [row.release for row in ((rows,) if isinstance(rows, Rule) else rows) if row.release > release]
+        if not later:
+            return Refusal("op", f"{op_type} is not supported by the CoreML EP", "rewrite it with supported operators")
+        first = ".".join(str(part) for part in min(later))
+        return Refusal(
+            "op", f"ONNX Runtime's CoreML has {op_type} from release {first} on", f"ship release {first} or later"
+        )
     chosen = check.model_format(case.settings)
     if chosen not in rule.formats:
         other = rule.formats[0]
@@ -169,18 +177,6 @@ def refusal(case: Case) -> Refusal | None:
         or _inputs(case)
         or first_refusal(case, rule.types)
         or first_refusal(case, rule.checks)
-    )
-
-
-def _no_row(case: Case) -> Refusal:
-    op_type, release = case.node.op_type, case.settings.ort_release
-    rows = TABLE.get(op_type, ())
-    later = [row.release for row in ((rows,) if isinstance(rows, Rule) else rows) if row.release > release]
-    if not later:
-        return Refusal("op", f"{op_type} is not supported by the CoreML EP", "rewrite it with supported operators")
-    first = ".".join(str(part) for part in min(later))
-    return Refusal(
-        "op", f"ONNX Runtime's CoreML has {op_type} from release {first} on", f"ship release {first} or later"
     )
 
 

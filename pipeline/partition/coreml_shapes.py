@@ -39,22 +39,18 @@ def gather(case: Case) -> Refusal | None:
     if case.settings.ort_release >= (1, 27) and case.dtype(1) not in INTEGERS:
         return Refusal("type", f"indices {show(case, 1)} are {case.dtype(1)}", "use i32 or i64 indices")
     if indices == 0:
-        return _scalar_index(case)
+        if case.settings.ort_release < (1, 27):
+            return Refusal(
+                "rank",
+                f"the index {show(case, 1)} is a single number, which releases before 1.27 do not take",
+                "use an index of shape [1] and Squeeze the result",
+            )
+        return static(case) or rank(0, 0, MAX_RANK - 1)(case)
     if data + indices - 1 > MAX_RANK:
         return Refusal(
             "rank", f"the result would have rank {data + indices - 1}, Core ML has at most 5", "gather from fewer"
         )
     return None
-
-
-def _scalar_index(case: Case) -> Refusal | None:
-    if case.settings.ort_release < (1, 27):
-        return Refusal(
-            "rank",
-            f"the index {show(case, 1)} is a single number, which releases before 1.27 do not take",
-            "use an index of shape [1] and Squeeze the result",
-        )
-    return static(case) or rank(0, 0, MAX_RANK - 1)(case)
 
 
 def gather_nd(case: Case) -> Refusal | None:
@@ -133,7 +129,12 @@ def split(case: Case) -> Refusal | None:
         initializer = case.constant(1)
         return refusal or _parts(case, initializer.numbers() if initializer else [])
     if case.ver >= 18:
-        return _counted(case)
+        count, size = case.attribute("num_outputs"), _axis(case)
+        if count is None or count < 2 or count != len(case.node.outputs) or size is None or count > size:
+            return _refused(
+                f"num_outputs {count}, {len(case.node.outputs)} outputs, dimension of size {size or 'unknown'}"
+            )
+        return None
     if case.settings.ort_release < (1, 27):
         return None
     parts = case.attribute("split") if case.ver < 13 else None
@@ -157,13 +158,6 @@ def _parts(case: Case, parts: Sequence[int]) -> Refusal | None:
         return _refused("it splits into a single part")
     if size is None or sum(parts) != size or 0 in parts:
         return _refused(f"parts {list(parts)} of a dimension of size {size or 'unknown'}")
-    return None
-
-
-def _counted(case: Case) -> Refusal | None:
-    count, size = case.attribute("num_outputs"), _axis(case)
-    if count is None or count < 2 or count != len(case.node.outputs) or size is None or count > size:
-        return _refused(f"num_outputs {count}, {len(case.node.outputs)} outputs, dimension of size {size or 'unknown'}")
     return None
 
 
@@ -273,21 +267,17 @@ def _pads(case: Case) -> Refusal | None:
     if case.listed > 3:
         given_axes = case.graph.initializers.get(case.input(3)) if case.exists(3) else None
         if given_axes is None:
-            return _no_axes(case)
+            # Axes that are no initializer; listed under an empty name they end the session since release 1.26
+            fatal = not case.exists(3) and case.settings.ort_release >= (1, 26)
+            text = f"{case.label} lists axes {show(case, 3)}, which are no initializer"
+            return Refusal(
+                "crash" if fatal else "const",
+                text + (": ONNX Runtime's CoreML part throws, and no session is made" if fatal else " of this graph"),
+                "leave the axes out of the input list, or make them an initializer",
+                fatal=fatal,
+            )
         axes = [axis + len(shape) if axis < 0 else axis for axis in given_axes.numbers()]
     return _padded(case, shape, dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=False), strict=False)))
-
-
-def _no_axes(case: Case) -> Refusal:
-    """Axes that are no initializer; listed under an empty name they end the session since release 1.26."""
-    fatal = not case.exists(3) and case.settings.ort_release >= (1, 26)
-    text = f"{case.label} lists axes {show(case, 3)}, which are no initializer"
-    return Refusal(
-        "crash" if fatal else "const",
-        text + (": ONNX Runtime's CoreML part throws, and no session is made" if fatal else " of this graph"),
-        "leave the axes out of the input list, or make them an initializer",
-        fatal=fatal,
-    )
 
 
 def _padded(case: Case, shape: Shape, amounts: dict[int, tuple[int, int]]) -> Refusal | None:

@@ -24,7 +24,6 @@ from pipeline.partition.answer import (
     BodyClaim,
     Cut,
     Decision,
-    LoadForecast,
     ModelAnswer,
     OperatorGain,
     Optimize,
@@ -215,7 +214,14 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     compiler = ""
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
-        provider_claim, load = _of_chip(views, settings, ships, model)
+        weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
+        if model is None or weights is None:
+            raise ModelError(
+                f"the compiler of {settings.rules.title} says nothing about ORT format files",
+                where=views.subject.source.name,
+                remedy="name the ONNX model that the file was made from",
+            )
+        provider_claim, load = of_chip(weights, model, ships, CHIPS[settings.chip], views.folder)
         in_bodies = []
     else:
         provider_claim = claim(shown, settings)
@@ -277,18 +283,6 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
         return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
-
-
-def _of_chip(views: Views, settings: Settings, graph: Graph, model: "ModelProto | None") -> tuple[Claim, LoadForecast]:
-    """What a chip's compiler takes; ModelError for an ORT format file, in which it records nothing."""
-    weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
-    if model is None or weights is None:
-        raise ModelError(
-            f"the compiler of {settings.rules.title} says nothing about ORT format files",
-            where=views.subject.source.name,
-            remedy="name the ONNX model that the file was made from",
-        )
-    return of_chip(weights, model, graph, CHIPS[settings.chip], views.folder)
 
 
 def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:

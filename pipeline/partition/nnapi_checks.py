@@ -223,7 +223,13 @@ def split(case: Case) -> Refusal | None:
     if size is None:
         return Refusal("split", f"axis {axis} does not exist", "fix the axis")
     if case.exists(1):
-        return _split_sizes(case, size)
+        initializer = case.constant(1)
+        if initializer is None:
+            return constant(1, "the sizes")(case)
+        sizes = initializer.numbers()
+        if sum(sizes) != size or len(set(sizes)) != 1:
+            return Refusal("split", f"parts {sizes} of {size} are not equal", "make the parts equal, or use Slice")
+        return None
     outputs = len(case.node.outputs)
     wanted = case.attribute("num_outputs")
     if case.ver >= 18 and (wanted is None or wanted != outputs or wanted > size):
@@ -235,21 +241,27 @@ def split(case: Case) -> Refusal | None:
     return None
 
 
-def _split_sizes(case: Case, size: int) -> Refusal | None:
-    initializer = case.constant(1)
-    if initializer is None:
-        return constant(1, "the sizes")(case)
-    sizes = initializer.numbers()
-    if sum(sizes) != size or len(set(sizes)) != 1:
-        return Refusal("split", f"parts {sizes} of {size} are not equal", "make the parts equal, or use Slice")
-    return None
-
-
 def gemm(case: Case) -> Refusal | None:
     """Gemm, MatMul and QLinearMatMul: two matrices, of which B is a constant, or a batch of them (D.6)."""
     ranks = case.rank(0), case.rank(1)
     if ranks != (2, 2):
-        return _batch_matmul(case, ranks)
+        if min(ranks) <= 2:
+            return Refusal(
+                "rank",
+                f"A {show_shape(case.shape(0))} and B {show_shape(case.shape(1))}: NNAPI supports two matrices "
+                "or two equal batches",
+                "reshape A to two dimensions around the node when B is one matrix",
+            )
+        single = case.node.op_type == "MatMul" and not case.unit.group and case.dtype(0) == "f32"
+        first, second = case.shape(0) or (), case.shape(1) or ()
+        if single and case.settings.api_level >= 29 and len(first) == len(second) and first[:-2] == second[:-2]:
+            return None
+        return Refusal(
+            "batch",
+            f"batches {show_shape(first)} and {show_shape(second)}: NNAPI supports f32 MatMul of equal leading "
+            "dimensions from API level 29 on",
+            "expand the smaller batch, or target Android 10 or later",
+        )
     if case.node.op_type != "Gemm":
         return constant(1, "B")(case)
     attributes = (case.attribute("transA", 0), case.attribute("alpha", 1.0), case.attribute("beta", 1.0))
@@ -274,26 +286,6 @@ def _gemm_bias(case: Case) -> Refusal | None:
         "bias",
         f"C {show(case, 2)} {show_shape(shape)} is no vector of {columns} entries",
         "give the bias as a vector with an entry for each column",
-    )
-
-
-def _batch_matmul(case: Case, ranks: tuple[int, int]) -> Refusal | None:
-    if min(ranks) <= 2:
-        return Refusal(
-            "rank",
-            f"A {show_shape(case.shape(0))} and B {show_shape(case.shape(1))}: NNAPI supports two matrices "
-            "or two equal batches",
-            "reshape A to two dimensions around the node when B is one matrix",
-        )
-    single = case.node.op_type == "MatMul" and not case.unit.group and case.dtype(0) == "f32"
-    first, second = case.shape(0) or (), case.shape(1) or ()
-    if single and case.settings.api_level >= 29 and len(first) == len(second) and first[:-2] == second[:-2]:
-        return None
-    return Refusal(
-        "batch",
-        f"batches {show_shape(first)} and {show_shape(second)}: NNAPI supports f32 MatMul of equal leading dimensions "
-        "from API level 29 on",
-        "expand the smaller batch, or target Android 10 or later",
     )
 
 

@@ -369,19 +369,10 @@ def view_of_file(path: Path) -> Graph:
     from pipeline.model.ort_format import read_artifact
 
     model = read_artifact(path)
-    _refuse_unknown_operators(model.graph, str(path))
-    opset = model.opset_import.get("", model.opset_import.get("ai.onnx"))
-    return _file_graph(model.graph, path, None, opset, model.ir_version)
-
-
-KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-
-
-def _refuse_unknown_operators(graph: "ort_format.OrtGraph", where: str) -> None:
-    """ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs."""
+    # ModelError for an operator that neither ONNX nor ONNX Runtime defines in a domain of theirs
     from onnx import defs
 
-    asked = {(node.domain, node.op_type) for part in graph.walk() for node in part.nodes}
+    asked = {(node.domain, node.op_type) for part in model.graph.walk() for node in part.nodes}
     strange = {
         (domain, op)
         for domain, op in asked
@@ -395,10 +386,15 @@ def _refuse_unknown_operators(graph: "ort_format.OrtGraph", where: str) -> None:
     for domain, op in sorted(strange - known):
         raise ModelError(
             f"no release of ONNX Runtime has an operator {op[:60]!r}",
-            where=where,
+            where=str(path),
             why=f"it stands in the file in the domain {domain or 'ai.onnx'!r}",
             remedy="the file is damaged: convert the model again",
         )
+    opset = model.opset_import.get("", model.opset_import.get("ai.onnx"))
+    return _file_graph(model.graph, path, None, opset, model.ir_version)
+
+
+KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 
 def _value_of(info: "ort_format.TypeInfo") -> Value:

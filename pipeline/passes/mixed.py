@@ -291,7 +291,16 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
     best = _best(trials, options.goal_db)
     if not _settled(best, start, options) and _room(bench, options):
         layers = _layer_losses(bench, best, options)
-        trials += _without_layers(bench, start, best, layers, options)
+        # Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all
+        ranked = _ranked(bench, best, layers)
+        choices: list[Trial] = []
+        count, following = 1, 2
+        while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
+            choices.append(_trial(bench, best.types, ranked[:count]))
+            if _settled(choices[-1], start, options):
+                break
+            count, following = following, count + following
+        trials += choices
     best = _best(trials, options.goal_db)
     return MixedSearch(
         goal_db=options.goal_db, evaluations=len(bench.asked), start=start, best=best,
@@ -378,21 +387,6 @@ def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[
 def _loss(bench: Evaluator, names: Sequence[str]) -> LayerLoss:
     kinds = dict.fromkeys(bench.nodes[name] for name in names)
     return LayerLoss(nodes=tuple(names), op_type="+".join(kinds), sqnr_db=bench.sqnr(names))
-
-
-def _without_layers(
-    bench: Evaluator, start: Trial, best: Trial, losses: Sequence[LayerLoss], options: MixedOptions
-) -> list[Trial]:
-    """Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all."""
-    ranked = _ranked(bench, best, losses)
-    choices: list[Trial] = []
-    count, following = 1, 2
-    while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
-        choices.append(_trial(bench, best.types, ranked[:count]))
-        if _settled(choices[-1], start, options):
-            break
-        count, following = following, count + following
-    return choices
 
 
 def _ranked(bench: Evaluator, best: Trial, losses: Sequence[LayerLoss]) -> list[str]:

@@ -63,7 +63,22 @@ def _finished(model: Model, where: str) -> Model:
     proto = copied(model.proto)
     drop_unused_domains(proto)
     name_nodes(proto.graph)
-    flatten_biases(proto.graph)
+    # Turn constant biases [1, N] of Gemm into [N], in place and exactly. onnxruntime.quantization fails on them per
+    # channel, or saves a file that does not load (quantization Q.3)
+    uses = Counter(name for node in proto.graph.node for name in node.input)
+    outputs = {value.name for value in proto.graph.output}
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        tensor = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) == 3 else None
+        if tensor is None or len(tensor.dims) != 2 or tensor.dims[0] != 1 or tensor.name in outputs:
+            continue
+        if uses[tensor.name] > 1:
+            copy = proto.graph.initializer.add()
+            copy.CopyFrom(tensor)
+            copy.name = f"{tensor.name}/{node.name}"
+            uses[tensor.name] -= 1
+            node.input[2], tensor = copy.name, copy
+        del tensor.dims[0]
     done: Model = LeanModel(proto=proto, folder=model.folder, weights=model.weights)
     declare_types(done, where)
     known = {entry.key for entry in proto.metadata_props}
@@ -84,27 +99,6 @@ def name_nodes(graph: "onnx.GraphProto") -> None:
                 base += "_"
             node.name = base
             taken[base] += 1
-
-
-def flatten_biases(graph: "onnx.GraphProto") -> None:
-    """Turn constant biases [1, N] of Gemm into [N], in place and exactly.
-
-    onnxruntime.quantization fails on them per channel, or saves a file that does not load (quantization Q.3).
-    """
-    uses = Counter(name for node in graph.node for name in node.input)
-    outputs = {value.name for value in graph.output}
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        tensor = constants.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) == 3 else None
-        if tensor is None or len(tensor.dims) != 2 or tensor.dims[0] != 1 or tensor.name in outputs:
-            continue
-        if uses[tensor.name] > 1:
-            copy = graph.initializer.add()
-            copy.CopyFrom(tensor)
-            copy.name = f"{tensor.name}/{node.name}"
-            uses[tensor.name] -= 1
-            node.input[2], tensor = copy.name, copy
-        del tensor.dims[0]
 
 
 def declare_types(model: Model, where: str) -> None:

@@ -231,7 +231,19 @@ def run_cached(
     """
     if cache is None:
         return run_passes(model, steps, context), False
-    key = _key(model, steps, context)
+    digests = range_digests(model.weights.values())
+    content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
+    uses_data = any(find_pass(step.do).needs_data for step in steps)
+    parts = (
+        content,
+        sorted(model.outside),
+        steps,
+        sources_digest(__name__),
+        _versions(),
+        custom_ops.digests(),
+        _data_digest(context, uses_data),
+    )
+    key = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
     entry = cache / "entries" / f"{key}.json"
     if (known := _found(cache, entry, key, context)) is not None:
         return known, True
@@ -262,22 +274,6 @@ def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResu
         return None
     cached = replace(model, outside=frozenset(kept.outside))
     return PassResult(model=cached, changes=kept.steps, notes=kept.notes)
-
-
-def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:
-    digests = range_digests(model.weights.values())
-    content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
-    uses_data = any(find_pass(step.do).needs_data for step in steps)
-    parts = (
-        content,
-        sorted(model.outside),
-        steps,
-        sources_digest(__name__),
-        _versions(),
-        custom_ops.digests(),
-        _data_digest(context, uses_data),
-    )
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _versions() -> dict[str, str]:

@@ -51,7 +51,11 @@ def save_model(model: LeanModel, destination: Path) -> SavedModel:
     inside = sum(place.length for name, place in model.weights.items() if name not in model.outside)
     over = inside + model.proto.ByteSize() > MOST_BYTES
     outside = model.outside | model.weights.keys() if over else model.outside
-    moved = [tensor for tensor in model.proto.graph.initializer if tensor.name in outside and _is_plain(tensor)]
+    moved = [
+        tensor
+        for tensor in model.proto.graph.initializer
+        if tensor.name in outside and (tensor.data_type != tensor.STRING and bool(tensor_bytes(tensor)))
+    ]
     if not moved:
         write_model(model, destination)
         return SavedModel(file=destination.name, size_bytes=destination.stat().st_size)
@@ -62,10 +66,6 @@ def save_model(model: LeanModel, destination: Path) -> SavedModel:
         file=destination.name, size_bytes=destination.stat().st_size,
         data_file=data.name, data_bytes=data.stat().st_size,
     )  # fmt: skip
-
-
-def _is_plain(tensor: "TensorProto") -> bool:
-    return tensor.data_type != tensor.STRING and bool(tensor_bytes(tensor))
 
 
 def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> dict[str, tuple[int, int]]:
@@ -116,19 +116,6 @@ def write_model(model: LeanModel, destination: Path) -> None:
     The graph's large weights come last in its message, each copied from where it lies.
     """
     large = list(_large(model))
-    small, front = _split(model)
-    total = len(small) + sum(len(head) + place.length for head, place in large)
-    if total + len(front) + 16 > MOST_BYTES:
-        raise ModelError("the model is over 2 GiB", where=str(destination), remedy="quantize the model")
-    with replacing(destination) as temporary, temporary.open("wb") as out:
-        out.write(front + encode_varint(MODEL_GRAPH << 3 | LENGTH) + encode_varint(total) + small)
-        for head, place in large:
-            out.write(head)
-            _copy(place, out)
-
-
-def _split(model: LeanModel) -> tuple[bytes, bytes]:
-    """The graph without its large weights, and the message without its graph."""
     import onnx
 
     rest, graph = onnx.ModelProto(), onnx.GraphProto()
@@ -137,7 +124,15 @@ def _split(model: LeanModel) -> tuple[bytes, bytes]:
     graph.initializer.extend(t for t in model.proto.graph.initializer if t.name not in model.weights)
     rest.CopyFrom(model.proto)
     rest.ClearField("graph")
-    return graph.SerializeToString(), rest.SerializeToString()
+    small, front = graph.SerializeToString(), rest.SerializeToString()
+    total = len(small) + sum(len(head) + place.length for head, place in large)
+    if total + len(front) + 16 > MOST_BYTES:
+        raise ModelError("the model is over 2 GiB", where=str(destination), remedy="quantize the model")
+    with replacing(destination) as temporary, temporary.open("wb") as out:
+        out.write(front + encode_varint(MODEL_GRAPH << 3 | LENGTH) + encode_varint(total) + small)
+        for head, place in large:
+            out.write(head)
+            _copy(place, out)
 
 
 def _large(model: LeanModel) -> Iterator[tuple[bytes, ByteRange]]:

@@ -112,11 +112,6 @@ FIRST_RUN = "// The first run compiles shaders, for seconds: not on the main thr
 """A comment that all of these languages share."""
 
 
-def _without_gpu(options: RunOptions) -> RunOptions:
-    """The same options on the CPU, which runs the file where there is no GPU."""
-    return msgspec.structs.replace(options, provider=CPU, provider_options={})
-
-
 def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
     """Kotlin that opens a file on a GPU, or on the CPU and says so, and warms up in the background."""
     language = replace(JAVA, text=_kotlin_text)
@@ -175,7 +170,8 @@ def _no_gpu(options: RunOptions) -> str:
 
 def _swift_gpu(options: RunOptions, resource: str) -> tuple[str, ...]:
     """The same in Swift."""
-    plain = _without_gpu(options)
+    # The same options on the CPU, which runs the file where there is no GPU
+    plain = msgspec.structs.replace(options, provider=CPU, provider_options={})
     return (
         "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
         "",

@@ -117,10 +117,6 @@ def parse_line(source: str, number: int, raw: str) -> RequiredOps | None:
         return RequiredOps(global_types=frozenset(scanner.separated(_type)))
     if body.startswith("!"):
         scanner.fail("unknown directive", f"there are {GLOBAL_TYPES}T,... and {ALL_REQUIRED}")
-    return _operators(scanner)
-
-
-def _operators(scanner: _Scanner) -> RequiredOps:
     domain = _domain(scanner)
     opsets = scanner.separated(_opset)
     if not opsets:
@@ -333,15 +329,11 @@ def _refuse_conflicts(source: str, lines: list[tuple[int, RequiredOps]]) -> None
         for key in sorted(value.operator_keys()):
             types, before = seen.setdefault(key, (value.types.get(key), number))
             if types != value.types.get(key):
-                _refuse_conflict(source, number, before, key)
-
-
-def _refuse_conflict(source: str, number: int, before: int, key: OperatorKey) -> NoReturn:
-    raise ConfigError(
-        f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
-        why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
-        remedy="merge them with `ort-mobile op-config merge`",
-    )  # fmt: skip
+                raise ConfigError(
+                    f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
+                    why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
+                    remedy="merge them with `ort-mobile op-config merge`",
+                )  # fmt: skip
 
 
 SUFFIXES = (".ort",)

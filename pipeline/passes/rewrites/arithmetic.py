@@ -23,10 +23,6 @@ def _ready(node: "NodeProto", known: GraphFacts) -> bool:
     return bool(node.input) and known.is_f32(node.input[0]) and known.opset >= CLIP_HAS_INPUTS
 
 
-def _clip(write: Writer, value: str, high: float) -> str:
-    return write.add("Clip", value, write.constant(0.0), write.constant(high))
-
-
 def hard_sigmoid(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """max(0, min(1, alpha*x + beta)): for alpha 1/6 as Clip(x + 6*beta, 0, 6) / 6, which NNAPI takes."""
     alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
@@ -38,7 +34,9 @@ def hard_sigmoid(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def _hard_sigmoid(write: Writer, x: str, alpha: float, beta: float, into: str = "") -> str:
     if abs(alpha * SIX - 1) < 1e-6:  # alpha is a 32-bit float, so not exactly a sixth
-        clipped = _clip(write, write.add("Add", x, write.constant(SIX * beta)), SIX)
+        clipped = write.add(
+            "Clip", write.add("Add", x, write.constant(SIX * beta)), write.constant(0.0), write.constant(SIX)
+        )
         return write.add("Mul", clipped, write.constant(1 / SIX), into=into)
     line = write.add("Add", write.add("Mul", x, write.constant(alpha)), write.constant(beta))
     return write.add("Min", write.add("Relu", line), write.constant(1.0), into=into)
@@ -368,10 +366,16 @@ def compute_in_f32(model: "ModelProto", known: GraphFacts) -> "ModelProto | None
     graph = changed.graph
     for tensor in graph.initializer:
         if tensor.data_location == tensor.EXTERNAL and tensor.data_type == FLOAT16:
-            tensor.CopyFrom(_read(tensor, known))
+            from onnx import numpy_helper
+
+            tensor.CopyFrom(numpy_helper.from_array(known.graph.initializers[tensor.name].read(), tensor.name))
         _widen(tensor)
     for node in graph.node:
-        _widen_attributes(node)
+        for entry in node.attribute:
+            if entry.HasField("t"):
+                _widen(entry.t)
+            if entry.name in TYPED_ATTRIBUTES and entry.i == FLOAT16:
+                entry.i = FLOAT
     del graph.value_info[:]
     _cast_border(graph)
     return changed
@@ -381,26 +385,11 @@ def _count(tensor: "TensorProto") -> int:
     return math.prod(tensor.dims)
 
 
-def _read(tensor: "TensorProto", known: GraphFacts) -> "TensorProto":
-    """The tensor with its numbers in the message."""
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(known.graph.initializers[tensor.name].read(), tensor.name)
-
-
 def _widen(tensor: "TensorProto") -> None:
     from onnx import numpy_helper
 
     if tensor.data_type == FLOAT16:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
-
-
-def _widen_attributes(node: "NodeProto") -> None:
-    for entry in node.attribute:
-        if entry.HasField("t"):
-            _widen(entry.t)
-        if entry.name in TYPED_ATTRIBUTES and entry.i == FLOAT16:
-            entry.i = FLOAT
 
 
 def _cast_border(graph: "GraphProto") -> None:

@@ -55,7 +55,10 @@ def in_float(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
         elif node.op_type == "QuantizeLinear" and node.output[0] not in kept:
             behind = readers.get(node.output[0], [])
             bounds = _bounds(node, known)
-            if bounds is None or not all(_undoes(reader, node) for reader in behind):
+            if bounds is None or not all(
+                (reader.op_type == "DequantizeLinear" and list(reader.input[1:]) == list(node.input[1:]))
+                for reader in behind
+            ):
                 replaced.append(node)
                 continue
             for slot, bound in zip(("low", "high"), bounds, strict=True):
@@ -72,11 +75,6 @@ def in_float(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
         return None
     set_nodes(graph, replaced)
     return changed
-
-
-def _undoes(node: "NodeProto", quantize: "NodeProto") -> bool:
-    """Whether a reader of a quantized value is the DequantizeLinear with the same parameters."""
-    return node.op_type == "DequantizeLinear" and list(node.input[1:]) == list(quantize.input[1:])
 
 
 def _bounds(node: "NodeProto", known: GraphFacts) -> tuple[Any, Any] | None:

@@ -202,7 +202,23 @@ def fewer_axes(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     rules = {"Transpose": merged_transpose, "Gather": flat_gather}
     changed = rewrite(model, known, rules) if known.opset >= RESHAPE_HAS_INPUT else None
     if changed is not None:
-        _join_reshapes(changed, known)
+        # Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then
+        graph = changed.graph
+        makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        taken = names_in(graph)
+        for node in makers.values():
+            maker = makers.get(node.input[0])
+            if maker is None or not _joinable(node, constants, known):
+                continue
+            if (sizes := known.shape(node.output[0])) is not None:
+                written = Writer(node, taken)
+                node.input[1] = written.integers(*sizes)
+                graph.initializer.extend(written.tensors)
+            node.input[0] = maker.input[0]
+        read = read_names(graph.node) | {value.name for value in graph.output}
+        unread = makers.keys() - read
+        keep_only(graph.node, lambda node: node.op_type != "Reshape" or node.output[0] not in unread)
     return changed
 
 
@@ -244,26 +260,6 @@ def flat_gather(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _join_reshapes(model: "ModelProto", known: GraphFacts) -> None:
-    """Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then."""
-    graph = model.graph
-    makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    taken = names_in(graph)
-    for node in makers.values():
-        maker = makers.get(node.input[0])
-        if maker is None or not _joinable(node, constants, known):
-            continue
-        if (sizes := known.shape(node.output[0])) is not None:
-            written = Writer(node, taken)
-            node.input[1] = written.integers(*sizes)
-            graph.initializer.extend(written.tensors)
-        node.input[0] = maker.input[0]
-    read = read_names(graph.node) | {value.name for value in graph.output}
-    unread = makers.keys() - read
-    keep_only(graph.node, lambda node: node.op_type != "Reshape" or node.output[0] not in unread)
-
-
 def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", known: GraphFacts) -> bool:
     """Whether the target shape is known, or means the same for other inputs: no 0, which copies one of their sizes."""
     from onnx import numpy_helper
@@ -296,7 +292,11 @@ def equal_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """
     if known.opset < MODERN:
         return False
-    before = _modes(node)
+    # How positions are chosen, with the defaults of the operator
+    modes = {"coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel")}
+    if attribute(node, "mode", "nearest") == "nearest":
+        modes["nearest_mode"] = attribute(node, "nearest_mode", "round_prefer_floor")
+    before = modes
     after = _equal_modes(node, known, before)
     needed = 1 if known.opset >= OPTIONAL_SINCE else 3
     inputs = [name if slot < needed or not _is_empty(known, name) else "" for slot, name in enumerate(node.input)]
@@ -307,14 +307,6 @@ def equal_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     kept = {a.name: attribute(node, a.name) for a in node.attribute if a.name not in after}
     write.add("Resize", *inputs, into=node.output[0], attributes={**kept, **after})
     return True
-
-
-def _modes(node: "NodeProto") -> dict[str, Any]:
-    """How positions are chosen, with the defaults of the operator."""
-    modes = {"coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel")}
-    if attribute(node, "mode", "nearest") == "nearest":
-        modes["nearest_mode"] = attribute(node, "nearest_mode", "round_prefer_floor")
-    return modes
 
 
 def _equal_modes(node: "NodeProto", known: GraphFacts, modes: dict[str, Any]) -> dict[str, Any]:
