@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.errors import NoLibraryError, RunnerError, SpecError, UnavailableError
-from device_runner.reading import visible
+from device_runner.files import visible
 from device_runner.result import Failure, FailureKind
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
+from device_runner.files import decode_json, read_regular
 from device_runner.providers import (
     CPU,
     NNAPI,
@@ -21,7 +22,6 @@ from device_runner.providers import (
     accepted_values,
     provider_named,
 )
-from device_runner.reading import decode_json, read_regular
 from device_runner.result import Failure, FailureKind, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 

@@ -9,9 +9,9 @@ from msgspec import convert
 
 from device_runner.errors import SpecError
 from device_runner.failures import explain
+from device_runner.files import decode_json
 from device_runner.profile import fell_back
 from device_runner.providers import CPU, provider_named
-from device_runner.reading import decode_json
 from device_runner.result import (
     FASTEST_NS,
     Caller,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import sha256
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import decode_json, read_regular, sha256
 from pipeline.convert.request import SessionSettings
 from pipeline.core.custom_ops import digests
 from pipeline.core.errors import ModelError

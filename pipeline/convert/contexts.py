@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.chips import CHIPS, Chip
 from device_runner.device import open_device
-from device_runner.reading import decode_json, read_regular, visible
+from device_runner.files import decode_json, read_regular, visible
+from device_runner.providers import CHIPS, Chip
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.check.compare import (
     MAX_RELATIVE_ERROR,
@@ -42,11 +42,11 @@ from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
-from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import context_session
 from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, compiler_name, entry_of, keep, kept
 from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
+from pipeline.partition.view import write_model
 from pipeline.passes.precisions import PRECISIONS
 
 if TYPE_CHECKING:

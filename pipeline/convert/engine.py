@@ -48,8 +48,8 @@ from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model.edit import drop_unused_domains
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
-from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.onnx_model import (
+    ONNX_FORMAT,
     ByteRange,
     LeanModel,
     content_digest,

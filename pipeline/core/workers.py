@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.reading import decode_json
+from device_runner.files import decode_json
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
 from pipeline.core.files import os_error
 

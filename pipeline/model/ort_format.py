@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from device_runner.reading import open_regular
+from device_runner.files import open_regular
 from pipeline.core.errors import ModelError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
@@ -385,7 +385,7 @@ def read_artifact(path: Path) -> OrtModel:
 
 def _read(path: Path) -> OrtModel:
     if path.suffix.lower() == ".onnx":
-        from pipeline.model.onnx_file import read_onnx
+        from pipeline.model.onnx_model import read_onnx
 
         return read_onnx(path)
     return read_ort(path)

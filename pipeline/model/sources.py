@@ -14,8 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS
-from device_runner.reading import check_unpacked
+from device_runner.files import ZIP_ERRORS, check_unpacked
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import readable_name
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.files import read_regular
 from device_runner.providers import CPU
-from device_runner.reading import read_regular
 from pipeline.config import Config, Platform, Table, Target, read_config
 from pipeline.config.tables import BuildConfig, BuildKind, Dependencies
 from pipeline.core.errors import ConfigError

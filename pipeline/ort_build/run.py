@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import cache_folder, staging_folder, sync, take_place
-from device_runner.reading import decode_json
+from device_runner.files import cache_folder, decode_json, staging_folder, sync, take_place
 from pipeline.core.errors import BUDGET, ConfigError, Finding, FindingRule, PipelineError, Severity, findings
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.core.groups import grouped

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.chips import CHIPS
+from device_runner.providers import CHIPS
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
@@ -33,7 +33,12 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, bodies
-from pipeline.partition.input import (
+from pipeline.partition.qnn.claims import compiler_name, of_chip
+from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
+from pipeline.partition.rules import Claim, claim, copied_bytes, copies_of, unit_edges
+from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
+from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
+from pipeline.partition.view import (
     NO_SIZES,
     PartitionInput,
     body_types,
@@ -43,13 +48,9 @@ from pipeline.partition.input import (
     open_subject,
     resized,
     tensor_reader,
+    view,
+    view_of_file,
 )
-from pipeline.partition.provider import Claim, claim, copied_bytes, copies_of, unit_edges
-from pipeline.partition.qnn.claims import compiler_name, of_chip
-from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
-from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
-from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
-from pipeline.partition.view import view, view_of_file
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -8,10 +8,8 @@ from math import prod
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.nnapi_checks import parameters, permuted
-from pipeline.partition.nnapi_claims import TABLE
-from pipeline.partition.provider import Claim
-from pipeline.partition.rules import Rule
+from pipeline.partition.nnapi import TABLE, parameters, permuted
+from pipeline.partition.rules import Claim, Rule
 from pipeline.partition.units import (
     DEQUANTIZE,
     QUANTIZE,

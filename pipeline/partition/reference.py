@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, Session, ask
 from device_runner.android_host.device import Phone
+from device_runner.android_host.inspection import HANG, STOP_OPS, LibraryAnswer, Session, ask
 from device_runner.files import scratch_folder
 from device_runner.host_device import check_host, default_abi
 from device_runner.library import LibraryFacts, resolve
@@ -40,19 +40,19 @@ from pipeline.partition.answer import (
     Settings,
     WebGpuOptions,
 )
-from pipeline.partition.input import (
+from pipeline.partition.judge import TIMEOUT_SECONDS
+from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
+from pipeline.partition.view import (
     NO_SIZES,
     body_types,
     name_nodes,
     open_subject,
     remove_model,
     tensor_reader,
+    view,
     write_model,
     written_bytes,
 )
-from pipeline.partition.judge import TIMEOUT_SECONDS
-from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
-from pipeline.partition.view import view
 from pipeline.partition.webgpu.logged import refused_nodes, session_config, takes_nothing
 
 if TYPE_CHECKING:

@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from device_runner.chips import chip_named
-from device_runner.files import cache_folder, scratch_folder
-from device_runner.reading import decode_json
-from pipeline.core.abis import ARM64
+from device_runner.files import cache_folder, decode_json, scratch_folder
+from device_runner.providers import chip_named
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
 from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_exact_session
+from pipeline.core.releases import ARM64
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import loadable
 from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
-from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge, require_compilers
-from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
+from pipeline.partition.view import write_model
+from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
-from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
 from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, known_types, prepare, quantize, ranges_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pipeline.passes.edit import (
     quantized_operators,
     whole,
 )
-from pipeline.passes.preprocess import PreprocessOptions, declare_types, name_nodes, preprocess
+from pipeline.passes.optimize import PreprocessOptions, declare_types, name_nodes, preprocess
 from pipeline.passes.surgery import constants_fixed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import decode_json, read_regular
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
@@ -26,11 +26,10 @@ from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, PreparedModel, content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
-from pipeline.passes.base import Effect, Feeds, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
 from pipeline.passes.registry import find_pass, run_passes
-from pipeline.passes.save import DATA_SUFFIX, SavedModel, save_model, write_model
-from pipeline.passes.search_result import MixedSearch
 from pipeline.passes.surgery import expose
 
 MOST_BATCHES = 64

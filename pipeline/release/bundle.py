@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from device_runner.files import staging_folder, take_place
+from device_runner.files import staging_folder, take_place, visible
 from device_runner.library import release_of
 from device_runner.providers import provider_named
-from device_runner.reading import visible
 from device_runner.result import utc_now
 from pipeline.campaign.record import TunedClass
 from pipeline.compat.contexts import Loading

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import visible
+from device_runner.files import visible
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
-from pipeline.core.abis import abi_of
+from pipeline.core.releases import abi_of
 from pipeline.core.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.reading import INVISIBLE, decode_json, read_regular
+from device_runner.files import INVISIBLE, decode_json, read_regular
 from device_runner.result import Struct
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.chips import CHIPS
 from device_runner.custom_ops import CustomLibrary, fitting
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
@@ -29,6 +28,7 @@ from device_runner.library import (
 )
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.probe.elf import read_elf
+from device_runner.providers import CHIPS
 from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
 from pipeline.check.compare import OutputCheck
@@ -48,11 +48,19 @@ from pipeline.config import (
     takes_package,
 )
 from pipeline.convert.many import config_texts
-from pipeline.core.abis import ARM64, abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, CheckFailed, Finding, Severity, finding_of
-from pipeline.core.files import sha256_of
-from pipeline.core.output import TYPED_CONFIG_FILE
-from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
+from pipeline.core.files import TYPED_CONFIG_FILE, sha256_of
+from pipeline.core.releases import (
+    ARM64,
+    SWIFT_PACKAGES,
+    Release,
+    abi_of,
+    abis_of_target,
+    installed_release,
+    line_of,
+    numbers_of,
+    range_of,
+)
 from pipeline.core.variant import Style
 from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from device_runner.reading import decode_json, read_regular, visible
+from device_runner.files import decode_json, read_regular, visible
 from device_runner.result import Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from device_runner.files import scratch_folder
-from device_runner.reading import read_regular
+from device_runner.files import read_regular, scratch_folder
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.ort_format import OrtModel, read_artifact, read_ort
 from pipeline.model.sources import SourceModel, Spool, find_models

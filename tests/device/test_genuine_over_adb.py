@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import (
     AndroidHost,
     Driver,
@@ -23,7 +22,7 @@ from device_runner.android_host.device import (
     default_profile,
 )
 from device_runner.android_host.device import Phone as PlayedPhone
-from device_runner.android_host.inspection import inspect_phone
+from device_runner.android_host.inspection import CallSummary, inspect_phone, read_calls, summarize
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.options import subsets

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.providers import provider_named
+from device_runner.providers import CHIPS, provider_named
 from device_runner.spec import ElementType, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.chips import CHIPS
+from device_runner.providers import CHIPS
 from pipeline.core.files import ROOT, sha256_of
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.qnn import claims

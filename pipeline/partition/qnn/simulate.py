@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from device_runner.chips import Chip
+from device_runner.providers import Chip
 from pipeline.check.compare import (
     MAX_RELATIVE_ERROR,
     OutputCheck,
@@ -35,8 +35,8 @@ from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.input import write_model
 from pipeline.partition.qnn.claims import ask, failure_of
+from pipeline.partition.view import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

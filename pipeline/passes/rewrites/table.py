@@ -10,7 +10,7 @@ from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER
 from pipeline.model.edit import drop_unread
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Edit, Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import changed
+from pipeline.passes.edit import changed, write_model
 from pipeline.passes.rewrites.arithmetic import (
     clip_as_max_min,
     compute_in_f32,
@@ -50,7 +50,6 @@ from pipeline.passes.rewrites.moves import (
     pad_as_concat,
 )
 from pipeline.passes.rewrites.npu import flat_indices, floored, gathered_resize, scaled_norm, wide_padding
-from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
     pass
@@ -77,9 +76,8 @@ def _rewrite(
 
     def apply(model: Model, options: RewriteOptions, context: PassContext) -> Model:
         from pipeline.partition.answer import make_settings
-        from pipeline.partition.input import tensor_reader
         from pipeline.partition.judge import PartitionRequest, judge
-        from pipeline.partition.view import view
+        from pipeline.partition.view import tensor_reader, view
 
         settings = make_settings(options.provider or dialect)
         claimed: frozenset[str] = frozenset()
