@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from device_runner.build import build_probe
 from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, read_options, zones_celsius
-from device_runner.errors import SpecError, UnavailableError
+from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import explain
 from device_runner.files import RUN_PREFIX, scratch_folder
 from device_runner.library import Library, resolve
@@ -138,7 +138,7 @@ def wheel_library() -> Path:
             "no libonnxruntime on this computer",
             where=str(folder or "site-packages"),
             why="the package onnxruntime is not installed, or is older than 1.19 (which has no C library in it)",
-            remedy="pip install onnxruntime, or name a library in the spec",
+            remedy=pip_install("onnxruntime") + ", or name a library in the spec",
         )
     return libraries[-1]
 

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from device_runner.errors import UnavailableError
+from device_runner.errors import UnavailableError, pip_install
 from device_runner.files import (
     ZIP_ERRORS,
     are_sound,
@@ -278,7 +278,7 @@ def installed_plugin(provider: str) -> Plugin | Failure:
             kind=FailureKind.PROVIDER_MISSING,
             message=f"{row.title} needs the package {package.distribution}, which is not installed",
             cause=f"libonnxruntime has no {row.title} of its own; the package brings it as a plugin",
-            remedy=f"pip install {package.distribution}",
+            remedy=pip_install(package.distribution),
         )
     files = (library.with_name(file) for file in package.files.values())
     return Plugin(library=str(library), files=tuple(str(file) for file in files if file.is_file()))

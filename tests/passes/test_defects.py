@@ -395,7 +395,7 @@ def test_the_extra_is_named(nbits: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "onnxruntime.quantization.matmul_nbits_quantizer", raising=False)
     with pytest.raises(MissingError, match="onnx-ir") as raised:
         weight_only(saved(onnx_samples.linear(16), tmp_path), WeightOnlyOptions(), context(tmp_path))
-    assert raised.value.remedy.startswith("pip install 'onnx-ir>=")
+    assert " 'onnx-ir>=" in raised.value.remedy
 
 
 @pytest.mark.parametrize(
