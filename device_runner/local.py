@@ -158,6 +158,13 @@ UNTIMED = {
 }
 """What of a result is the emulator's own, or the software GPU's."""
 
+
+def without_times(result: RunResult, mark: Mark) -> RunResult:
+    """A result without times and memory, which are those of software in a phone's place, and without marks of them."""
+    kept = (present for present in result.marks if present not in (Mark.SHORT, Mark.UNSETTLED))
+    return replace(result, **UNTIMED, marks=(*kept, mark))
+
+
 SOFTWARE_CRASH = {
     "cause": "the library, the model, or the driver that plays a GPU ended the process",
     "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver; "
@@ -249,11 +256,11 @@ class LocalDevice(ProbeDevice):
         result = super().run(spec)
         row = provider_named(spec.options.provider)
         if result.ep_devices and row.plugin and row.plugin.by_chip:
-            return replace(result, **UNTIMED, marks=(*result.marks, Mark.SIMULATED))
+            return without_times(result, Mark.SIMULATED)
         if row.gpu and VARIABLE in self._environment:
             if result.failure and result.failure.kind is FailureKind.CRASH:
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
-            return replace(result, **UNTIMED, marks=(*result.marks, Mark.SOFTWARE_GPU))
+            return without_times(result, Mark.SOFTWARE_GPU)
         return result
 
     @contextlib.contextmanager

@@ -19,6 +19,7 @@ from device_runner.vulkan import DRIVERS, VARIABLE
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
 from tests.debian_packages import unpacked
+from tests.onnx_samples import parsed_nodes
 
 pytestmark = pytest.mark.android_host
 
@@ -103,9 +104,7 @@ def test_claims_are_those_of_the_android_library(
     path, written = tmp_path / "m.onnx", tmp_path / "claims.json"
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("IsNaN", ["a"], ["b"]),
-        helper.make_node("Where", ["b", "x", "a"], ["c"], name="last"),
+        *parsed_nodes("a = Relu (x)  b = IsNaN (a)  [last] c = Where (b, x, a)"),
         helper.make_node("Neg", ["c"], ["y"], name="on the CPU"),
     ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
