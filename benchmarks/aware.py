@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.convert.genuine import AUTO, choose_reference
+from pipeline.convert.aware import AUTO, choose_reference
 from pipeline.convert.request import AwareSource, ConvertResult
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant

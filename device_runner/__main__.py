@@ -7,7 +7,7 @@ from pathlib import Path
 
 from device_runner.device import open_device
 from device_runner.errors import RunnerError, SpecError
-from device_runner.reading import visible_lines
+from device_runner.files import visible_lines
 from device_runner.result import RunResult, Status
 from device_runner.spec import encode, read_spec
 

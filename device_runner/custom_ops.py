@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from device_runner.errors import NoLibraryError, UnavailableError
-from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, replacing, sha256
+from device_runner.files import (
+    ZIP_ERRORS,
+    are_sound,
+    cache_folder,
+    check_unpacked,
+    note_digests,
+    own_folder_errors,
+    read_regular,
+    replacing,
+    sha256,
+)
 from device_runner.library import MAX_BYTES, is_archive
 from device_runner.probe.elf import NotElf, parse_elf
-from device_runner.reading import check_unpacked, read_regular
 
 SYMBOL = "RegisterCustomOps"
 MEMBER = re.compile(r"(?:jni|lib)/(?P<abi>[\w-]+)/(?P<name>lib[\w.-]+\.so)")

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from device_runner.errors import NoLibraryError, RunnerError, SpecError, UnavailableError
-from device_runner.reading import visible
+from device_runner.files import visible
 from device_runner.result import Failure, FailureKind
 
 
@@ -293,21 +293,17 @@ ERROR_KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 def failure_of(error: Exception, kinds: Sequence[tuple[type[Exception], FailureKind]] = ERROR_KINDS) -> Failure:
     """The failure of a run that an error ended, with what the error itself knows of cause and remedy."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
-        return _host_full(error)
+        # Errors of the system are this computer's: a device that is full says so in its own words
+        place = f" at {error.filename}" if error.filename else ""
+        return Failure(
+            kind=FailureKind.NO_SPACE,
+            message=f"the disk of this computer is full{place} ({error.strerror})",
+            cause="no room for the outputs or temporary files of the run on this computer, not on the device",
+            remedy="make room there, or set TMPDIR and --output to folders on another disk",
+        )
     kind = next(kind for sort, kind in kinds if isinstance(error, sort))
     cause, remedy = (error.why, error.remedy) if isinstance(error, RunnerError) else ("", "")
     return explain(Failure(kind=kind, message=str(error), cause=cause, remedy=remedy))
-
-
-def _host_full(error: OSError) -> Failure:
-    """Errors of the system are this computer's: a device that is full says so in its own words."""
-    place = f" at {error.filename}" if error.filename else ""
-    return Failure(
-        kind=FailureKind.NO_SPACE,
-        message=f"the disk of this computer is full{place} ({error.strerror})",
-        cause="no room for the outputs or temporary files of the run on this computer, not on the device",
-        remedy="make room there, or set TMPDIR and --output to folders on another disk",
-    )
 
 
 def explain(failure: Failure) -> Failure:

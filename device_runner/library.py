@@ -24,10 +24,21 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from device_runner.errors import NoLibraryError, UnavailableError
-from device_runner.files import ZIP_ERRORS, are_sound, cache_folder, note_digests, own_folder_errors, replacing, sha256
+from device_runner.files import (
+    ZIP_ERRORS,
+    are_sound,
+    cache_folder,
+    check_unpacked,
+    decode_json,
+    note_digests,
+    open_regular,
+    own_folder_errors,
+    read_regular,
+    replacing,
+    sha256,
+)
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
 from device_runner.providers import CPU, PROVIDERS
-from device_runner.reading import check_unpacked, decode_json, open_regular, read_regular
 
 LIBRARY = "libonnxruntime.so"
 

@@ -12,6 +12,7 @@ from msgspec.structs import fields, replace
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
+from device_runner.files import decode_json, read_regular
 from device_runner.providers import (
     CPU,
     NNAPI,
@@ -21,7 +22,6 @@ from device_runner.providers import (
     accepted_values,
     provider_named,
 )
-from device_runner.reading import decode_json, read_regular
 from device_runner.result import Failure, FailureKind, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
 
@@ -188,14 +188,8 @@ def illegal(options: RunOptions) -> Failure | None:
         if broken(options):
             kind = FailureKind.BAD_OPTIONS
             return Failure(kind=kind, message=reason, cause="the options contradict", remedy=remedy)
-    return _unknown_option(options)
-
-
-def _unknown_option(options: RunOptions) -> Failure | None:
-    """An option that its provider would ignore, or a value that it refuses at load, where its options are known.
-
-    Session config entries that begin with the provider's prefix are options of it, too.
-    """
+    # An option that its provider would ignore, or a value that it refuses at load, where its options are known. Session
+    # config entries that begin with the provider's prefix are options of it, too
     row = provider_named(options.provider)
     prefix = f"ep.{row.ort_name.lower()}."
     given = {

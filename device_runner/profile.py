@@ -16,8 +16,7 @@ from typing import Annotated
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.files import PROFILE_LIMIT_BYTES, scratch_folder
-from device_runner.reading import decode_json
+from device_runner.files import PROFILE_LIMIT_BYTES, decode_json, scratch_folder
 from device_runner.result import Failure, FailureKind, NodeTime, OperatorTime, Profile, RunResult, Struct, status_of
 from device_runner.spec import LogLevel, RunSpec
 

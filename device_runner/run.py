@@ -14,7 +14,7 @@ from device_runner.custom_ops import CustomLibrary, fitting, process_of
 from device_runner.device import Device
 from device_runner.errors import RunnerError
 from device_runner.failures import failure_of
-from device_runner.files import PROFILE_LIMIT_BYTES, scratch_folder, sha256, tensor_bytes
+from device_runner.files import PROFILE_LIMIT_BYTES, scratch_folder, sha256
 from device_runner.perf_test import Execute, measured_with
 from device_runner.probe.protocol import (
     ANSWER_BYTES,
@@ -34,7 +34,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
-from device_runner.spec import RunSpec, TensorFile
+from device_runner.spec import RunSpec, TensorFile, tensor_bytes
 
 Fetch = Callable[[str, Path, int], object]
 """Brings the file of that name from the run folder to a path; it has at most so many bytes."""

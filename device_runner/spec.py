@@ -1,5 +1,6 @@
 """RunSpec: everything that one measured run needs, as plain data with JSON both ways."""
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -8,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from device_runner.errors import SpecError
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import decode_json, read_regular
 
 SPEC_VERSION = 1
 
@@ -169,6 +170,11 @@ class TensorFile(StrictStruct, frozen=True, kw_only=True):
     shape: tuple[Annotated[int, Meta(ge=0)], ...]
     file: str
     crc32: int | None = None
+
+
+def tensor_bytes(tensor: TensorFile) -> int:
+    """How long the raw file of a tensor must be; 0 for strings, which no device brings back."""
+    return math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0)
 
 
 class Concurrency(StrictStruct, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from device_runner.android_host.calls import read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.android_host.inspection import read_calls, summarize
 from device_runner.files import scratch_folder
 from device_runner.library import LibraryFacts, resolve
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec

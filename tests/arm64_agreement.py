@@ -17,13 +17,12 @@ from pathlib import Path
 import onnx
 
 from device_runner.library import LibraryFacts, resolve
-from pipeline.core.abis import ARM32, ARM64, X86_64
-from pipeline.core.releases import line_of
+from pipeline.core.releases import ARM32, ARM64, X86_64, line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
-from pipeline.partition.input import name_nodes
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.reference import LibraryClaims, asked_of, claims_of_named, same_claims
+from pipeline.partition.view import name_nodes
 from tests.ground_truth import ORACLE
 
 SETTINGS = (("nnapi", 27), ("nnapi", 31), ("xnnpack", 31))

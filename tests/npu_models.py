@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from device_runner.chips import CHIPS
+from device_runner.providers import CHIPS
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.judge import PartitionRequest, judge

@@ -23,7 +23,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize
 from pipeline.partition.graph import Constant, Graph, Node, Value, bodies
 from pipeline.partition.judge import open_views
-from pipeline.partition.provider import claim
+from pipeline.partition.rules import claim
 from pipeline.partition.shown import is_inlined, predict_load
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import (

@@ -53,7 +53,7 @@ from device_runner.device import (
 )
 from device_runner.errors import RunnerError, UnavailableError
 from device_runner.failures import ERROR_KINDS, explain, failure_of
-from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder, tensor_bytes
+from device_runner.files import PROFILE_LIMIT_BYTES, RUN_PREFIX, scratch_folder
 from device_runner.library import Library, resolve
 from device_runner.library import read_facts as read_facts_of
 from device_runner.local import wheel_library
@@ -68,13 +68,12 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
-from device_runner.plugins import refused, with_files
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, status_of
 from device_runner.run import Fetch, ProbeDevice, missing_input
-from device_runner.spec import RunSpec
-from device_runner.wheels import foreign_library
+from device_runner.spec import RunSpec, tensor_bytes
+from device_runner.wheels import foreign_library, refused, with_files
 
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 """Where everything of ours lies on a device: the shell user may write and execute there."""

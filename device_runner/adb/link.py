@@ -179,20 +179,17 @@ class _Stream:
     def read(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            data += self._some(min(size - len(data), 1 << 20))
+            self._limit()
+            try:
+                part = self._connection.recv(min(size - len(data), 1 << 20))
+            except TimeoutError as error:
+                raise LinkTimeout("the time for the answer is over") from error
+            except OSError as error:
+                raise LinkLost(str(error)) from error
+            if not part:
+                raise LinkLost("the connection ended")
+            data += part
         return bytes(data)
-
-    def _some(self, size: int) -> bytes:
-        self._limit()
-        try:
-            part = self._connection.recv(size)
-        except TimeoutError as error:
-            raise LinkTimeout("the time for the answer is over") from error
-        except OSError as error:
-            raise LinkLost(str(error)) from error
-        if not part:
-            raise LinkLost("the connection ended")
-        return part
 
     def command(self, service: str) -> None:
         """Ask the server or the device for a service; raises LinkError with its reason."""

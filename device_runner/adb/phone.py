@@ -30,10 +30,9 @@ from device_runner.device import (
     zones_celsius,
 )
 from device_runner.errors import UnavailableError
-from device_runner.files import own_folder_errors, state_folder
+from device_runner.files import decode_json, own_folder_errors, state_folder
 from device_runner.probe.protocol import NnapiAnswer, ProbeAnswer, decode_answer, encode_inspection
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
-from device_runner.reading import decode_json
 from device_runner.result import Conditions, Status
 
 NNAPI_SECTIONS = {

@@ -20,13 +20,12 @@ from device_runner.android_host.build import build_host, check_imports
 from device_runner.custom_ops import CustomLibrary
 from device_runner.device import TYPE_CODES, DeviceFacts, DriverType, NnapiDevice, Waiting, no_waiting, read_options
 from device_runner.errors import SpecError
-from device_runner.files import scratch_folder
+from device_runner.files import decode_json, read_regular, scratch_folder
 from device_runner.host_device import HostDevice, Processor, default_abi, find_processor
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import host_facts
 from device_runner.probe.elf import read_elf
 from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL
-from device_runner.reading import decode_json, read_regular
 from device_runner.result import Mark
 from device_runner.spec import RunSpec, StrictStruct
 

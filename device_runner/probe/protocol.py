@@ -9,9 +9,9 @@ from msgspec import convert
 
 from device_runner.errors import SpecError
 from device_runner.failures import explain
+from device_runner.files import decode_json
 from device_runner.profile import fell_back
 from device_runner.providers import CPU, provider_named
-from device_runner.reading import decode_json
 from device_runner.result import (
     FASTEST_NS,
     Caller,
@@ -39,7 +39,6 @@ from device_runner.spec import (
     ONNX_CODES,
     TYPES_BY_CODE,
     Bytes,
-    Concurrency,
     ExecutionMode,
     HardwareType,
     LogLevel,
@@ -127,7 +126,17 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
         "steps": spec.stream.steps if spec.stream else None,
-        **(_concurrency(spec.concurrent) if spec.concurrent else {}),
+        **(
+            {
+                "callers": spec.concurrent.callers,
+                "own_sessions": int(spec.concurrent.own_sessions),
+                "shared_arena": int(spec.concurrent.shared_arena),
+                "global_threads": int(spec.concurrent.global_threads),
+                "concurrent_ns": round(spec.concurrent.seconds * 1e9),
+            }
+            if spec.concurrent
+            else {}
+        ),
     }
     triples = [("set", name, str(value)) for name, value in settings.items() if value is not None]
     triples += [("option", key, value) for key, value in options.provider_options.items()]
@@ -146,16 +155,6 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
 
 def _cores(text: str) -> str | None:
     return text or None if text in ("", BIG_CORES) else ",".join(map(str, cores_from_zero(text)))
-
-
-def _concurrency(concurrency: Concurrency) -> dict[str, int]:
-    return {
-        "callers": concurrency.callers,
-        "own_sessions": int(concurrency.own_sessions),
-        "shared_arena": int(concurrency.shared_arena),
-        "global_threads": int(concurrency.global_threads),
-        "concurrent_ns": round(concurrency.seconds * 1e9),
-    }
 
 
 def encode_inspection(

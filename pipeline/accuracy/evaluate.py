@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from device_runner.chips import CHIPS
 from device_runner.files import scratch_folder
+from device_runner.providers import CHIPS
 from pipeline.accuracy.result import AccuracyResult
 from pipeline.accuracy.score import Answer, score
 from pipeline.check.many import open_artifact

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.reading import read_regular
+from device_runner.files import read_regular
 from pipeline.accuracy.interval import RESAMPLES
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.config.tables import is_function

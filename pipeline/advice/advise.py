@@ -41,14 +41,13 @@ from pipeline.dataset import Dataset, given_sizes
 from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.input import open_subject, tensor_reader
-from pipeline.partition.input import write_model as write_lean
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.view import view
+from pipeline.partition.view import open_subject, tensor_reader, view
+from pipeline.partition.view import write_model as write_lean
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.edit import write_model
 from pipeline.passes.rewrites.facts import GraphFacts
 from pipeline.passes.rewrites.table import REWRITES
-from pipeline.passes.save import write_model
 from pipeline.passes.surgery import (
     CONSTANT_INITIALIZERS,
     FIXED_DIMENSIONS,

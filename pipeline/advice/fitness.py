@@ -19,7 +19,6 @@ from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.model.edit import ONNX_DOMAINS
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.input import PartitionInput, likely_sizes, resized, unnamed
 from pipeline.partition.judge import (
     TIMEOUT_SECONDS,
     Views,
@@ -29,7 +28,7 @@ from pipeline.partition.judge import (
     require_compilers,
     scratch_folder,
 )
-from pipeline.partition.view import refused
+from pipeline.partition.view import PartitionInput, likely_sizes, refused, resized, unnamed
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

@@ -19,9 +19,9 @@ from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, lost_to_dimensions
 from pipeline.passes.base import Feeds, PassContext
+from pipeline.passes.edit import write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe, unsuited
 from pipeline.passes.registry import run_passes
-from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

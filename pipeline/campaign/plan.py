@@ -15,9 +15,8 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from device_runner.chips import chip_of_phone
 from device_runner.device import Device, DeviceFacts
-from device_runner.files import state_folder, tensor_bytes
+from device_runner.files import state_folder
 from device_runner.options import (
     AFFINITY_KEY,
     BLOCK_KEY,
@@ -34,6 +33,7 @@ from device_runner.options import (
     smallest_failing,
     subsets,
 )
+from device_runner.providers import chip_of_phone
 from device_runner.result import Failure, FailureKind, RunResult, utc_now
 from device_runner.spec import (
     OUTPUTS_LIMIT_BYTES,
@@ -45,6 +45,7 @@ from device_runner.spec import (
     RunSpec,
     Stream,
     TensorFile,
+    tensor_bytes,
 )
 from pipeline.campaign.record import RecordedRun, Skipped
 from pipeline.campaign.statistics import DecisionRule

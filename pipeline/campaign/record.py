@@ -20,7 +20,7 @@ from pipeline.core.errors import ConfigError, Finding, PipelineError, Severity
 from pipeline.core.progress import StageTime
 from pipeline.core.variant import Level
 from pipeline.partition.placement import Placement
-from pipeline.passes.search_result import MixedSearch
+from pipeline.passes.base import MixedSearch
 
 TUNE_VERSION: Final = 1
 

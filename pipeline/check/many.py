@@ -10,9 +10,8 @@ import msgspec
 
 from device_runner.spec import Stream
 from pipeline.check.compare import Array, OutputCheck, Tolerance, compare_outputs, read_tensor
-from pipeline.check.reference import excused, make_reference
+from pipeline.check.reference import excused, make_reference, run_steps
 from pipeline.check.result import Reference
-from pipeline.check.stream import run_steps
 from pipeline.config import CheckConfig
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.files import scratch

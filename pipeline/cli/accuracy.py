@@ -108,7 +108,7 @@ def _requests(
 
 def _chip(ep: str, named: str, models: list[str]) -> str:
     """The name of the chip that is simulated, "" for the CPU; errors for a chip without --ep qnn, and the reverse."""
-    from device_runner.chips import chip_named
+    from device_runner.providers import chip_named
     from pipeline.core.errors import ConfigError
     from pipeline.partition.qnn.claims import compiler_name
 

@@ -195,7 +195,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     the manifest, and the signature, cover every file. With --key, what the maker attests of tests is shown; nothing is
     run again.
     """
-    from device_runner.reading import visible
+    from device_runner.files import visible
     from pipeline.release.manifest import MANIFEST_FILE, manifest_digest, refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
@@ -235,7 +235,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
 
 def _named(paths: list[str]) -> str:
     """Files by name, not more than a screen holds; the JSON has all."""
-    from device_runner.reading import visible
+    from device_runner.files import visible
 
     more = f" and {len(paths) - 20:,} more (--json has all)" if len(paths) > 20 else ""
     return visible(", ".join(paths[:20])) + more
@@ -243,7 +243,7 @@ def _named(paths: list[str]) -> str:
 
 def _show_signed(signed: "Signed") -> None:
     """Who signed, and what they say of tests, in words that claim no more than was checked here."""
-    from device_runner.reading import visible
+    from device_runner.files import visible
     from pipeline.release.signature import results_text
 
     click.echo(f"signed by the owner of the key with sha256 {signed.fingerprint}")

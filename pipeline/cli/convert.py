@@ -151,8 +151,8 @@ def convert(
     ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
-    from pipeline.core.abis import ARM64, read_abi
     from pipeline.core.custom_ops import of_this_computer
+    from pipeline.core.releases import ARM64, read_abi
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import conversion_parts, problem_lines
@@ -166,7 +166,7 @@ def convert(
     abi = named or ARM64
     chosen = None
     if providers:
-        from pipeline.convert.genuine import choose_reference
+        from pipeline.convert.aware import choose_reference
 
         chosen = choose_reference(reference, ort_release, (), providers, named)
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi

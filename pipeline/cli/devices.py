@@ -81,7 +81,7 @@ CONNECT = (
 
 def _explain_none(selector: str, connected: "Sequence[DeviceFacts]", no_server: "NoServer | None") -> None:
     """Why no phone is listed, and what helps; on stderr."""
-    from device_runner.reading import visible
+    from device_runner.files import visible
 
     if connected:
         names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)

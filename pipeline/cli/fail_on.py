@@ -164,7 +164,7 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
 
     What could not be judged at all keeps its code: a condition that nobody could test did not hold.
     """
-    from device_runner.reading import visible
+    from device_runner.files import visible
 
     lines = list(breaking(conditions, watched))
     for line in lines:

@@ -48,8 +48,8 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
     HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
     Files are compared with the sha256 of the release; a warning says so where ort-mobile does not know it.
     """
+    from device_runner.files import visible
     from device_runner.library import resolve
-    from device_runner.reading import visible
     from pipeline.library.fetch import get_library
 
     def say(line: str) -> None:
@@ -81,8 +81,8 @@ def show(name: str, outputs: Outputs) -> None:
 
 
 def _show(contents: "Contents") -> None:
-    from device_runner.reading import visible
-    from pipeline.core.abis import ARM64
+    from device_runner.files import visible
+    from pipeline.core.releases import ARM64
 
     click.echo(visible(contents.archive))
     for facts in contents.libraries:
@@ -118,7 +118,7 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     """
     from device_runner.errors import UnavailableError
     from device_runner.library import resolve, resolve_all
-    from pipeline.core.abis import X86_64, read_abi
+    from pipeline.core.releases import X86_64, read_abi
     from pipeline.library.difference import compare_libraries
 
     wanted = read_abi(abi, "--abi")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from device_runner.errors import RunnerError
-from device_runner.reading import visible_lines
+from device_runner.files import visible_lines
 from pipeline import __version__
 from pipeline.cli.command import Group, log_level, write_names
 from pipeline.core.errors import ExitCode

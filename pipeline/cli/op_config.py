@@ -260,7 +260,7 @@ def _warn_of_foreign_domains(required: "RequiredOps") -> None:
 
 
 def _findings(log: Path, required: "RequiredOps", needs: "dict[str, Needs]") -> "tuple[LogFinding, ...]":
-    from device_runner.reading import read_regular
+    from device_runner.files import read_regular
     from pipeline.required_ops.proof import LOG_BYTES, read_log
 
     try:

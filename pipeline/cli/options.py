@@ -462,7 +462,7 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
 
     ConfigError for values that it would refuse itself.
     """
-    from pipeline.core.abis import ARM64
+    from pipeline.core.releases import ARM64
     from pipeline.partition.answer import make_settings
 
     chips = chips_named(answers.get("chips", ()), "--chip")
@@ -477,8 +477,8 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
 
 def chips_named(texts: Iterable[str], where: str) -> tuple[str, ...]:
     """The names of chips, each once; ConfigError for one that is not known."""
-    from device_runner.chips import chip_named
     from device_runner.errors import SpecError
+    from device_runner.providers import chip_named
     from pipeline.core.errors import ConfigError
 
     try:

@@ -89,7 +89,7 @@ class Outputs:
 
     def show_errors(self, lines: Iterable[str]) -> None:
         """What went wrong, on stderr, where no text says it: with --quiet, or JSON on stdout."""
-        from device_runner.reading import visible
+        from device_runner.files import visible
 
         for line in () if self.text else lines:
             click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)

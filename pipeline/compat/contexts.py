@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from device_runner.chips import CHIPS, Chip
-from device_runner.reading import read_regular
+from device_runner.files import read_regular
+from device_runner.providers import CHIPS, Chip
 from pipeline.core.errors import ModelError
 from pipeline.core.releases import numbers_of
 from pipeline.core.variant import Variant, in_precision

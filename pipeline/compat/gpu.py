@@ -15,7 +15,7 @@ from pipeline.core.errors import Finding, ModelError, Severity
 from pipeline.core.releases import Release
 from pipeline.partition.answer import Settings, layout_window, webgpu_settings
 from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.provider import claim, copies_of
+from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.view import view_of_file
 from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias
 

@@ -31,7 +31,7 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
-from pipeline.model.onnx_file import ONNX_FORMAT
+from pipeline.model.onnx_model import ONNX_FORMAT
 from pipeline.model.ort_format import (
     DEFAULT_DOMAIN,
     OrtGraph,

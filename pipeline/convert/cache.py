@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import sha256
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import decode_json, read_regular, sha256
 from pipeline.convert.request import SessionSettings
 from pipeline.core.custom_ops import digests
 from pipeline.core.errors import ModelError
@@ -92,7 +91,19 @@ class _Hasher:
         ]
         # Equal constants count once: whether the optimizer shares them changes nothing that is computed.
         shared = sorted(set(constants.values()))
-        return _hash("graph", inputs, outputs, sorted(nodes.values()), shared, _records(graph, nodes))
+        return _hash(
+            "graph",
+            inputs,
+            outputs,
+            sorted(nodes.values()),
+            shared,
+            sorted(
+                _hash(
+                    r.optimizer, r.action, [None if n is None else nodes.get(n, b"") for n in r.nodes], r.produced_ops
+                )
+                for r in graph.runtime_optimizations
+            ),
+        )
 
     def tensor(self, tensor: Tensor, digest: TensorDigest) -> bytes:
         """The hash of a constant."""
@@ -127,13 +138,6 @@ class _Hasher:
         if isinstance(value, Tensor):
             return self.tensor(value, self.tensor_digest)
         return self.graph(value, values) if isinstance(value, OrtGraph) else value
-
-
-def _records(graph: OrtGraph, nodes: Mapping[int, bytes]) -> list[bytes]:
-    return sorted(
-        _hash(r.optimizer, r.action, [None if n is None else nodes.get(n, b"") for n in r.nodes], r.produced_ops)
-        for r in graph.runtime_optimizations
-    )
 
 
 def _in_order(graph: OrtGraph) -> list[OrtNode]:

@@ -12,18 +12,17 @@ from pipeline.model.edit import ONNX_DOMAINS, copied, first_output, keep_only, s
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
 from pipeline.partition.graph import FreshNames, Graph, Node, bodies
-from pipeline.partition.input import body_types, dynamic_names, tensor_reader
-from pipeline.partition.plugin import node_key
-from pipeline.partition.provider import Claim, claim
+from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import (
     add_copies,
     before_partitioning,
     inlined_view,
+    node_key,
     undone_for_provider,
     without_functions,
 )
 from pipeline.partition.units import node_units, unique_dq, unit_of_node
-from pipeline.partition.view import view
+from pipeline.partition.view import body_types, dynamic_names, tensor_reader, view
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto

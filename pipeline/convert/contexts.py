@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.chips import CHIPS, Chip
 from device_runner.device import open_device
-from device_runner.reading import decode_json, read_regular, visible
+from device_runner.files import decode_json, read_regular, visible
+from device_runner.providers import CHIPS, Chip
 from device_runner.spec import RunOptions, RunSpec, TensorFile
 from pipeline.check.compare import (
     MAX_RELATIVE_ERROR,
@@ -42,11 +42,11 @@ from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
-from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import context_session
 from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, compiler_name, entry_of, keep, kept
 from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
+from pipeline.partition.view import write_model
 from pipeline.passes.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -80,7 +80,14 @@ def make_context(
     model = prepare_model(load_model(source, work / "source"), sizes)
     refuse_impossible(model, chip)
     if not chip.floats:
-        _refuse_floats(source, chip, sizes)
+        # Some floats its compiler takes, though phones with this chip have none
+        settings = Settings(provider=QNN, chip=chip.name)
+        answer = judge(PartitionRequest(source=source, settings=settings, optimize=Optimize.BASIC, sizes=sizes))
+        if answer.load and answer.load.code == "float":
+            raise ModelError(
+                f"phones with {chip.title} would refuse it", where=source.name,
+                why=answer.load.error or "", remedy=QUANTIZE,
+            )  # fmt: skip
     name = f"{stem}.{variant.name}.onnx"
     folder = work / "compiled"
     for place in (folder, output):
@@ -136,17 +143,6 @@ def refuse_impossible(model: PreparedModel, chip: Chip) -> None:
         raise ModelError(
             f"the NPU of {chip.title} computes no floats", where=where,
             why=f"{chip.name} takes quantized models only, and this one is not quantized", remedy=QUANTIZE,
-        )  # fmt: skip
-
-
-def _refuse_floats(source: SourceModel, chip: Chip, sizes: dict[str, int]) -> None:
-    """ModelError where the compiler takes floats for a chip whose phones have none, as it does for some."""
-    settings = Settings(provider=QNN, chip=chip.name)
-    answer = judge(PartitionRequest(source=source, settings=settings, optimize=Optimize.BASIC, sizes=sizes))
-    if answer.load and answer.load.code == "float":
-        raise ModelError(
-            f"phones with {chip.title} would refuse it", where=source.name,
-            why=answer.load.error or "", remedy=QUANTIZE,
         )  # fmt: skip
 
 
@@ -212,7 +208,14 @@ def _compile(model: PreparedModel, chip: Chip, name: str, content: Path, folder:
             "Qualcomm's compiler does not work here", why=last, remedy="install the pair again"
         ) from error
     if session.error:
-        raise _refused(session.error, where, chip)
+        text = PREFIX.sub("", session.error).strip()
+        causes = (refusal for cause in (*FAILURES, *CAUSES) if (refusal := cause.refusal(text)) is not None)
+        cause = next(causes, None)
+        why = cause.text if cause else text
+        remedy = cause.remedy if cause else ""
+        if not chip.floats and cause and cause.code in ("layout", "build"):
+            why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
+        raise ModelError(f"no session is made for {chip.name} ({chip.title})", where=where, why=why, remedy=remedy)
     if not any(provider == PROVIDER for provider, _ in session.subgraphs):
         raise ModelError(
             f"the NPU of {chip.title} takes nothing of this model",
@@ -234,17 +237,6 @@ def _make_portable(path: Path, ir_version: int) -> None:
     domains = {node.domain for body in subgraphs(wrapper.graph) for node in body.node} | {""}
     keep_only(wrapper.opset_import, lambda opset: opset.domain in domains)
     write_bytes(path, wrapper.SerializeToString(deterministic=True))
-
-
-def _refused(error: str, where: str, chip: Chip) -> ModelError:
-    text = PREFIX.sub("", error).strip()
-    causes = (refusal for cause in (*FAILURES, *CAUSES) if (refusal := cause.refusal(text)) is not None)
-    cause = next(causes, None)
-    why = cause.text if cause else text
-    remedy = cause.remedy if cause else ""
-    if not chip.floats and cause and cause.code in ("layout", "build"):
-        why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
-    return ModelError(f"no session is made for {chip.name} ({chip.title})", where=where, why=why, remedy=remedy)
 
 
 def _wrapper(path: Path) -> "ModelProto":

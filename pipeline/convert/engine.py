@@ -48,8 +48,8 @@ from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model.edit import drop_unused_domains
 from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
-from pipeline.model.onnx_file import ONNX_FORMAT
 from pipeline.model.onnx_model import (
+    ONNX_FORMAT,
     ByteRange,
     LeanModel,
     content_digest,
@@ -246,7 +246,16 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                 continue
             for variant in alike:
                 if file.unreplayable and variant.style is Style.RUNTIME and maker.target < REPLAY_NEEDS_KEY_SINCE:
-                    failures[variant] = _unreplayable(variant, file, where)
+                    # Before 1.30 a release replays what was recorded, and fails where it cannot
+                    failures[variant] = VariantFailure(
+                        variant=variant,
+                        what="ONNX Runtime cannot replay the fusions that it recorded",
+                        where=where,
+                        why=f"it writes {', '.join(file.unreplayable)} without what they produce, and fails to "
+                        "load that",
+                        remedy="use style fixed for this model, or a target of release 1.30 or later",
+                        skipped=True,
+                    )
                 else:
                     files[variant] = file
                     maker.place(path, variant, disk)
@@ -281,18 +290,6 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
 
 def _failure(variant: Variant, error: RunnerError, where: str) -> VariantFailure:
     return VariantFailure(variant=variant, what=error.what, where=where, why=error.why, remedy=error.remedy)
-
-
-def _unreplayable(variant: Variant, file: ConvertedFile, where: str) -> VariantFailure:
-    """Before 1.30 a release replays what was recorded, and fails where it cannot."""
-    return VariantFailure(
-        variant=variant,
-        what="ONNX Runtime cannot replay the fusions that it recorded",
-        where=where,
-        why=f"it writes {', '.join(file.unreplayable)} without what they produce, and fails to load that",
-        remedy="use style fixed for this model, or a target of release 1.30 or later",
-        skipped=True,
-    )
 
 
 class _Clock:

@@ -35,8 +35,7 @@ from pipeline.convert.request import (
     VariantFailure,
 )
 from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
-from pipeline.core.files import scratch, write_text
-from pipeline.core.output import CONFIG_FILE, TYPED_CONFIG_FILE
+from pipeline.core.files import CONFIG_FILE, TYPED_CONFIG_FILE, scratch, write_text
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant

@@ -6,20 +6,19 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.advice.precisions import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
-from pipeline.core.abis import ARM_ABIS
 from pipeline.core.errors import MissingError, ModelError, PipelineError
 from pipeline.core.progress import Progress
+from pipeline.core.releases import ARM_ABIS
 from pipeline.core.variant import in_precision
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.passes.base import Effect, Step
+from pipeline.passes.base import Effect, MixedSearch, Step
 from pipeline.passes.precisions import AUTO, PRECISIONS, candidates, steps_at
 from pipeline.passes.registry import find_pass
 from pipeline.passes.run import TransformReport, passes_bytes, transform
-from pipeline.passes.search_result import MixedSearch
 
 MODEL_FILE = "model.onnx"
 

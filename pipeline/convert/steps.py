@@ -336,19 +336,18 @@ def weights_to_inputs(model: LeanModel, kept: Iterable[str]) -> tuple[LeanModel,
     proto = copied(model.proto)
     graph = proto.graph
     moved = {t.name: t for t in graph.initializer if t.name in model.weights and t.name not in kept}
-    weights = [_weight(tensor, model.weights[name]) for name, tensor in moved.items()]
+    weights = [
+        Weight(
+            name=tensor.name,
+            data_type=tensor.data_type,
+            dims=tuple(tensor.dims),
+            place=model.weights[name],
+            doc_string=tensor.doc_string,
+        )
+        for name, tensor in moved.items()
+    ]
     keep_only(graph.value_info, lambda value: value.name not in moved)
     keep_only(graph.initializer, lambda tensor: tensor.name not in moved)
     graph.input.extend(onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
     left = {name: place for name, place in model.weights.items() if name not in moved}
     return LeanModel(proto=proto, folder=model.folder, weights=left), tuple(sorted(weights, key=lambda w: w.name))
-
-
-def _weight(tensor: "onnx.TensorProto", place: ByteRange) -> Weight:
-    return Weight(
-        name=tensor.name,
-        data_type=tensor.data_type,
-        dims=tuple(tensor.dims),
-        place=place,
-        doc_string=tensor.doc_string,
-    )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from device_runner.reading import decode_json
+from device_runner.files import decode_json
 from pipeline.core.errors import ConfigError
 
 T = TypeVar("T")

@@ -123,19 +123,15 @@ def write_text(path: Path, content: str) -> None:
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file whole or not at all; Btrfs, XFS and APFS share the bytes until one is changed."""
     with replacing(target) as temporary:
-        _copy(source, temporary)
-
-
-def _copy(source: Path, target: Path) -> None:
-    """As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can."""
-    copied = False
-    with source.open("rb") as read, target.open("wb") as written, contextlib.suppress(OSError, AttributeError):
-        left = os.fstat(read.fileno()).st_size
-        while left and (count := os.copy_file_range(read.fileno(), written.fileno(), left)):
-            left -= count
-        copied = not left
-    if not copied:
-        shutil.copyfile(source, target)
+        # As shutil.copyfile, which on Linux never shares: `copy_file_range` does where the file system can
+        copied = False
+        with source.open("rb") as read, temporary.open("wb") as written, contextlib.suppress(OSError, AttributeError):
+            left = os.fstat(read.fileno()).st_size
+            while left and (count := os.copy_file_range(read.fileno(), written.fileno(), left)):
+                left -= count
+            copied = not left
+        if not copied:
+            shutil.copyfile(source, temporary)
 
 
 def write_zip(path: Path, members: Mapping[str, Path | bytes]) -> None:
@@ -229,3 +225,31 @@ def scratch(folder: Path | None = None) -> Iterator[Path]:
 def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+RESULTS = "results.json"
+PAGE = "report.html"
+REPORT = "report.md"
+TRACE = "trace.json.gz"
+TUNING = "tune.json"
+"""What a search came to."""
+DATABASE = "results.sqlite"
+REVISION = "v0001"
+"""The newest migration of a database: what this release reads and writes."""
+KEPT = "campaign.json"
+"""The ids of the folder's own campaigns, and their database where that is another."""
+
+ARTIFACTS = "artifacts"
+REFERENCES = "reference"
+"""Raw tensors of the original models, one folder for each model."""
+PROFILES = "profiles"
+"""Traces of profile runs."""
+BUNDLE = "bundle"
+"""What ships."""
+CONFIG_FILE = "required_operators.config"
+TYPED_CONFIG_FILE = "required_operators_and_types.config"
+
+WRITTEN = (
+    RESULTS, PAGE, REPORT, CONFIG_FILE, TYPED_CONFIG_FILE, ARTIFACTS, REFERENCES, PROFILES, BUNDLE, TUNING, TRACE, KEPT,
+)  # fmt: skip
+"""What a job writes there, over what has these names."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from device_runner.reading import visible
+from device_runner.files import visible
 from device_runner.result import Struct, host_name, utc_now
 
 if TYPE_CHECKING:

@@ -60,15 +60,15 @@ class ProviderRules:
 _RULES = (
     ProviderRules(
         name=NNAPI, provider="nnapi", title="NNAPI", qdq_units=True,
-        rules="pipeline.partition.nnapi_claims", load="pipeline.partition.nnapi_load",
+        rules="pipeline.partition.nnapi", load="pipeline.partition.nnapi_load",
     ),
     ProviderRules(
         name=COREML_NN, provider="coreml", title="CoreML NeuralNetwork", options={"ModelFormat": "NeuralNetwork"},
-        rules="pipeline.partition.coreml_claims", load="pipeline.partition.coreml_claims",
+        rules="pipeline.partition.coreml", load="pipeline.partition.coreml",
     ),
     ProviderRules(
         name=COREML_MLPROGRAM, provider="coreml", title="CoreML MLProgram", options={"ModelFormat": "MLProgram"},
-        rules="pipeline.partition.coreml_claims", load="pipeline.partition.coreml_claims",
+        rules="pipeline.partition.coreml", load="pipeline.partition.coreml",
     ),
     ProviderRules(
         name=XNNPACK, provider="xnnpack", title="XNNPACK", on_cpu=True, aware=False,

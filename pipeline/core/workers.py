@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.reading import decode_json
+from device_runner.files import decode_json
 from pipeline.core.errors import CLASSES, ModelError, PipelineError, class_name
 from pipeline.core.files import os_error
 
@@ -428,7 +428,15 @@ def _answer(message: bytes) -> Reply:
         limit = memory_text(call.memory_limit)
         return Reply(kind=ModelError.__name__, what="not enough memory", why=limit, remedy=MEMORY_REMEDY)
     except Exception as error:  # noqa: BLE001 - whatever a hostile file brings about must not cost the other files
-        return _unforeseen(error)
+        import traceback
+
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return Reply(
+            kind=ModelError.__name__,
+            what="internal error",
+            why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
+            remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
+        )
     return Reply(value=msgspec.Raw(msgspec.json.encode(value)))
 
 
@@ -451,26 +459,6 @@ def _limit_memory(limit: int) -> None:
 
 def _failed(error: RunnerError) -> Reply:
     return Reply(kind=class_name(error), what=error.what, where=error.where, why=error.why, remedy=error.remedy)
-
-
-def _unforeseen(error: Exception) -> Reply:
-    import traceback
-
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return Reply(
-        kind=ModelError.__name__,
-        what="internal error",
-        why=f"{type(error).__name__}: {error} ({place.name}, line {place.lineno})",
-        remedy="this is a defect of ort-mobile: please report it with the model; the other models are done",
-    )
-
-
-def _die_with_parent() -> None:
-    """Have Linux kill this process when its parent ends: inside ONNX Runtime nobody sees the closed pipe."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 PR_SET_PDEATHSIG = 1
@@ -498,7 +486,11 @@ def still_at_work() -> None:
 
 def serve(receive: int, send: int, modules: Iterable[str] = ()) -> None:
     """The life of a child: import what calls will need, and answer them until the parent closes the pipe."""
-    _die_with_parent()
+    # Have Linux kill this process when its parent ends: inside ONNX Runtime nobody sees the closed pipe
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _Parent.pipe = send
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it kills us when it is interrupted
     for module in modules:

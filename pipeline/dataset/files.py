@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
-from device_runner.files import ZIP_ERRORS
-from device_runner.reading import read_regular
+from device_runner.files import ZIP_ERRORS, read_regular
 from device_runner.spec import ElementType, TensorFile
 from pipeline.config.tables import PreprocessConfig
 from pipeline.core.errors import ConfigError

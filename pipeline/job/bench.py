@@ -25,9 +25,8 @@ from pipeline.campaign.record import CampaignRecord, FailureRow, RunRecord, Skip
 from pipeline.campaign.store import Store, open_store
 from pipeline.config import Platform, Target
 from pipeline.core.errors import MissingError
-from pipeline.core.files import scratch
+from pipeline.core.files import DATABASE, scratch
 from pipeline.core.groups import grouped
-from pipeline.core.output import DATABASE
 from pipeline.core.progress import Progress, duration_text
 from pipeline.job.stored import locked
 

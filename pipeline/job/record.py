@@ -13,7 +13,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts, is_selector, on_network, split_server
 from device_runner.device import identity as device_identity
-from device_runner.reading import decode_json
+from device_runner.files import decode_json
 from device_runner.result import utc_now
 from pipeline import __version__
 from pipeline.campaign.record import CampaignRecord, FailureRow, Host, JobRecord, ModelFacts, RecordedRun, Skipped

@@ -43,8 +43,7 @@ from pipeline.compat.contexts import NpuContext
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import PipelineError
-from pipeline.core.files import scratch
-from pipeline.core.output import ARTIFACTS, DATABASE, PROFILES
+from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.assemble import assemble, compared_runs
 from pipeline.job.bench import Bench, libraries_by_device, opened, require_devices

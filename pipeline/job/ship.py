@@ -24,8 +24,7 @@ from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_
 from pipeline.config import BuildKind, Config, ModelConfig, Target
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors
 from pipeline.core.features import Place
-from pipeline.core.files import sha256_of, write_text
-from pipeline.core.output import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
+from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE, sha256_of, write_text
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble, with_earlier

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.files import PART, RUN_PREFIX, remove_abandoned, restore_place
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import PART, RUN_PREFIX, decode_json, read_regular, remove_abandoned, restore_place
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import WORK_PREFIX, make_folder, storage_errors, write_bytes, write_text
-from pipeline.core.output import (
+from pipeline.core.files import (
     ARTIFACTS,
     BUNDLE,
     DATABASE,
@@ -35,7 +33,12 @@ from pipeline.core.output import (
     REVISION,
     TRACE,
     TUNING,
+    WORK_PREFIX,
     WRITTEN,
+    make_folder,
+    storage_errors,
+    write_bytes,
+    write_text,
 )
 
 if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, a history not for the writers

@@ -43,8 +43,8 @@ from device_runner.library import (
 )
 from device_runner.library import PACKAGES as MAVEN_PACKAGES
 from device_runner.wheels import foreign_library, source_of
-from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, MissingError
+from pipeline.core.releases import ARM64
 from pipeline.library.kernels import ArmCode, read_arm_code
 from pipeline.library.maven import Coordinates, NotPublishedError, Say, by_client, by_https, run, silent
 

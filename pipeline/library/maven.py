@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from device_runner.files import scratch_folder
-from device_runner.reading import public_address
+from device_runner.files import public_address, scratch_folder
 from pipeline.core.errors import MissingError
 
 log = logging.getLogger(__name__)

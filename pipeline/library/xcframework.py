@@ -20,9 +20,8 @@ from xml.parsers.expat import ExpatError
 import msgspec
 from msgspec import field
 
-from device_runner.files import ZIP_ERRORS, scratch_folder
+from device_runner.files import ZIP_ERRORS, check_unpacked, read_regular, scratch_folder
 from device_runner.probe.elf import Buffer
-from device_runner.reading import check_unpacked, read_regular
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import write_bytes
 from pipeline.core.releases import Release

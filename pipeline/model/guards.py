@@ -124,8 +124,19 @@ def check_structure(proto: "onnx.ModelProto", where: str) -> None:
     _check_functions(proto, where)
     for graph in _bodies(proto.graph, where):
         for sparse in graph.sparse_initializer:
-            _check_sparse(sparse, where)
-        _check_ranges(graph, where)
+            # An index for each value, inside the dense tensor: releases before 1.28 write wherever the indices say
+            if not _is_sound(sparse):
+                raise ModelError("a sparse initializer contradicts itself", where=where,
+                                 why=f"the indices of {sparse.values.name[:80]!r} do not fit its values and dimensions",
+                                 remedy="export the model with dense initializers")  # fmt: skip
+        # A Range whose constant step is zero never ends, and every run of it fails
+        scalars = {t.name: t for t in graph.initializer if not t.dims and t.data_type in RANGE_TYPES}
+        for node in graph.node:
+            tensor = scalars.get(node.input[2]) if node.op_type == "Range" and len(node.input) == 3 else None
+            step = _array(tensor) if tensor is not None else None
+            if step is not None and not step.any():
+                raise ModelError("the model counts with a step of zero", where=where, why=f"Range {node.name[:80]!r}",
+                                 remedy="export the model with another step")  # fmt: skip
 
 
 def _bodies(graph: "onnx.GraphProto", where: str) -> "Iterator[onnx.GraphProto]":
@@ -141,14 +152,6 @@ def _bodies(graph: "onnx.GraphProto", where: str) -> "Iterator[onnx.GraphProto]"
         for node in current.node:
             for attribute in node.attribute:
                 stack += [(body, depth + 1) for body in (attribute.g, *attribute.graphs) if body.node]
-
-
-def _check_sparse(sparse: "onnx.SparseTensorProto", where: str) -> None:
-    """An index for each value, inside the dense tensor: releases before 1.28 write wherever the indices say."""
-    if not _is_sound(sparse):
-        raise ModelError("a sparse initializer contradicts itself", where=where,
-                         why=f"the indices of {sparse.values.name[:80]!r} do not fit its values and dimensions",
-                         remedy="export the model with dense initializers")  # fmt: skip
 
 
 def _is_sound(sparse: "onnx.SparseTensorProto") -> bool:
@@ -170,17 +173,6 @@ def _array(tensor: "onnx.TensorProto") -> "np.ndarray[Any, Any] | None":
         return numpy_helper.to_array(tensor)
     except (ValueError, TypeError):
         return None
-
-
-def _check_ranges(graph: "onnx.GraphProto", where: str) -> None:
-    """A Range whose constant step is zero never ends, and every run of it fails."""
-    scalars = {t.name: t for t in graph.initializer if not t.dims and t.data_type in RANGE_TYPES}
-    for node in graph.node:
-        tensor = scalars.get(node.input[2]) if node.op_type == "Range" and len(node.input) == 3 else None
-        step = _array(tensor) if tensor is not None else None
-        if step is not None and not step.any():
-            raise ModelError("the model counts with a step of zero", where=where, why=f"Range {node.name[:80]!r}",
-                             remedy="export the model with another step")  # fmt: skip
 
 
 def _check_functions(proto: "onnx.ModelProto", where: str) -> None:

@@ -16,12 +16,26 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from device_runner.reading import open_regular
+from device_runner.files import open_regular
 from pipeline.core.errors import ModelError
 from pipeline.model.edit import constant_names, copied, keep_only, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
+from pipeline.model.ort_format import (
+    GRAPH,
+    GRAPHS,
+    Attribute,
+    AttributeValue,
+    Metadata,
+    OrtGraph,
+    OrtModel,
+    OrtNode,
+    SequenceType,
+    Tensor,
+    TensorType,
+    TypeInfo,
+)
 from pipeline.model.signature import open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 
@@ -105,16 +119,6 @@ def encode_field(number: int, payload: bytes) -> bytes:
     return encode_varint(number << 3 | LENGTH) + encode_varint(len(payload)) + payload
 
 
-def _external(location: str, offset: int, length: int) -> bytes:
-    """The fields of a TensorProto that say: the bytes lie in `location`."""
-    entries = {"location": location, "offset": str(offset), "length": str(length)}
-    encoded = [
-        encode_field(TENSOR_EXTERNAL_DATA, encode_field(1, key.encode()) + encode_field(2, value.encode()))
-        for key, value in entries.items()
-    ]
-    return b"".join(encoded) + encode_varint(TENSOR_DATA_LOCATION << 3 | VARINT) + encode_varint(EXTERNAL)
-
-
 def _payload(data: Buffer, parts: list[Field]) -> Field | None:
     """The one field that holds a tensor's bytes as they lie in memory; None when there is none, or more than one."""
     stored = [f for f in parts if f.number in TENSOR_STORAGE]
@@ -135,7 +139,15 @@ def _lean_tensor(data: Buffer, tensor: Field, location: str) -> bytes | None:
     if payload is None:
         return None
     kept = [bytes(data[f.start : f.end]) for f in parts if f is not payload and f.number != TENSOR_DATA_LOCATION]
-    return b"".join(kept) + _external(location, payload.value, payload.end - payload.value)
+    # The fields of a TensorProto that say: the bytes lie in `location`
+    entries = {"location": location, "offset": str(payload.value), "length": str(payload.end - payload.value)}
+    encoded = [
+        encode_field(TENSOR_EXTERNAL_DATA, encode_field(1, key.encode()) + encode_field(2, value.encode()))
+        for key, value in entries.items()
+    ]
+    return b"".join(kept) + (
+        b"".join(encoded) + encode_varint(TENSOR_DATA_LOCATION << 3 | VARINT) + encode_varint(EXTERNAL)
+    )
 
 
 def _lean_graph(data: Buffer, graph: Field, location: str, minimum_bytes: int) -> bytes:
@@ -242,11 +254,26 @@ def load_model(source: SourceModel, work_folder: Path) -> LoadedModel:
 
 def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
     data = _frame(source, path)
-    proto = _parse(source, data)
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.ModelProto()
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
+
     if not proto.HasField("graph"):
         raise _not_onnx(source, "it has no graph")
     _check_tensors(source, proto)
-    outside = _kept_outside(path, proto)
+    # Initializers whose data lie in another file than the model: those of `lean_model` lie in its own
+    name = path.resolve().name
+    outside = frozenset(
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.data_location == tensor.EXTERNAL
+        and any(entry.key == "location" and entry.value != name for entry in tensor.external_data)
+    )
     weights = _resolve_external(source, path, proto, spool)
     total = sum(r.length for r in weights.values())
     if total > MAX_WEIGHT_BYTES:
@@ -255,17 +282,6 @@ def _load(source: SourceModel, path: Path, spool: Spool | None) -> LoadedModel:
                          remedy="quantize the model, or split it")  # fmt: skip
     return LoadedModel(
         source=source, path=path, folder=path.parent.resolve(), proto=proto, weights=weights, outside=outside
-    )
-
-
-def _kept_outside(path: Path, proto: "onnx.ModelProto") -> frozenset[str]:
-    """Initializers whose data lie in another file than the model: those of `lean_model` lie in its own."""
-    name = path.resolve().name
-    return frozenset(
-        tensor.name
-        for tensor in proto.graph.initializer
-        if tensor.data_location == tensor.EXTERNAL
-        and any(entry.key == "location" and entry.value != name for entry in tensor.external_data)
     )
 
 
@@ -282,7 +298,22 @@ def _frame(source: SourceModel, path: Path) -> bytes:
         if not (size := path.stat().st_size):
             raise _not_onnx(source, "the file is empty", "download or export it again")
         with open_regular(path) as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
-            _refuse_known(source, data[:256])
+            head = data[:256]
+            if head[4:8] == b"ORTM":
+                raise _not_onnx(
+                    source, "it is an ORT format model already", "convert the ONNX model that it was made from"
+                )
+            for magic, why, remedy in NOT_MODELS:
+                if head.startswith(magic):
+                    raise _not_onnx(source, why, remedy)
+            with contextlib.suppress(UnicodeDecodeError):
+                text = codecs.getincrementaldecoder("utf-8")().decode(head)  # a letter may be cut at the end
+                if all(
+                    c.isprintable() or c.isspace() for c in text
+                ):  # a model's first 256 bytes have lengths and types
+                    raise _not_onnx(
+                        source, "it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort"
+                    )
             with memoryview(data) as view:
                 lean = size >= LEAN_MINIMUM_BYTES and _can_point_to(path)
                 return lean_model(view, path.resolve().name, LARGE_BYTES if lean else size)
@@ -316,32 +347,6 @@ def _can_point_to(path: Path) -> bool:
     """Whether external data can name the file itself: its name is UTF-8 and no link leads out of its folder."""
     real = path.resolve()
     return real.parent == path.parent.resolve() and real.name.isprintable() and "\\" not in real.name
-
-
-def _refuse_known(source: SourceModel, head: bytes) -> None:
-    if head[4:8] == b"ORTM":
-        raise _not_onnx(source, "it is an ORT format model already", "convert the ONNX model that it was made from")
-    for magic, why, remedy in NOT_MODELS:
-        if head.startswith(magic):
-            raise _not_onnx(source, why, remedy)
-    with contextlib.suppress(UnicodeDecodeError):
-        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # a letter may be cut at the end
-        if all(c.isprintable() or c.isspace() for c in text):  # a model's first 256 bytes have lengths and types
-            raise _not_onnx(
-                source, "it is a text file, and no ONNX model", "name the model: a binary file, .onnx or .ort"
-            )
-
-
-def _parse(source: SourceModel, data: bytes) -> "onnx.ModelProto":
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    try:
-        proto = onnx.ModelProto()
-        proto.ParseFromString(data)
-    except (DecodeError, ValueError, RecursionError) as error:
-        raise _not_onnx(source, f"it is no protobuf message of a model: {error}") from error
-    return proto
 
 
 def _resolve_external(
@@ -441,24 +446,21 @@ class _ExternalData:
 
     def _file(self, tensor: "onnx.TensorProto", location: str) -> Path:
         if location not in self.files:
-            self.files[location] = self._check_file(tensor, location)
+            if not _is_beside(location):
+                raise self._error(tensor, f"{location[:200]!r} is not a file in the model's folder or below it")
+            name = repr(location[:200])
+            try:
+                if self.spool:
+                    self.spool.fetch_beside(location)
+                real = (self.folder / location).resolve()
+                if not real.is_relative_to(self.folder):
+                    raise self._error(tensor, f"{name} is a link out of the model's folder")
+                if not real.is_file():
+                    raise self._error(tensor, f"there is no file {name} beside the model")
+            except OSError as error:
+                raise self._error(tensor, f"{name} cannot be opened: {error.strerror}") from error
+            self.files[location] = real
         return self.files[location]
-
-    def _check_file(self, tensor: "onnx.TensorProto", location: str) -> Path:
-        if not _is_beside(location):
-            raise self._error(tensor, f"{location[:200]!r} is not a file in the model's folder or below it")
-        name = repr(location[:200])
-        try:
-            if self.spool:
-                self.spool.fetch_beside(location)
-            real = (self.folder / location).resolve()
-            if not real.is_relative_to(self.folder):
-                raise self._error(tensor, f"{name} is a link out of the model's folder")
-            if not real.is_file():
-                raise self._error(tensor, f"there is no file {name} beside the model")
-        except OSError as error:
-            raise self._error(tensor, f"{name} cannot be opened: {error.strerror}") from error
-        return real
 
     def _number(self, tensor: "onnx.TensorProto", text: str) -> int:
         if re.fullmatch(r"[0-9]{1,18}", text):
@@ -489,7 +491,12 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
     initializers); without the input it needs IR version 4. ConfigError for a key that names nothing.
     """
     proto = copied(loaded.proto)
-    _remove_initializers_from_inputs(proto)
+    graph = proto.graph
+    constants = constant_names(graph)
+    before = len(graph.input)
+    keep_only(graph.input, lambda value: value.name not in constants)
+    if len(graph.input) < before:
+        proto.ir_version = max(proto.ir_version, 4)
     fix_dimensions(proto, fixed_dimensions, loaded.source.name)
     return PreparedModel(
         source=loaded.source, path=loaded.path, folder=loaded.folder, proto=proto, weights=loaded.weights,
@@ -497,15 +504,6 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
         dynamic=tuple(f"{a.key} {a.symbol}".rstrip() for a in open_axes(own_inputs(proto))),
         operators=dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in proto.graph.node).items())),
     )  # fmt: skip
-
-
-def _remove_initializers_from_inputs(proto: "onnx.ModelProto") -> None:
-    graph = proto.graph
-    constants = constant_names(graph)
-    before = len(graph.input)
-    keep_only(graph.input, lambda value: value.name not in constants)
-    if len(graph.input) < before:
-        proto.ir_version = max(proto.ir_version, 4)
 
 
 def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: str) -> None:
@@ -557,3 +555,127 @@ def content_digest(model: LeanModel, digests: Mapping[str, str]) -> str:
     for name in sorted(digests):
         digest.update(f"{name}\0{digests[name]}\0".encode())
     return digest.hexdigest()
+
+
+ONNX_FORMAT = "onnx"
+"""What stands for the ORT format version of a file that is none."""
+TENSOR = 4
+
+
+def read_onnx(path: Path) -> OrtModel:
+    """Read an ONNX file without its weights, which stay where they lie. ModelError for what is no ONNX model."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    remedy = "convert the model again, or export it again"
+    try:
+        with open_regular(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            proto = onnx.ModelProto()
+            with memoryview(data) as view:
+                proto.ParseFromString(lean_model(view, path.name, 1))
+    except (OSError, ValueError, DecodeError) as error:
+        raise ModelError("this is no ONNX model", where=str(path), why=str(error), remedy=remedy) from error
+    if not proto.HasField("graph"):
+        raise ModelError("this is no ONNX model", where=str(path), why="it has no graph", remedy=remedy)
+    imports = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    return OrtModel(
+        format_version=ONNX_FORMAT,
+        ir_version=proto.ir_version,
+        opset_import=imports,
+        graph=_graph(proto.graph, imports, path.name),
+        metadata=Metadata(producer_name=proto.producer_name, producer_version=proto.producer_version),
+        resolver={},
+    )
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: str) -> OrtGraph:
+    infos = (*proto.value_info, *proto.input, *proto.output)
+    return OrtGraph(
+        inputs=tuple(value.name for value in proto.input),
+        outputs=tuple(value.name for value in proto.output),
+        nodes=tuple(_node(index, node, imports, file) for index, node in enumerate(proto.node)),
+        node_args={value.name: _type(value.type) for value in infos},
+        initializers={tensor.name: _tensor(tensor, file) for tensor in proto.initializer},
+        sparse_initializers={},
+        runtime_optimizations=(),
+    )
+
+
+def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: str) -> OrtNode:
+    domain = _domain(proto.domain)
+    attributes = {each.name: Attribute(each.type, _value(each, imports, file)) for each in proto.attribute}
+    inner = [value for row in attributes.values() if isinstance(value := row.value, OrtGraph)]
+    return OrtNode(
+        name=proto.name,
+        op_type=proto.op_type,
+        domain=domain,
+        since_version=_since(proto.op_type, domain, imports.get(domain, 1)),
+        index=index,
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        implicit_inputs=tuple(dict.fromkeys(name for body in inner for name in _free(body))),
+        attributes=attributes,
+        provider="",
+    )
+
+
+def _since(op_type: str, domain: str, opset: int) -> int:
+    """The version of the schema; 1 for operators that ONNX does not define, as all of ONNX Runtime's own have."""
+    import onnx
+
+    try:
+        version: int = onnx.defs.get_schema(op_type, opset, domain).since_version
+    except onnx.defs.SchemaError:
+        return 1
+    return version
+
+
+def _free(body: OrtGraph) -> list[str]:
+    """Names that a body reads from around it."""
+    known = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
+    read = [name for node in body.nodes for name in (*node.inputs, *node.implicit_inputs)]
+    return [name for name in (*read, *body.outputs) if name and name not in known]
+
+
+def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: str) -> AttributeValue:
+    import onnx
+
+    if proto.type == GRAPH:
+        return _graph(proto.g, imports, file)
+    if proto.type == GRAPHS:
+        return tuple(_graph(graph, imports, file) for graph in proto.graphs)
+    if proto.type == TENSOR:
+        return _tensor(proto.t, file)
+    value: Any = onnx.helper.get_attribute_value(proto)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, (int, float)):
+        return value
+    words = [each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else each for each in value]
+    return tuple(each for each in words if isinstance(each, (int, float, str)))
+
+
+def _tensor(proto: "onnx.TensorProto", file: str) -> Tensor:
+    """A constant and its place in the file; one whose bytes lie elsewhere has none."""
+    offset = length = 0
+    if proto.data_location == proto.EXTERNAL:
+        location, offset, length = external_entries(proto)
+        if location != file:
+            offset = length = 0
+    return Tensor(proto.name, tuple(proto.dims), proto.data_type, offset, length)
+
+
+def _type(proto: "onnx.TypeProto") -> TypeInfo:
+    if proto.HasField("tensor_type"):
+        tensor = proto.tensor_type
+        if not tensor.HasField("shape"):
+            return TensorType(tensor.elem_type)
+        dims = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in tensor.shape.dim)
+        return TensorType(tensor.elem_type, dims)
+    if proto.HasField("sequence_type"):
+        return SequenceType(_type(proto.sequence_type.elem_type))
+    return None

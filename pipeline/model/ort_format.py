@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from device_runner.reading import open_regular
+from device_runner.files import open_regular
 from pipeline.core.errors import ModelError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
@@ -385,7 +385,7 @@ def read_artifact(path: Path) -> OrtModel:
 
 def _read(path: Path) -> OrtModel:
     if path.suffix.lower() == ".onnx":
-        from pipeline.model.onnx_file import read_onnx
+        from pipeline.model.onnx_model import read_onnx
 
         return read_onnx(path)
     return read_ort(path)
@@ -403,7 +403,25 @@ def parse_ort(data: Buffer, source: str, *, inner_types: bool = True) -> OrtMode
     Types of inner values, which are a third of the work, may be left out.
     """
     with _judged(data, source):
-        return _session(Reader(data, inner_types=inner_types))
+        reader = Reader(data, inner_types=inner_types)
+        root = reader.root()
+        slots = reader.table(root)
+        model, fields = reader.path((1, "model"))
+        imports = {}
+        for at in reader.tables(model, fields, 1):
+            entry = reader.table(at)
+            imports[reader.text(at, entry, 0)] = reader.scalar(at, entry, 1, "q")
+        version = reader.text(root, slots, 0)
+        if not re.fullmatch(r"[0-6]", version):
+            raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.32 write 1 to 6")
+        return OrtModel(
+            format_version=version,
+            ir_version=reader.scalar(model, fields, 0, "q"),
+            opset_import=imports,
+            graph=_graph(reader, present(reader.child(model, fields, 7), "graph"), 1),
+            metadata=_metadata(reader, model, fields),
+            resolver=resolver_at(reader, reader.child(root, slots, 3)),
+        )
 
 
 @contextmanager
@@ -459,27 +477,6 @@ def check_identifier(head: bytes, source: str) -> None:
 
 def _refuse(source: str, why: str, remedy: str) -> NoReturn:
     raise ModelError("not a readable ORT format model", where=source, why=why, remedy=remedy)
-
-
-def _session(reader: Reader) -> OrtModel:
-    root = reader.root()
-    slots = reader.table(root)
-    model, fields = reader.path((1, "model"))
-    imports = {}
-    for at in reader.tables(model, fields, 1):
-        entry = reader.table(at)
-        imports[reader.text(at, entry, 0)] = reader.scalar(at, entry, 1, "q")
-    version = reader.text(root, slots, 0)
-    if not re.fullmatch(r"[0-6]", version):
-        raise BrokenError(f"its format version is {version[:20]!r}; releases to 1.32 write 1 to 6")
-    return OrtModel(
-        format_version=version,
-        ir_version=reader.scalar(model, fields, 0, "q"),
-        opset_import=imports,
-        graph=_graph(reader, present(reader.child(model, fields, 7), "graph"), 1),
-        metadata=_metadata(reader, model, fields),
-        resolver=resolver_at(reader, reader.child(root, slots, 3)),
-    )
 
 
 def _metadata(reader: Reader, at: int, slots: Slots) -> Metadata:

@@ -24,7 +24,7 @@ import flatbuffers
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Buffer, Reader, Resolver, ResolverArg, Slots, resolver_at
+from pipeline.model.ort_format import Buffer, Reader, ResolverArg, Slots, resolver_at
 
 BUFFER_BYTES = 2 << 20
 # Direct writes begin and end at multiples of the disk's block, in memory as in the file; 4 KiB suits all that is sold.
@@ -113,7 +113,9 @@ class HashingFile:
         except OSError as error:
             if error.errno != errno.EINVAL or not self.direct:
                 raise
-            _make_buffered(self.descriptor)  # this file system cannot write directly, or not from here
+            import fcntl
+
+            fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
             return os.write(self.descriptor, data)
 
     def finish(self) -> str:
@@ -132,12 +134,6 @@ def _open(path: Path, *, direct: bool) -> int:
         with contextlib.suppress(OSError):
             return os.open(path, flags | os.O_DIRECT, 0o666)
     return os.open(path, flags, 0o666)
-
-
-def _make_buffered(descriptor: int) -> None:
-    import fcntl
-
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
 
 
 IDENTIFIER = b"ORTM"
@@ -266,7 +262,26 @@ def plan_file(skeleton: Buffer, weights: Sequence[Weight] = ()) -> FilePlan:
     parts = _Skeleton(skeleton)
     body = memoryview(skeleton)[parts.cut :]
     blobs, end = _place_blobs(parts.padding + len(body), weights)
-    head = _head(parts, blobs)
+    builder = _Builder(4096)
+    builder.minalign = ALIGNMENT
+    old = parts.reader.child(parts.root, parts.root_slots, ROOT_RESOLVER)
+    # The kernel type resolver in the order of its keys, which is also what its schema asks for
+    entries = []
+    for op_id, parameters in sorted(resolver_at(parts.reader, old).items(), key=lambda item: item[0].encode()):
+        args = builder.refs([_resolver_entry(builder, name, parameters) for name in sorted(parameters)])
+        entries.append(_keyed(builder, int(builder.CreateString(op_id)), args))
+    vector = builder.refs(entries)
+    builder.StartObject(1)
+    builder.ref_slot(0, vector)
+    resolver = int(builder.EndObject())
+    graph = _graph(builder, parts, blobs)
+    model = _model(builder, parts, graph)
+    builder.StartObject(4)
+    builder.ref_slot(ROOT_VERSION, parts.child(parts.root, parts.root_slots, ROOT_VERSION))
+    builder.ref_slot(ROOT_MODEL, model)
+    builder.ref_slot(ROOT_RESOLVER, resolver)
+    builder.Finish(builder.EndObject(), IDENTIFIER)
+    head = bytes(builder.Output())
     if len(head) + end > MAX_FILE_BYTES:
         raise ModelError("the model is too large for the ORT format", why=f"{len(head) + end} bytes are over 2 GiB",
                          remedy="quantize the model, or split it")  # fmt: skip
@@ -282,21 +297,6 @@ def _place_blobs(position: int, weights: Sequence[Weight]) -> tuple[list[tuple[i
         blobs.append((start, weight))
         position = start + 4 + weight.place.length
     return blobs, position
-
-
-def _head(parts: _Skeleton, blobs: Sequence[tuple[int, Weight]]) -> bytes:
-    builder = _Builder(4096)
-    builder.minalign = ALIGNMENT
-    old = parts.reader.child(parts.root, parts.root_slots, ROOT_RESOLVER)
-    resolver = _resolver(builder, resolver_at(parts.reader, old))
-    graph = _graph(builder, parts, blobs)
-    model = _model(builder, parts, graph)
-    builder.StartObject(4)
-    builder.ref_slot(ROOT_VERSION, parts.child(parts.root, parts.root_slots, ROOT_VERSION))
-    builder.ref_slot(ROOT_MODEL, model)
-    builder.ref_slot(ROOT_RESOLVER, resolver)
-    builder.Finish(builder.EndObject(), IDENTIFIER)
-    return bytes(builder.Output())
 
 
 def _model(builder: _Builder, parts: _Skeleton, graph: int) -> int:
@@ -342,18 +342,6 @@ def _tensor(builder: _Builder, name: _Tail, start: int, weight: Weight) -> int:
     return int(builder.EndObject())
 
 
-def _resolver(builder: _Builder, resolver: Resolver) -> int:
-    """The kernel type resolver in the order of its keys, which is also what its schema asks for."""
-    entries = []
-    for op_id, parameters in sorted(resolver.items(), key=lambda item: item[0].encode()):
-        args = builder.refs([_resolver_entry(builder, name, parameters) for name in sorted(parameters)])
-        entries.append(_keyed(builder, int(builder.CreateString(op_id)), args))
-    vector = builder.refs(entries)
-    builder.StartObject(1)
-    builder.ref_slot(0, vector)
-    return int(builder.EndObject())
-
-
 def _resolver_entry(builder: _Builder, name: str, parameters: Mapping[str, tuple[ResolverArg, ...]]) -> int:
     args = builder.refs([_resolver_arg(builder, arg) for arg in parameters[name]])
     return _keyed(builder, int(builder.CreateString(name)), args)
@@ -388,17 +376,13 @@ def write_file(plan: FilePlan, path: Path, digest: str = "") -> str:
         out.write(plan.body)
         for start, weight in plan.blobs:
             out.write(bytes(start - out.size_bytes) + struct.pack("<I", weight.place.length))
-            _copy(weight, out)
+            place = weight.place
+            descriptor = os.open(place.file, os.O_RDONLY)
+            try:
+                copied = out.copy(descriptor, place.offset, place.length)
+            finally:
+                os.close(descriptor)
+            if copied < place.length:
+                raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
+                                 remedy="leave the model alone while it is converted")  # fmt: skip
         return out.finish()
-
-
-def _copy(weight: Weight, out: HashingFile) -> None:
-    place = weight.place
-    descriptor = os.open(place.file, os.O_RDONLY)
-    try:
-        copied = out.copy(descriptor, place.offset, place.length)
-    finally:
-        os.close(descriptor)
-    if copied < place.length:
-        raise ModelError("a weight's bytes are gone", where=str(place.file), why="the file became shorter",
-                         remedy="leave the model alone while it is converted")  # fmt: skip

@@ -85,15 +85,12 @@ class OpenAxis:
         return f"{self.input}[{self.axis}]"
 
 
-def symbol_of(size: int | str | None) -> str:
-    """The symbolic name of an axis; "" for a size, for nothing and for placeholders."""
-    return size if isinstance(size, str) and not PLACEHOLDER.fullmatch(size) else ""
-
-
 def open_axes(takes: Sequence[TensorInfo]) -> tuple[OpenAxis, ...]:
     """Axes of the inputs that have no size, in the order of the model."""
     return tuple(
-        OpenAxis(input=info.name, axis=axis, symbol=symbol_of(size))
+        OpenAxis(
+            input=info.name, axis=axis, symbol=size if isinstance(size, str) and not PLACEHOLDER.fullmatch(size) else ""
+        )
         for info in takes
         for axis, size in enumerate(info.shape or ())
         if not isinstance(size, int)

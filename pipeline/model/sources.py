@@ -14,8 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS
-from device_runner.reading import check_unpacked
+from device_runner.files import ZIP_ERRORS, check_unpacked
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import readable_name
 
@@ -64,9 +63,30 @@ def _models_of(path: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
     if not path.is_file() and not path.is_dir():
         raise ConfigError("this is no regular file", where=str(path), remedy="name a model, a folder or a zip archive")
     if path.is_dir():
-        return _required(sorted(_files_below(path, suffixes)), path, suffixes)
+        return _required(
+            sorted(
+                [
+                    SourceModel(path=str(Path(root, file)))
+                    for root, _, files in os.walk(path)
+                    for file in files
+                    if file.lower().endswith(suffixes) and Path(root, file).is_file()
+                ]
+            ),
+            path,
+            suffixes,
+        )
     if path.suffix.lower() == ".zip" or (path.suffix.lower() not in suffixes and zipfile.is_zipfile(path)):
-        return _required(_members(path, suffixes), path, suffixes)
+        try:
+            with zipfile.ZipFile(path) as opened:
+                count = Counter(i.filename for i in opened.infolist() if not i.is_dir())
+        except ZIP_ERRORS as error:
+            raise ConfigError("not a readable zip archive", where=str(path), why=str(error),
+                              remedy="make the archive anew") from error  # fmt: skip
+        models = [name for name in sorted(count) if name.lower().endswith(suffixes)]
+        for name in models:
+            if count[name] > 1:
+                log.warning("%s: %s is in it %d times: the last one is read", path, name, count[name])
+        return _required([SourceModel(path=str(path), member=name) for name in models], path, suffixes)
     return [SourceModel(path=str(path))]
 
 
@@ -75,29 +95,6 @@ def _required(models: list[SourceModel], path: Path, suffixes: tuple[str, ...]) 
         return models
     raise ConfigError("no models in it", where=str(path), why=f"nothing ends in {' or '.join(suffixes)}",
                       remedy="name the folder or archive that holds the models")  # fmt: skip
-
-
-def _files_below(folder: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
-    return [
-        SourceModel(path=str(Path(root, file)))
-        for root, _, files in os.walk(folder)
-        for file in files
-        if file.lower().endswith(suffixes) and Path(root, file).is_file()
-    ]
-
-
-def _members(archive: Path, suffixes: tuple[str, ...]) -> list[SourceModel]:
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            count = Counter(i.filename for i in opened.infolist() if not i.is_dir())
-    except ZIP_ERRORS as error:
-        raise ConfigError("not a readable zip archive", where=str(archive), why=str(error),
-                          remedy="make the archive anew") from error  # fmt: skip
-    models = [name for name in sorted(count) if name.lower().endswith(suffixes)]
-    for name in models:
-        if count[name] > 1:
-            log.warning("%s: %s is in it %d times: the last one is read", archive, name, count[name])
-    return [SourceModel(path=str(archive), member=name) for name in models]
 
 
 @lru_cache(maxsize=1)

@@ -104,11 +104,27 @@ def examine(
     """Everything that this build needs, in the order in which one would get it."""
     environment = os.environ if environment is None else environment
     platform = request.target.platform
-    checks = [_source_check(tree, request)]
+    checks = [
+        Check(
+            name="source tree",
+            present=f"ONNX Runtime {tree.version} in {tree.path}" if tree else "",
+            good=tree is not None,
+            why=f"the target wants {request.version}",
+            remedy=f"git clone --recursive --branch v{request.version} the repository microsoft/onnxruntime, and give "
+            "its folder with --source",
+        )
+    ]
     checks += [_tool_check(tool, tree) for tool in _TOOLS[platform]]
     checks += [_python_check(name, why) for name, why in _PYTHON_PACKAGES.items() if request.operators is not None]
     checks += [check for applies, find in _FINDERS if applies(request) for check in find(request, tree, environment)]
-    return (*checks, _disk_check(request, work))
+    folder = next(path for path in (work, *work.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(folder).free
+    needed = DISK_BYTES[request.target.platform] * len(request.abis)
+    return (*checks, Check(
+        name="disk", present=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
+        why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
+        remedy="free some space, or choose another folder with --output",
+    ))  # fmt: skip
 
 
 def require(checks: tuple[Check, ...]) -> None:
@@ -119,17 +135,6 @@ def require(checks: tuple[Check, ...]) -> None:
             f"missing for this build: {', '.join(check.name for check in missing)}",
             remedy="; ".join(dict.fromkeys(check.remedy for check in missing)),
         )
-
-
-def _source_check(tree: SourceTree | None, request: Request) -> Check:
-    return Check(
-        name="source tree",
-        present=f"ONNX Runtime {tree.version} in {tree.path}" if tree else "",
-        good=tree is not None,
-        why=f"the target wants {request.version}",
-        remedy=f"git clone --recursive --branch v{request.version} the repository microsoft/onnxruntime, and give its "
-        "folder with --source",
-    )
 
 
 def _tool_check(tool: _Tool, tree: SourceTree | None) -> Check:
@@ -232,14 +237,3 @@ _FINDERS: tuple[tuple[Callable[[Request], bool], _Finder], ...] = (
     (lambda r: r.target.platform is Platform.ANDROID, _android_checks),
     (lambda r: r.settings.dependencies is Dependencies.SYSTEM, _system_checks),
 )
-
-
-def _disk_check(request: Request, work: Path) -> Check:
-    folder = next(path for path in (work, *work.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(folder).free
-    needed = DISK_BYTES[request.target.platform] * len(request.abis)
-    return Check(
-        name="disk", present=f"{free / GIB:.1f} GiB free in {folder}", good=free >= needed,
-        why=f"{needed / GIB:.0f} GiB for {len(request.abis)} ABI",
-        remedy="free some space, or choose another folder with --output",
-    )  # fmt: skip

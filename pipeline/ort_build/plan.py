@@ -481,25 +481,26 @@ def _refused(script: str, arguments: Iterable[str], options: dict[str, Option]) 
 
 def lint(request: Request) -> tuple[Finding, ...]:
     """Everything that speaks against a request, errors first."""
-    against = findings(_RULES, request, f"target {request.target.name}", _words(request))
+    against = findings(
+        _RULES,
+        request,
+        f"target {request.target.name}",
+        {
+            "kind": request.kind.value,
+            "platform": request.target.platform.value,
+            "version": request.version,
+            "providers": ", ".join(request.providers),
+            "absent": ", ".join(_not_on_platform(request)),
+            "young": ", ".join(_not_in_release(request)),
+            "abis": ", ".join(request.abis),
+            "lowest": minimum_version(request.target.platform, request.release) or "",
+            "wanted": _wanted_version(request) or "",
+            "ml_ops": ", ".join(_operators(request, "ai.onnx.ml")[:5]),
+            "contrib_ops": ", ".join(_operators(request, "com.microsoft")[:5]),
+            "nchwc_ops": ", ".join(_operators(request, "com.microsoft.nchwc")[:5]),
+        },
+    )
     return tuple(sorted(against, key=lambda finding: finding.severity is not Severity.ERROR))
-
-
-def _words(request: Request) -> dict[str, str]:
-    return {
-        "kind": request.kind.value,
-        "platform": request.target.platform.value,
-        "version": request.version,
-        "providers": ", ".join(request.providers),
-        "absent": ", ".join(_not_on_platform(request)),
-        "young": ", ".join(_not_in_release(request)),
-        "abis": ", ".join(request.abis),
-        "lowest": minimum_version(request.target.platform, request.release) or "",
-        "wanted": _wanted_version(request) or "",
-        "ml_ops": ", ".join(_operators(request, "ai.onnx.ml")[:5]),
-        "contrib_ops": ", ".join(_operators(request, "com.microsoft")[:5]),
-        "nchwc_ops": ", ".join(_operators(request, "com.microsoft.nchwc")[:5]),
-    }
 
 
 def _operators(request: Request, domain: str) -> list[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from device_runner.files import read_regular
 from device_runner.providers import CPU
-from device_runner.reading import read_regular
 from pipeline.config import Config, Platform, Table, Target, read_config
 from pipeline.config.tables import BuildConfig, BuildKind, Dependencies
 from pipeline.core.errors import ConfigError
@@ -147,7 +147,11 @@ def make_request(
         )  # fmt: skip
     providers = providers_of(settings, target.platform, run_providers)
     for name in providers:
-        _check_known(name)
+        if name not in BUILD_PROVIDERS and name != CPU:
+            raise ConfigError(
+                f"no build has a provider {name!r}", where="[build] providers",
+                remedy=f"it takes: {', '.join([CPU, *BUILD_PROVIDERS])}",
+            )  # fmt: skip
     return Request(
         target=target,
         version=version,
@@ -172,14 +176,6 @@ def _offered(name: str, platform: Platform, settings: BuildConfig) -> bool:
     """Whether a provider of the runs belongs into this build: a campaign's runs are for all its platforms."""
     row = BUILD_PROVIDERS.get(name)
     return row is not None and platform in row.platforms and (settings.wheel or platform not in row.converting_only)
-
-
-def _check_known(name: str) -> None:
-    if name not in BUILD_PROVIDERS and name != CPU:
-        raise ConfigError(
-            f"no build has a provider {name!r}", where="[build] providers",
-            remedy=f"it takes: {', '.join([CPU, *BUILD_PROVIDERS])}",
-        )  # fmt: skip
 
 
 def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style: bool) -> BuildKind:
@@ -241,7 +237,16 @@ def requests_for(
     path = operators_path or (Path(listed) if listed else None)
     operators = None if path is None else read_operators(path)
     version = version or installed_version("onnxruntime")
-    settings = _with_flags(build, dependencies, onnx_source, jobs)
+    changes: dict[str, object] = {}
+    if dependencies:
+        changes["dependencies"] = Dependencies(dependencies)
+    if onnx_source:
+        changes["onnx_source"] = str(onnx_source)
+    if jobs:
+        changes["jobs"] = jobs
+    onnx = changes.get("onnx_source", build.onnx_source)
+    changes["onnx_source"] = None if onnx is None else str(Path(str(onnx)).absolute())
+    settings = msgspec.structs.replace(build, **changes)
     wanted = tuple(target for target in targets if target_name in (None, target.name))
     if not wanted:
         raise ConfigError(
@@ -278,21 +283,6 @@ def _named_target(name: str) -> Target:
             remedy=f"{hint}It is one of: {', '.join(known)}; or give a config and the name of one of its targets",
         )  # fmt: skip
     return Target(name=name, platform=Platform(platform), abis=(abi,))
-
-
-def _with_flags(
-    build: BuildConfig, dependencies: str | None, onnx_source: Path | None, jobs: int | None
-) -> BuildConfig:
-    changes: dict[str, object] = {}
-    if dependencies:
-        changes["dependencies"] = Dependencies(dependencies)
-    if onnx_source:
-        changes["onnx_source"] = str(onnx_source)
-    if jobs:
-        changes["jobs"] = jobs
-    onnx = changes.get("onnx_source", build.onnx_source)
-    changes["onnx_source"] = None if onnx is None else str(Path(str(onnx)).absolute())
-    return msgspec.structs.replace(build, **changes)
 
 
 class BuildFile(Table, frozen=True, kw_only=True):

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.files import cache_folder, staging_folder, sync, take_place
-from device_runner.reading import decode_json
+from device_runner.files import cache_folder, decode_json, staging_folder, sync, take_place
 from pipeline.core.errors import BUDGET, ConfigError, Finding, FindingRule, PipelineError, Severity, findings
 from pipeline.core.files import make_folder, sha256_of, storage_errors, write_bytes, write_text
 from pipeline.core.groups import grouped
@@ -131,18 +130,14 @@ def run_step(step: BuildStep, log: Path, environment: Mapping[str, str], progres
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
     except BaseException:
-        end_group(process)
+        # End a command with all that it started: politely, then not
+        for ending, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, ending)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience)
         raise
     return process.returncode
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a command with all that it started: politely, then not."""
-    for ending, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, ending)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
 
 
 def last_line(log: Path) -> str:
@@ -292,7 +287,21 @@ def run_build(
             as_root=sys.platform == "linux" and os.geteuid() == 0,
         )
         plan = plan_build(request, places)
-        _execute(plan, work, progress)
+        for file in plan.files:
+            write_text(Path(file.path), file.content)
+        log = work / LOG
+        log.unlink(missing_ok=True)
+        for step in plan.steps:
+            code = run_step(step, log, build_environment(os.environ), progress)
+            if code:
+                text = log_end(log)
+                cause = cause_of(text)
+                raise PipelineError(
+                    f"the build of {step.name} for {plan.target} failed with exit code {code}",
+                    where=str(log),
+                    why=f"{cause.what}\n{excerpt(text)}" if cause else excerpt(text),
+                    remedy=cause.remedy if cause else "read the log from the first error on",
+                )
         record = BuildRecord(
             digest=digest,
             source_digest=sources,
@@ -305,7 +314,14 @@ def run_build(
             seconds=round(time.monotonic() - started, 1),
             files=(),
         )
-        return folder, _publish(plan, work, folder, record), True
+        # Copy what came out beside the cache and give it its name there only when all is whole
+        make_folder(folder.parent)
+        with storage_errors(folder), staging_folder(folder) as whole:
+            files = tuple(_collect(plan, work, whole))
+            done = msgspec.structs.replace(record, files=files)
+            write_bytes(whole / RECORD, msgspec.json.format(msgspec.json.encode(done)) + b"\n")
+            take_place(whole, folder)
+        return folder, done, True
 
 
 def read_record(folder: Path) -> BuildRecord | None:
@@ -343,35 +359,6 @@ def _alone(work: Path) -> Iterator[None]:
         yield
 
 
-def _execute(plan: BuildPlan, work: Path, progress: OnStep) -> None:
-    for file in plan.files:
-        write_text(Path(file.path), file.content)
-    log = work / LOG
-    log.unlink(missing_ok=True)
-    for step in plan.steps:
-        code = run_step(step, log, build_environment(os.environ), progress)
-        if code:
-            text = log_end(log)
-            cause = cause_of(text)
-            raise PipelineError(
-                f"the build of {step.name} for {plan.target} failed with exit code {code}",
-                where=str(log),
-                why=f"{cause.what}\n{excerpt(text)}" if cause else excerpt(text),
-                remedy=cause.remedy if cause else "read the log from the first error on",
-            )
-
-
-def _publish(plan: BuildPlan, work: Path, folder: Path, record: BuildRecord) -> BuildRecord:
-    """Copy what came out beside the cache and give it its name there only when all is whole."""
-    make_folder(folder.parent)
-    with storage_errors(folder), staging_folder(folder) as whole:
-        files = tuple(_collect(plan, work, whole))
-        done = msgspec.structs.replace(record, files=files)
-        write_bytes(whole / RECORD, msgspec.json.format(msgspec.json.encode(done)) + b"\n")
-        take_place(whole, folder)
-    return done
-
-
 def _collect(plan: BuildPlan, work: Path, whole: Path) -> Iterator[BuiltFile]:
     for product in plan.products:
         paths = sorted(path for path in work.glob(product.pattern))
@@ -381,29 +368,24 @@ def _collect(plan: BuildPlan, work: Path, whole: Path) -> Iterator[BuiltFile]:
                 why="no such file", remedy=f"read {work / LOG}",
             )  # fmt: skip
         for path in paths[:1] if product.abi else paths:
-            yield from _copied(path, whole, product.abi)
-
-
-def _copied(path: Path, whole: Path, abi: str) -> Iterator[BuiltFile]:
-    """Copy a file, or a folder with all its files, below the ABI's own folder."""
-    target = whole / abi / _plain_name(path.name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        shutil.copytree(path, target, symlinks=True)
-    else:
-        shutil.copyfile(path, target)
-    for file in sorted(target.rglob("*")) if target.is_dir() else [target]:
-        if file.is_file() and not file.is_symlink():
-            sync(file)
-            yield BuiltFile(
-                file=file.relative_to(whole).as_posix(), abi=abi, size_bytes=file.stat().st_size, sha256=sha256_of(file)
-            )
-
-
-def _plain_name(name: str) -> str:
-    """`libonnxruntime.so.1.21.0` as apps know it: without the release."""
-    stem, versioned, _ = name.partition(".so.")
-    return f"{stem}.so" if versioned else name
+            # Copy a file, or a folder with all its files, below the ABI's own folder
+            # `libonnxruntime.so.1.21.0` as apps know it: without the release
+            stem, versioned, _ = path.name.partition(".so.")
+            target = whole / product.abi / (f"{stem}.so" if versioned else path.name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                shutil.copytree(path, target, symlinks=True)
+            else:
+                shutil.copyfile(path, target)
+            for file in sorted(target.rglob("*")) if target.is_dir() else [target]:
+                if file.is_file() and not file.is_symlink():
+                    sync(file)
+                    yield BuiltFile(
+                        file=file.relative_to(whole).as_posix(),
+                        abi=product.abi,
+                        size_bytes=file.stat().st_size,
+                        sha256=sha256_of(file),
+                    )
 
 
 class SizeChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
-from device_runner.chips import CHIPS
 from device_runner.providers import (
+    CHIPS,
     NNAPI_API_LEVEL,
     NNAPI_DEVICES_API_LEVEL,
     NNAPI_RELAXED_API_LEVEL,
@@ -17,10 +17,18 @@ from device_runner.providers import (
     accepted_values,
 )
 from device_runner.spec import NnapiFlag
-from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
-from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
+from pipeline.core.releases import (
+    DEFAULT_RELEASE,
+    OLDEST_RULES,
+    X86_64,
+    Release,
+    by_rules,
+    installed_release,
+    line_of,
+    read_abi,
+)
 
 SUFFIXES = (".onnx", ".ort")
 """Files that can be judged."""

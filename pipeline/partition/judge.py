@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.chips import CHIPS
+from device_runner.providers import CHIPS
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.releases import Release, rules_of
@@ -24,7 +24,6 @@ from pipeline.partition.answer import (
     BodyClaim,
     Cut,
     Decision,
-    LoadForecast,
     ModelAnswer,
     OperatorGain,
     Optimize,
@@ -34,7 +33,12 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, bodies
-from pipeline.partition.input import (
+from pipeline.partition.qnn.claims import compiler_name, of_chip
+from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
+from pipeline.partition.rules import Claim, claim, copied_bytes, copies_of, unit_edges
+from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
+from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
+from pipeline.partition.view import (
     NO_SIZES,
     PartitionInput,
     body_types,
@@ -44,13 +48,9 @@ from pipeline.partition.input import (
     open_subject,
     resized,
     tensor_reader,
+    view,
+    view_of_file,
 )
-from pipeline.partition.provider import Claim, claim, copied_bytes, copies_of, unit_edges
-from pipeline.partition.qnn.claims import compiler_name, of_chip
-from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
-from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
-from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
-from pipeline.partition.view import view, view_of_file
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -215,7 +215,14 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     compiler = ""
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
-        provider_claim, load = _of_chip(views, settings, ships, model)
+        weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
+        if model is None or weights is None:
+            raise ModelError(
+                f"the compiler of {settings.rules.title} says nothing about ORT format files",
+                where=views.subject.source.name,
+                remedy="name the ONNX model that the file was made from",
+            )
+        provider_claim, load = of_chip(weights, model, ships, CHIPS[settings.chip], views.folder)
         in_bodies = []
     else:
         provider_claim = claim(shown, settings)
@@ -277,18 +284,6 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
         return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
-
-
-def _of_chip(views: Views, settings: Settings, graph: Graph, model: "ModelProto | None") -> tuple[Claim, LoadForecast]:
-    """What a chip's compiler takes; ModelError for an ORT format file, in which it records nothing."""
-    weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
-    if model is None or weights is None:
-        raise ModelError(
-            f"the compiler of {settings.rules.title} says nothing about ORT format files",
-            where=views.subject.source.name,
-            remedy="name the ONNX model that the file was made from",
-        )
-    return of_chip(weights, model, graph, CHIPS[settings.chip], views.folder)
 
 
 def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:

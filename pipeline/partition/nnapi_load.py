@@ -8,10 +8,8 @@ from math import prod
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.nnapi_checks import parameters, permuted
-from pipeline.partition.nnapi_claims import TABLE
-from pipeline.partition.provider import Claim
-from pipeline.partition.rules import Rule
+from pipeline.partition.nnapi import TABLE, parameters, permuted
+from pipeline.partition.rules import Claim, Rule
 from pipeline.partition.units import (
     DEQUANTIZE,
     QUANTIZE,
@@ -172,7 +170,22 @@ def _skipped(graph: Graph, unit: Unit) -> Iterable[str]:
 
 def _shape_problem(graph: Graph, node: Node) -> Refusal | None:
     if node.op_type in ("Reshape", "Unsqueeze", "Squeeze"):
-        return _reshape_problem(graph, node)
+        # NNAPI's Reshape reads a 0 as "copy", and counts elements
+        before = [dim or 0 for dim in graph.value(node.inputs[0]).shape or ()]
+        after = graph.value(node.outputs[0]).shape
+        constant = graph.constant(node.inputs[1]) if node.op_type == "Reshape" else None
+        if constant is not None:
+            shape = [int(dim) for dim in constant.numbers()]
+        elif node.op_type != "Reshape" and after is not None and 0 in before:
+            shape = [dim or 0 for dim in after]
+        else:
+            return None
+        if any(dim == 0 and position >= len(before) for position, dim in enumerate(shape)):
+            return _failure(node, f"NNAPI has no dimension of 0 in the shape {shape}", "leave empty tensors to the CPU")
+        copied = [before[position] if dim == 0 else dim for position, dim in enumerate(shape)]
+        if -1 not in copied and prod(copied) != prod(before):
+            return _failure(node, f"{before} does not fit into the shape {shape}", "leave empty tensors to the CPU")
+        return None
     if node.op_type in (*POOLS, "Conv", "QLinearConv"):
         return _window_problem(graph, node)
     if node.op_type == "Split" and node.since_version >= 18 and "num_outputs" not in node.attributes:
@@ -209,25 +222,6 @@ def _missing_operation(graph: Graph, unit: Unit, settings: Settings) -> Refusal 
         f"target API level {LEVEL_29} or later, or leave this node to the CPU (--safe)",
         code="level",
     )
-
-
-def _reshape_problem(graph: Graph, node: Node) -> Refusal | None:
-    """NNAPI's Reshape reads a 0 as "copy", and counts elements."""
-    before = [dim or 0 for dim in graph.value(node.inputs[0]).shape or ()]
-    after = graph.value(node.outputs[0]).shape
-    constant = graph.constant(node.inputs[1]) if node.op_type == "Reshape" else None
-    if constant is not None:
-        shape = [int(dim) for dim in constant.numbers()]
-    elif node.op_type != "Reshape" and after is not None and 0 in before:
-        shape = [dim or 0 for dim in after]
-    else:
-        return None
-    if any(dim == 0 and position >= len(before) for position, dim in enumerate(shape)):
-        return _failure(node, f"NNAPI has no dimension of 0 in the shape {shape}", "leave empty tensors to the CPU")
-    copied = [before[position] if dim == 0 else dim for position, dim in enumerate(shape)]
-    if -1 not in copied and prod(copied) != prod(before):
-        return _failure(node, f"{before} does not fit into the shape {shape}", "leave empty tensors to the CPU")
-    return None
 
 
 def _window_problem(graph: Graph, node: Node) -> Refusal | None:

@@ -263,7 +263,14 @@ def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> Gr
     layer = _layers(widths, edges)
     rows, up, down = _rows(widths, edges, layer)
     for sweep in range(SWEEPS):
-        _sort_rows(rows, up if sweep % 2 == 0 else down, reverse=sweep % 2 == 1)
+        place = {key: float(i) for row in rows for i, key in enumerate(row)}
+        for row in reversed(rows) if (sweep % 2 == 1) else rows:
+            mean = {}
+            for key in row:
+                near = (up if sweep % 2 == 0 else down).get(key)
+                mean[key] = sum(place[k] for k in near) / len(near) if near else place[key]
+            row.sort(key=lambda key: mean[key])
+            place.update((key, float(i)) for i, key in enumerate(row))
     x = _positions(rows, up, down, widths)
     places = {node: (x[node, -1, -1], layer[node]) for node in widths}
     ways = {
@@ -309,17 +316,6 @@ def _rows(
             down.setdefault(above, []).append(below)
             up.setdefault(below, []).append(above)
     return rows, up, down
-
-
-def _sort_rows(rows: list[list[Key]], neighbours: Mapping[Key, Sequence[Key]], *, reverse: bool) -> None:
-    place = {key: float(i) for row in rows for i, key in enumerate(row)}
-    for row in reversed(rows) if reverse else rows:
-        mean = {}
-        for key in row:
-            near = neighbours.get(key)
-            mean[key] = sum(place[k] for k in near) / len(near) if near else place[key]
-        row.sort(key=lambda key: mean[key])
-        place.update((key, float(i)) for i, key in enumerate(row))
 
 
 def _positions(

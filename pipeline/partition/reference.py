@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.android_host.calls import HANG, STOP_OPS, LibraryAnswer, Session, ask
 from device_runner.android_host.device import Phone
+from device_runner.android_host.inspection import HANG, STOP_OPS, LibraryAnswer, Session, ask
 from device_runner.files import scratch_folder
 from device_runner.host_device import check_host, default_abi
 from device_runner.library import LibraryFacts, resolve
@@ -40,19 +40,19 @@ from pipeline.partition.answer import (
     Settings,
     WebGpuOptions,
 )
-from pipeline.partition.input import (
+from pipeline.partition.judge import TIMEOUT_SECONDS
+from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
+from pipeline.partition.view import (
     NO_SIZES,
     body_types,
     name_nodes,
     open_subject,
     remove_model,
     tensor_reader,
+    view,
     write_model,
     written_bytes,
 )
-from pipeline.partition.judge import TIMEOUT_SECONDS
-from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
-from pipeline.partition.view import view
 from pipeline.partition.webgpu.logged import refused_nodes, session_config, takes_nothing
 
 if TYPE_CHECKING:
@@ -204,16 +204,13 @@ def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQ
     if not asked.webgpu.cpu_nodes:
         yield from _claims_together(models, library, asked)
     for model in models if asked.webgpu.cpu_nodes else ():  # names are a model's own
-        options = msgspec.structs.replace(asked.webgpu, cpu_nodes=_new_names(model, asked.webgpu.cpu_nodes))
+        import onnx
+
+        nodes = onnx.load(model, load_external_data=False).graph.node
+        options = msgspec.structs.replace(
+            asked.webgpu, cpu_nodes=tuple(node.name for node in nodes if node.doc_string in asked.webgpu.cpu_nodes)
+        )
         yield from _claims_together([model], library, msgspec.structs.replace(asked, webgpu=options))
-
-
-def _new_names(model: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """What `name_nodes` made of the names of nodes in the file that it was written to."""
-    import onnx
-
-    nodes = onnx.load(model, load_external_data=False).graph.node
-    return tuple(node.name for node in nodes if node.doc_string in names)
 
 
 def _claims_together(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
@@ -407,7 +404,11 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
     if library.error is not None:
         return ClaimDiff(path=answer.path, error=library.error, crashed=library.crashed)
     if library.rest:
-        library = _all_others(library, answer.decisions)
+        # The claims with all nodes that were not refused, each by itself
+        refused = set(map(plain_name, library.reasons))
+        claimed = [name for row in answer.decisions if plain_name(name := first_output(row)) not in refused]
+        alone = tuple((name,) for name in claimed)
+        library = msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
     same = same_claims(library, answer.partitions) if known else None
     nodes = _nodes(answer, library, same)
     return ClaimDiff(
@@ -465,14 +466,6 @@ def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> It
     for name in sorted(claimed - seen):
         extra = Side(claimed=True, partition=placed.get(name))
         yield NodeDiff(output=name, op_type="", ours=None, library=extra, different=same is False)
-
-
-def _all_others(library: LibraryClaims, decisions: Iterable[Decision]) -> LibraryClaims:
-    """The claims with all nodes that were not refused, each by itself."""
-    refused = set(map(plain_name, library.reasons))
-    claimed = [name for row in decisions if plain_name(name := first_output(row)) not in refused]
-    alone = tuple((name,) for name in claimed)
-    return msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
 
 
 def _ungrouped(node: NodeDiff) -> NodeDiff:

@@ -4,12 +4,16 @@ A check is a function from a `Case` (one node unit in its graph, with the settin
 refusal is the reason. Checks that many rows need are made by factories: `constant(1, "weight")`, `rank(0, 4, 4)`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+import importlib
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 
+from pipeline.model.types import BITS
 from pipeline.partition.answer import Refusal, Settings
-from pipeline.partition.graph import Shape
-from pipeline.partition.units import Case
+from pipeline.partition.graph import Edge, Graph, Node, Shape, Value, given_outside
+from pipeline.partition.units import Case, Unit, unit_of_node
 
 Check = Callable[[Case], Refusal | None]
 """Refuses a case or lets it pass."""
@@ -212,3 +216,210 @@ def shrinks_evenly(size: int, scale: float) -> bool:
         return False
     divisor = round(1 / scale)
     return abs(1 / scale - divisor) < 1e-4 and size % divisor == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a provider claims of one graph: groups of nodes in their order, and why it refuses the others, by index.
+
+    A fatal refusal says that asking the provider ends the session: then nothing else here matters.
+    """
+
+    groups: tuple[tuple[Node, ...], ...] = ()
+    refusals: Mapping[int, Refusal] = field(default_factory=dict)
+    fatal: Refusal | None = None
+
+    @property
+    def claimed(self) -> frozenset[int]:
+        """Indices of all claimed nodes."""
+        return frozenset(node.index for group in self.groups for node in group)
+
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """The groups by first outputs, as answers list them."""
+        return tuple(tuple(node.first_output for node in group) for group in self.groups)
+
+
+def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
+    """What the provider claims of one graph, not of its bodies; `only` are the nodes that are still free.
+
+    Those are given when it is asked again after functions were inlined (A.2).
+    """
+    module = importlib.import_module(settings.rules.rules)
+    provider_claim: Claim = module.claim(graph, settings, only)
+    return provider_claim
+
+
+def copies_of(graph: Graph, settings: Settings, claimed: Container[int]) -> int | None:
+    """How often one inference copies values between provider and CPU; None for one whose borders are partitions."""
+    if not settings.rules.copies:
+        return None
+    module = importlib.import_module(settings.rules.rules)
+    count: int = module.copies(graph, settings, claimed)
+    return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSet:
+    """The rules of one provider, in the order in which a graph meets them.
+
+    `whole` refuses a graph before its nodes are looked at. `units` divides it into what is judged as one. `taken` is
+    the refusal of a unit that somebody has already, `stopped` that of one that is or comes behind an operator of
+    `Settings.stop_ops` (None: the provider has none). `operator` judges one unit, `in_group` with what the open group
+    gives already: then units are judged when grouping comes to them, else all of them first. `veto` drops a group that
+    is finished.
+    """
+
+    whole: Callable[[Graph, Settings], Refusal | None]
+    units: Callable[[Graph, Settings], Sequence[Unit]]
+    taken: Refusal
+    stopped: Callable[[Settings], Refusal] | None = None
+    operator: Callable[[Case], Refusal | None]
+    in_group: Callable[[Case, Collection[str]], Refusal | None] | None = None
+    veto: Callable[[Graph, Settings, Sequence[Node]], Refusal | None] = lambda *_: None
+
+
+def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Container[int] | None) -> Claim:
+    """The way of one graph through the rules of one provider: whole graph, units, verdicts, groups, vetoes."""
+    # The release, the system's version, the opset, being a body of If or Loop: for all nodes alike.
+    nothing = rules.whole(graph, settings)
+    if nothing is not None:
+        return Claim(fatal=nothing) if nothing.fatal else Claim(refusals=dict.fromkeys(graph.nodes, nothing))
+
+    units = rules.units(graph, settings)
+    stops = [unit for unit in units if rules.stopped and unit.target.op_type in settings.stop_ops]
+    behind_stops = downstream(graph, units, stops) if stops else frozenset()
+    verdicts: dict[int, Refusal | None] = {}
+
+    def accept(unit: Unit, group_outputs: Collection[str]) -> bool:
+        """Whether a unit is claimed; it is judged once, when it first comes up."""
+        index = unit.target.index
+        if index not in verdicts:
+            case = Case(graph, unit, settings)
+            # Kernels on the CPU replace all nodes of a unit; a compiling provider looks at the target alone.
+            needed = unit.nodes if settings.rules.on_cpu else (unit.target,)
+            if only is not None and not all(node.index in only for node in needed):
+                verdicts[index] = rules.taken
+            elif rules.stopped and index in behind_stops:
+                verdicts[index] = rules.stopped(settings)
+            else:
+                in_group = rules.in_group
+                verdicts[index] = rules.operator(case) or (in_group(case, group_outputs) if in_group else None)
+        return verdicts[index] is None
+
+    if rules.in_group is None:
+        for unit in units:
+            accept(unit, ())
+    if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
+        groups = [[node] for unit in units if accept(unit, ()) for node in unit.nodes]
+    else:
+        groups = group_by_waves(graph, units, accept)
+
+    refusals = {
+        node.index: verdict
+        for unit in units
+        if (verdict := verdicts.get(unit.target.index)) is not None
+        for node in unit.nodes
+    }
+    fatal = next((verdict for verdict in verdicts.values() if verdict is not None and verdict.fatal), None)
+    if fatal is not None and not settings.rules.on_cpu:
+        return Claim(refusals=refusals, fatal=fatal)
+
+    kept = []
+    for group in groups:
+        veto = rules.veto(graph, settings, group)
+        if veto is None:
+            kept.append(tuple(group))
+        else:
+            refusals |= dict.fromkeys((node.index for node in group), veto)
+    return Claim(groups=tuple(kept), refusals=refusals, fatal=fatal)
+
+
+def copied_bytes(graph: Graph, groups: Iterable[Iterable[Node]]) -> tuple[int, int] | None:
+    """Bytes that one inference gives to partitions and takes from them; None where a value has no known size.
+
+    A value counts for each partition that reads it, inputs of the model too, and once where it is read outside of the
+    partition that makes it or is an output of the model. Constants are given when partitions are compiled.
+    """
+    given, taken = [], []
+    for group in map(list, groups):
+        names = (name for node in group for name in (*node.inputs, *node.implicit_inputs))
+        read = {name for name in names if name and graph.constant(name) is None}
+        given += [_bytes(graph.value(name)) for name in read.difference(*(node.outputs for node in group))]
+        taken += [_bytes(graph.value(name)) for name in set(given_outside(graph, group, {row.index for row in group}))]
+    if -1 in given or -1 in taken:
+        return None
+    return sum(given), sum(taken)
+
+
+def _bytes(value: Value) -> int:
+    """The size of a tensor; -1 where it is not known before an inference."""
+    bits = BITS.get(value.dtype or "", 0)
+    return (prod(size or 0 for size in value.shape or ()) * bits + 7) // 8 if bits and value.static else -1
+
+
+Accept = Callable[[Unit, Collection[str]], bool]
+"""Whether a unit is claimed; given are the outputs of the targets in the group that is open then (D.2.9)."""
+
+
+def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[list[Node]]:
+    """The nodes of groups of units in the order in which ONNX Runtime closes them (B.2)."""
+    owner = unit_of_node(units)
+    # Edges into a unit as ONNX Runtime counts them: those into its Qs or its Clip are not among them (B.1).
+    waiting = {
+        unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
+        for unit in units
+    }
+    ready = deque(unit for unit in units if waiting[unit.target.index] == 0)
+    later: deque[Unit] = deque()
+    border: set[int] = set()  # units that read from the open group: a refused one waits until that is closed
+    group: list[Node] = []
+    group_outputs: set[str] = set()
+    closed = []
+    while ready or later:
+        if not ready:
+            closed.append(group)
+            group, group_outputs, border = [], set(), set()
+            ready, later = later, ready
+            continue
+        unit = ready.popleft()
+        accepted = accept(unit, group_outputs)
+        if not accepted and unit.target.index in border:
+            later.append(unit)
+            continue
+        if accepted:
+            group += unit.nodes
+            group_outputs.update(unit.target.outputs)
+            border.discard(unit.target.index)
+        for edge in unit_edges(graph, unit):
+            consumer = owner[edge.consumer]
+            if accepted:
+                border.add(consumer.target.index)
+            waiting[consumer.target.index] -= 1
+            if waiting[consumer.target.index] == 0:
+                ready.append(consumer)
+    closed.append(group)
+    return [group for group in closed if group]
+
+
+def unit_edges(graph: Graph, unit: Unit) -> Sequence[Edge]:
+    """Edges out of a unit as its target's: an edge to a QuantizeLinear of the unit counts as that one's edges (B.1)."""
+    if not unit.group:
+        return graph.out_edges[unit.target.index]
+    quantizers = {q.index for q in unit.qs}
+    edges: list[Edge] = []
+    for edge in graph.out_edges[(unit.clip or unit.target).index]:
+        edges.extend(graph.out_edges[edge.consumer] if edge.consumer in quantizers else (edge,))
+    return sorted(edges)
+
+
+def downstream(graph: Graph, units: Iterable[Unit], starts: Iterable[Unit]) -> set[int]:
+    """Target indices of the given units and of everything behind them along edges, in linear time (stop ops, B.5)."""
+    owner = unit_of_node(units)
+    reached: set[int] = set()
+    stack = list(starts)
+    while stack:
+        unit = stack.pop()
+        if unit.target.index not in reached:
+            reached.add(unit.target.index)
+            stack.extend(owner[edge.consumer] for edge in unit_edges(graph, unit))
+    return reached

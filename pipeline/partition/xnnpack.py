@@ -7,15 +7,17 @@ layout transformation.
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from pipeline.core.abis import ARM_ABIS
+from pipeline.core.releases import ARM_ABIS
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node, Shape, bodies
-from pipeline.partition.provider import Claim, RuleSet, claim_by_rules
 from pipeline.partition.rules import (
     Check,
+    Claim,
     Rule,
+    RuleSet,
     Table,
     attribute,
+    claim_by_rules,
     constant,
     dtype,
     first_refusal,

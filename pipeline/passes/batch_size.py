@@ -478,7 +478,18 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
         _follow(node, walk)
         nodes += [*walk.nodes, node]
         walk.nodes.clear()
-    _finish(proto, walk, nodes)
+    graph = proto.graph
+    set_nodes(graph, nodes)
+    graph.initializer.extend(walk.tensors)
+    for value in graph.input:
+        if place := walk.batches.get(value.name):
+            value.type.tensor_type.shape.dim[place.axis].dim_value = walk.after
+    del graph.value_info[:]
+    for value in graph.output:
+        place, dims = walk.batches.get(value.name), value.type.tensor_type.shape.dim
+        if place and place.axis < len(dims):
+            dims[place.axis].dim_value = walk.after * place.inner
+    make_constant(proto)
     _check_shapes(proto, walk)
     return changed(model, proto)
 
@@ -552,22 +563,6 @@ def _follow(node: "NodeProto", walk: Walk) -> None:
         )
     places = place if not isinstance(place, Batch) else (place,) * len(node.output)
     walk.batches |= {name: batch for name, batch in zip(node.output, places, strict=False) if name and batch}
-
-
-def _finish(proto: "ModelProto", walk: Walk, nodes: "list[NodeProto]") -> None:
-    """Write the nodes, and the new sizes of inputs and outputs."""
-    graph = proto.graph
-    set_nodes(graph, nodes)
-    graph.initializer.extend(walk.tensors)
-    for value in graph.input:
-        if place := walk.batches.get(value.name):
-            value.type.tensor_type.shape.dim[place.axis].dim_value = walk.after
-    del graph.value_info[:]
-    for value in graph.output:
-        place, dims = walk.batches.get(value.name), value.type.tensor_type.shape.dim
-        if place and place.axis < len(dims):
-            dims[place.axis].dim_value = walk.after * place.inner
-    make_constant(proto)
 
 
 def _check_shapes(proto: "ModelProto", walk: Walk) -> None:

@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from device_runner.chips import chip_named
-from device_runner.files import cache_folder, scratch_folder
-from device_runner.reading import decode_json
-from pipeline.core.abis import ARM64
+from device_runner.files import cache_folder, decode_json, scratch_folder
+from device_runner.providers import chip_named
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
 from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_exact_session
+from pipeline.core.releases import ARM64
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import loadable
 from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
-from pipeline.partition.input import write_model
 from pipeline.partition.judge import PartitionRequest, judge, require_compilers
-from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
+from pipeline.partition.view import write_model
+from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
-from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
 from pipeline.passes.static import DENSE, StaticOptions, chosen_nodes, known_types, prepare, quantize, ranges_of
 
 if TYPE_CHECKING:
@@ -291,7 +289,16 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
     best = _best(trials, options.goal_db)
     if not _settled(best, start, options) and _room(bench, options):
         layers = _layer_losses(bench, best, options)
-        trials += _without_layers(bench, start, best, layers, options)
+        # Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all
+        ranked = _ranked(bench, best, layers)
+        choices: list[Trial] = []
+        count, following = 1, 2
+        while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
+            choices.append(_trial(bench, best.types, ranked[:count]))
+            if _settled(choices[-1], start, options):
+                break
+            count, following = following, count + following
+        trials += choices
     best = _best(trials, options.goal_db)
     return MixedSearch(
         goal_db=options.goal_db, evaluations=len(bench.asked), start=start, best=best,
@@ -378,21 +385,6 @@ def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[
 def _loss(bench: Evaluator, names: Sequence[str]) -> LayerLoss:
     kinds = dict.fromkeys(bench.nodes[name] for name in names)
     return LayerLoss(nodes=tuple(names), op_type="+".join(kinds), sqnr_db=bench.sqnr(names))
-
-
-def _without_layers(
-    bench: Evaluator, start: Trial, best: Trial, losses: Sequence[LayerLoss], options: MixedOptions
-) -> list[Trial]:
-    """Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all."""
-    ranked = _ranked(bench, best, losses)
-    choices: list[Trial] = []
-    count, following = 1, 2
-    while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
-        choices.append(_trial(bench, best.types, ranked[:count]))
-        if _settled(choices[-1], start, options):
-            break
-        count, following = following, count + following
-    return choices
 
 
 def _ranked(bench: Evaluator, best: Trial, losses: Sequence[LayerLoss]) -> list[str]:

@@ -14,7 +14,7 @@ from pipeline.passes.edit import (
     quantized_operators,
     whole,
 )
-from pipeline.passes.preprocess import PreprocessOptions, declare_types, name_nodes, preprocess
+from pipeline.passes.optimize import PreprocessOptions, declare_types, name_nodes, preprocess
 from pipeline.passes.surgery import constants_fixed
 
 if TYPE_CHECKING:
@@ -50,7 +50,24 @@ def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) ->
     proto = whole(ready)
     gemm_to_matmul(proto.graph, chosen)
     excluded = sorted({node.name for node in proto.graph.node if node.name not in chosen})
-    quantized = _dynamic(proto, options, excluded, context.where)
+    from onnxruntime.quantization import QuantType
+    from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+    from onnxruntime.quantization.quant_utils import QuantizationMode
+
+    kind = QuantType.QInt8 if options.weights == "s8" else QuantType.QUInt8
+    with library_call(
+        "onnxruntime.quantization cannot quantize the model",
+        context.where,
+        "exclude the node that it names, or name operator types",
+    ):
+        quantizer = ONNXQuantizer(
+            proto, options.per_channel, options.reduce_range, QuantizationMode.IntegerOps, False, kind,
+            QuantType.QUInt8, None, [], excluded, sorted(OPERATORS), {"MatMulConstBOnly": True},
+        )  # fmt: skip
+        quantizer.quantize_model()
+    quantized: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantized.graph)
+
     if not quantized_operators(quantized):
         raise NotApplicable("nothing was quantized", where=context.where, remedy="name other operator types")
     return finished(quantized, context)
@@ -116,28 +133,6 @@ def _transposed(graph: "onnx.GraphProto", constants: dict[str, "onnx.TensorProto
     return target
 
 
-def _dynamic(proto: "onnx.ModelProto", options: DynamicOptions, excluded: list[str], where: str) -> "onnx.ModelProto":
-    """Through onnxruntime.quantization's own quantizer for operators."""
-    from onnxruntime.quantization import QuantType
-    from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
-    from onnxruntime.quantization.quant_utils import QuantizationMode
-
-    kind = QuantType.QInt8 if options.weights == "s8" else QuantType.QUInt8
-    with library_call(
-        "onnxruntime.quantization cannot quantize the model",
-        where,
-        "exclude the node that it names, or name operator types",
-    ):
-        quantizer = ONNXQuantizer(
-            proto, options.per_channel, options.reduce_range, QuantizationMode.IntegerOps, False, kind,
-            QuantType.QUInt8, None, [], excluded, sorted(OPERATORS), {"MatMulConstBOnly": True},
-        )  # fmt: skip
-        quantizer.quantize_model()
-    quantized: onnx.ModelProto = quantizer.model.model
-    sort_nodes(quantized.graph)
-    return quantized
-
-
 DYNAMIC = Pass(
     name="dynamic-int8",
     title="Quantize weights to 8 bits, activations while the model runs: no data needed, CPU only.",
@@ -188,7 +183,11 @@ def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) 
 def matrix_nodes(proto: "onnx.ModelProto", options: WeightOnlyOptions, where: str) -> set[str]:
     """Names of the products with a constant float matrix; NotApplicable when there are none."""
     check_names(proto, options.exclude, where)
-    matrices = {t.name for t in proto.graph.initializer if t.data_type == 1 and len(t.dims) >= 2 and _flat(t)}
+    matrices = {
+        t.name
+        for t in proto.graph.initializer
+        if t.data_type == 1 and len(t.dims) >= 2 and all(dim == 1 for dim in t.dims[:-2])
+    }
     products = [n for n in proto.graph.node if n.op_type in {"MatMul", "Gemm"} and n.input[1] in matrices]
     chosen = {node.name for node in products} - set(options.exclude)
     if not chosen:
@@ -197,11 +196,6 @@ def matrix_nodes(proto: "onnx.ModelProto", options: WeightOnlyOptions, where: st
                             why=f"no MatMul or Gemm has a constant matrix; the model's operators: {have}",
                             remedy="use static-qdq or fp16 for this model")  # fmt: skip
     return chosen
-
-
-def _flat(tensor: "onnx.TensorProto") -> bool:
-    """Whether a tensor is one matrix: all but the last two dimensions are 1."""
-    return all(dim == 1 for dim in tensor.dims[:-2])
 
 
 def _tools(bits: int, where: str) -> Any:
@@ -274,7 +268,23 @@ def fp16(model: Model, options: HalfOptions, context: PassContext) -> Model:
     name_nodes(proto.graph)
     check_names(proto, options.exclude, context.where)
     declare_types(LeanModel(proto=proto, folder=model.folder, weights={}), context.where)
-    halved = _in_half(proto, options, context.where)
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+    before = {node.name for node in proto.graph.node}
+    bodies = sum(1 for _ in subgraphs(proto.graph)) > 1
+    with library_call(
+        "onnxruntime.transformers cannot convert the model to half precision",
+        context.where,
+        "block the operator that it names",
+    ):
+        halved: onnx.ModelProto = convert_float_to_float16(
+            proto, SMALLEST, LARGEST, keep_io_types=options.keep_io, disable_shape_infer=not bodies,
+            op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block],
+            node_block_list=list(options.exclude),
+        )  # fmt: skip
+    _keep_between(halved.graph, before)
+    sort_nodes(halved.graph)
+
     if FLOAT16 not in float_types(halved):
         raise NotApplicable("no weight became a 16-bit float", where=context.where,
                             why="all operators with weights are blocked or excluded",
@@ -296,25 +306,6 @@ SUMS_OF_SQUARES = ("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp", "LpNormaliz
 
 CPUs add up in 32 bits, GPUs in the type of the values: 28 layers of WebGPU's fp16 end in zeros behind one ReduceL2.
 """
-
-
-def _in_half(proto: "onnx.ModelProto", options: HalfOptions, where: str) -> "onnx.ModelProto":
-    """Through onnxruntime.transformers, with the nodes in order afterwards (quantization Q.3)."""
-    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
-
-    before = {node.name for node in proto.graph.node}
-    bodies = sum(1 for _ in subgraphs(proto.graph)) > 1
-    with library_call(
-        "onnxruntime.transformers cannot convert the model to half precision", where, "block the operator that it names"
-    ):
-        halved: onnx.ModelProto = convert_float_to_float16(
-            proto, SMALLEST, LARGEST, keep_io_types=options.keep_io, disable_shape_infer=not bodies,
-            op_block_list=[*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block],
-            node_block_list=list(options.exclude),
-        )  # fmt: skip
-    _keep_between(halved.graph, before)
-    sort_nodes(halved.graph)
-    return halved
 
 
 def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import decode_json, read_regular
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
@@ -26,11 +26,10 @@ from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, PreparedModel, content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
-from pipeline.passes.base import Effect, Feeds, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
 from pipeline.passes.registry import find_pass, run_passes
-from pipeline.passes.save import DATA_SUFFIX, SavedModel, save_model, write_model
-from pipeline.passes.search_result import MixedSearch
 from pipeline.passes.surgery import expose
 
 MOST_BATCHES = 64
@@ -231,7 +230,19 @@ def run_cached(
     """
     if cache is None:
         return run_passes(model, steps, context), False
-    key = _key(model, steps, context)
+    digests = range_digests(model.weights.values())
+    content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
+    uses_data = any(find_pass(step.do).needs_data for step in steps)
+    parts = (
+        content,
+        sorted(model.outside),
+        steps,
+        sources_digest(__name__),
+        _versions(),
+        custom_ops.digests(),
+        _data_digest(context, uses_data),
+    )
+    key = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
     entry = cache / "entries" / f"{key}.json"
     if (known := _found(cache, entry, key, context)) is not None:
         return known, True
@@ -262,22 +273,6 @@ def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResu
         return None
     cached = replace(model, outside=frozenset(kept.outside))
     return PassResult(model=cached, changes=kept.steps, notes=kept.notes)
-
-
-def _key(model: Model, steps: Sequence[Step], context: PassContext) -> str:
-    digests = range_digests(model.weights.values())
-    content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
-    uses_data = any(find_pass(step.do).needs_data for step in steps)
-    parts = (
-        content,
-        sorted(model.outside),
-        steps,
-        sources_digest(__name__),
-        _versions(),
-        custom_ops.digests(),
-        _data_digest(context, uses_data),
-    )
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _versions() -> dict[str, str]:

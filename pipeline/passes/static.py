@@ -12,7 +12,7 @@ from pipeline.model.onnx_model import LeanModel, content_digest
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.calibration import FEW_SAMPLES, Method, TensorRanges, calibrate, quantizable
 from pipeline.passes.edit import check_names, finished, library_call, whole
-from pipeline.passes.preprocess import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
+from pipeline.passes.optimize import PER_CHANNEL_OPSET, PreprocessOptions, preprocess
 
 if TYPE_CHECKING:
     import onnx

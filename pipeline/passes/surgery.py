@@ -204,29 +204,28 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
     if options.min_bytes < 1:
         raise ConfigError("min_bytes is not positive", where=context.where, remedy="give 1 or more bytes")
     proto = copied(model.proto)
-    _constants_as_initializers(proto.graph, options.min_bytes)
+    outputs = {value.name for value in proto.graph.output}
+    moved = set()
+    for node in proto.graph.node:
+        if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or outputs & set(node.output):
+            continue
+        for entry in node.attribute:
+            tensor = entry.t
+            if (
+                entry.name == "value"
+                and tensor.data_type != tensor.STRING
+                and (tensor_bytes(tensor) or 0) >= options.min_bytes
+            ):
+                added = proto.graph.initializer.add()
+                added.CopyFrom(tensor)
+                added.name = node.output[0]
+                moved.add(node.output[0])
+    keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
     make_constant(proto)
     names = large_tensors(proto.graph, options.min_bytes)
     if names <= model.outside:
         raise NotApplicable("nothing to do", why=f"no weight in the model has {options.min_bytes} bytes or more")
     return replace(changed(model, proto), outside=frozenset(model.outside | names))
-
-
-def _constants_as_initializers(graph: "GraphProto", least: int) -> None:
-    """Make initializers of Constant nodes with so many bytes, unless the constant is an output."""
-    outputs = {value.name for value in graph.output}
-    moved = set()
-    for node in graph.node:
-        if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or outputs & set(node.output):
-            continue
-        for entry in node.attribute:
-            tensor = entry.t
-            if entry.name == "value" and tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= least:
-                added = graph.initializer.add()
-                added.CopyFrom(tensor)
-                added.name = node.output[0]
-                moved.add(node.output[0])
-    keep_only(graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
 
 
 def to_inline(model: Model, _options: Options, _context: PassContext) -> Model:
@@ -313,32 +312,28 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
         raise ModelError("ONNX's version converter cannot convert the model", why=why) from error
     _restore(proto, newer)
     if onnx_opset(proto) < RESIZE_HAS_MODES <= target:
-        _say_resize_modes(newer)
+        # Give each Resize the modes that its older opset meant, which ONNX's converter leaves out
+        from onnx import helper, numpy_helper
+
+        scales = {tensor.name: tensor for tensor in newer.graph.initializer if tensor.data_location != tensor.EXTERNAL}
+        for node in all_nodes(newer.graph):
+            if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and (tensor := attribute(node, "value")):
+                scales[first_output(node)] = tensor
+            if node.op_type != "Resize" or node.domain not in ONNX_DOMAINS:
+                continue
+            modes = {"coordinate_transformation_mode": "asymmetric"}
+            if attribute(node, "mode", "nearest") == "nearest":
+                known = scales.get(operand(node, 2))
+                smaller = known is not None and bool((numpy_helper.to_array(known) < 1).any())
+                modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
+            left = [row for row in node.attribute if row.name not in modes]
+            del node.attribute[:]
+            node.attribute.extend([*left, *(helper.make_attribute(name, value) for name, value in modes.items())])
     return newer
 
 
 RESIZE_HAS_MODES = 11
 """Resize and Upsample of older opsets count from the corner; Resize of newer ones does so only where it says it."""
-
-
-def _say_resize_modes(proto: "ModelProto") -> None:
-    """Give each Resize the modes that its older opset meant, which ONNX's converter leaves out."""
-    from onnx import helper, numpy_helper
-
-    scales = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.data_location != tensor.EXTERNAL}
-    for node in all_nodes(proto.graph):
-        if node.op_type == "Constant" and node.domain in ONNX_DOMAINS and (tensor := attribute(node, "value")):
-            scales[first_output(node)] = tensor
-        if node.op_type != "Resize" or node.domain not in ONNX_DOMAINS:
-            continue
-        modes = {"coordinate_transformation_mode": "asymmetric"}
-        if attribute(node, "mode", "nearest") == "nearest":
-            known = scales.get(operand(node, 2))
-            smaller = known is not None and bool((numpy_helper.to_array(known) < 1).any())
-            modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
-        left = [row for row in node.attribute if row.name not in modes]
-        del node.attribute[:]
-        node.attribute.extend([*left, *(helper.make_attribute(name, value) for name, value in modes.items())])
 
 
 def _restore(before: "ModelProto", after: "ModelProto") -> None:
@@ -385,7 +380,20 @@ def fold_shapes(model: Model, _options: Options, context: PassContext) -> Model:
     check_structure(proto, context.where)
     check_folding(proto, model_bytes(model), context.where)
     fill_output_shapes(proto)
-    folded = _slimmed(proto, context.where)
+    try:
+        import onnxslim
+    except ImportError as error:
+        raise missing_extra(EXTRA, "onnxslim", context.where, error) from error
+    with library_call(
+        "onnxslim cannot fold this model",
+        context.where,
+        "leave fold-shapes out: ONNX Runtime folds constants itself from level basic on",
+        300,
+    ):
+        folded: ModelProto = onnxslim.slim(
+            proto, skip_optimizations=list(NOT_WANTED), size_threshold=MOST_CONSTANT_BYTES
+        )
+
     if len(folded.graph.node) >= len(model.proto.graph.node):
         raise NotApplicable("nothing to do", why="no node computes constants or the sizes of known dimensions")
     make_constant(folded)
@@ -406,23 +414,6 @@ def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
         return shaped_bytes(CODES.get(known.dtype or "", 0) if known else 0, sizes)
 
     check_constants(computed, size_of, where, most=max(MOST_FOLDED_BYTES, MOST_FOLDED_TIMES * size_bytes))
-
-
-def _slimmed(proto: "ModelProto", where: str) -> "ModelProto":
-    try:
-        import onnxslim
-    except ImportError as error:
-        raise missing_extra(EXTRA, "onnxslim", where, error) from error
-    with library_call(
-        "onnxslim cannot fold this model",
-        where,
-        "leave fold-shapes out: ONNX Runtime folds constants itself from level basic on",
-        300,
-    ):
-        folded: ModelProto = onnxslim.slim(
-            proto, skip_optimizations=list(NOT_WANTED), size_threshold=MOST_CONSTANT_BYTES
-        )
-    return folded
 
 
 FOLD = Pass(
@@ -459,7 +450,18 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
     proto = whole(model)
     fill_output_shapes(proto)
     before = _contrib(proto)
-    fused = _optimized(proto, options, context.where)
+    with library_call(
+        "onnxruntime.transformers cannot fuse this model", context.where, "leave transformer-fusions out", 300
+    ):
+        from onnxruntime.transformers.optimizer import optimize_model
+
+        optimizer = optimize_model(
+            proto, model_type=options.model_type, num_heads=options.num_heads, hidden_size=options.hidden_size,
+            opt_level=0,
+        )  # fmt: skip
+        optimizer.topological_sort()
+        fused: ModelProto = optimizer.model
+
     if _contrib(fused) <= before:
         raise NotApplicable(
             "no part of a transformer was found", why=f"onnxruntime.transformers fuses nothing as {options.model_type}",
@@ -479,20 +481,6 @@ def fuse_transformer(model: Model, options: FusionOptions, context: PassContext)
 
 def _contrib(proto: "ModelProto") -> int:
     return sum(node.domain == CONTRIB or node.op_type == "LayerNormalization" for node in proto.graph.node)
-
-
-def _optimized(proto: "ModelProto", options: FusionOptions, where: str) -> "ModelProto":
-    """The optimizer's result without any session of ONNX Runtime (opt_level 0)."""
-    with library_call("onnxruntime.transformers cannot fuse this model", where, "leave transformer-fusions out", 300):
-        from onnxruntime.transformers.optimizer import optimize_model
-
-        optimizer = optimize_model(
-            proto, model_type=options.model_type, num_heads=options.num_heads, hidden_size=options.hidden_size,
-            opt_level=0,
-        )  # fmt: skip
-        optimizer.topological_sort()
-        fused: ModelProto = optimizer.model
-    return fused
 
 
 FUSIONS = Pass(

@@ -14,9 +14,8 @@ from pathlib import Path
 import jinja2
 import msgspec
 
-from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.providers import CPU, provider_named
+from device_runner.providers import CHIPS, CPU, provider_named
 from device_runner.spec import BIG_CORES, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
@@ -129,11 +128,6 @@ FIRST_RUN = "// The first run compiles shaders, for seconds: not on the main thr
 """A comment that all of these languages share."""
 
 
-def _without_gpu(options: RunOptions) -> RunOptions:
-    """The same options on the CPU, which runs the file where there is no GPU."""
-    return msgspec.structs.replace(options, provider=CPU, provider_options={})
-
-
 def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
     """Kotlin that opens a file on a GPU, or on the CPU and says so, and warms up in the background."""
     return (
@@ -191,7 +185,8 @@ def _no_gpu(options: RunOptions) -> str:
 
 def _swift_gpu(options: RunOptions, resource: str) -> tuple[str, ...]:
     """The same in Swift."""
-    plain = _without_gpu(options)
+    # The same options on the CPU, which runs the file where there is no GPU
+    plain = msgspec.structs.replace(options, provider=CPU, provider_options={})
     return (
         "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
         "",

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from device_runner.files import staging_folder, take_place
+from device_runner.files import staging_folder, take_place, visible
 from device_runner.library import release_of
 from device_runner.providers import provider_named
-from device_runner.reading import visible
 from device_runner.result import utc_now
 from pipeline.campaign.record import TunedClass
 from pipeline.compat.contexts import Loading
@@ -142,7 +141,17 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     yield f"### Model {_code(shipped.model)}: `{shipped.file}`\n"
     yield f"{basis_text(shipped)}\n"
     if signature:
-        yield from _signature(signature)
+        yield _table("input", signature.inputs)
+        yield _table("output", signature.outputs)
+        if signature.dimensions:
+            sizes = ", ".join(f"{_code(name)} = {size}" for name, size in signature.dimensions.items())
+            yield f"Dimensions that were fixed for this file: {sizes}. It takes no other sizes.\n"
+        if signature.guessed:
+            yield f"Sizes that were guessed, and confirmed by nobody: {', '.join(map(_code, signature.guessed))}.\n"
+        open_axes = {axis for tensor in signature.inputs for axis in tensor.shape or () if not isinstance(axis, int)}
+        if open_axes:
+            yield "Axes without a number are dynamic: any size that the model can compute.\n"
+        yield from _preparation(signature)
     options = shipped.runs[0]
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
     for code in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]):
@@ -195,20 +204,6 @@ def basis_text(shipped: Shipped) -> str:
     return f"Variant {shipped.variant.name}; not measured on such a device.{warm}"
 
 
-def _signature(signature: ModelSignature) -> Iterator[str]:
-    yield _table("input", signature.inputs)
-    yield _table("output", signature.outputs)
-    if signature.dimensions:
-        sizes = ", ".join(f"{_code(name)} = {size}" for name, size in signature.dimensions.items())
-        yield f"Dimensions that were fixed for this file: {sizes}. It takes no other sizes.\n"
-    if signature.guessed:
-        yield f"Sizes that were guessed, and confirmed by nobody: {', '.join(map(_code, signature.guessed))}.\n"
-    open_axes = {axis for tensor in signature.inputs for axis in tensor.shape or () if not isinstance(axis, int)}
-    if open_axes:
-        yield "Axes without a number are dynamic: any size that the model can compute.\n"
-    yield from _preparation(signature)
-
-
 def _table(kind: str, tensors: Iterable[TensorSignature]) -> str:
     rows = [f"| {_code(tensor.name)} | {tensor.dtype or 'no tensor'} | {_shape(tensor.shape)} |" for tensor in tensors]
     return "\n".join((f"| {kind} | type | shape |", "|---|---|---|", *rows, ""))
@@ -234,31 +229,23 @@ def _preparation(signature: ModelSignature) -> Iterator[str]:
 def steps(given: PreprocessConfig) -> Iterator[str]:
     """The steps of a preprocessing in their order, one sentence each."""
     if given.sample_rate or given.length:
-        yield from _recording(given)
+        if given.mono:
+            yield "mono: the mean of all channels"
+        if given.sample_rate:
+            yield f"resample to {given.sample_rate} samples a second"
+        if given.length:
+            yield f"cut, or pad with zeros, to {given.length} samples"
     else:
-        yield from _image(given)
+        if given.resize:
+            yield f"resize to {_size(given.resize)} (height x width), bilinear with antialiasing, {given.fit}"
+        if given.crop:
+            yield f"crop {_size(given.crop)} (height x width) from the middle"
+        yield f"channels {given.channels}"
     if given.mean != 0.0 or given.scale != 1.0:
         unit = "-1 to 1" if given.sample_rate or given.length else "0 to 255"
         yield f"(value - {_numbers(given.mean)}) * {_numbers(given.scale)}, with values from {unit}"
     if not (given.sample_rate or given.length):
         yield f"layout {given.layout}"
-
-
-def _recording(given: PreprocessConfig) -> Iterator[str]:
-    if given.mono:
-        yield "mono: the mean of all channels"
-    if given.sample_rate:
-        yield f"resample to {given.sample_rate} samples a second"
-    if given.length:
-        yield f"cut, or pad with zeros, to {given.length} samples"
-
-
-def _image(given: PreprocessConfig) -> Iterator[str]:
-    if given.resize:
-        yield f"resize to {_size(given.resize)} (height x width), bilinear with antialiasing, {given.fit}"
-    if given.crop:
-        yield f"crop {_size(given.crop)} (height x width) from the middle"
-    yield f"channels {given.channels}"
 
 
 def _size(size: tuple[int, int]) -> str:

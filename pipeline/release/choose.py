@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import visible
+from device_runner.files import visible
 from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
-from pipeline.core.abis import abi_of
+from pipeline.core.releases import abi_of
 from pipeline.core.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)
@@ -82,7 +82,36 @@ def choose(
     """
     fitting = [m for m in measured if suits(target, devices[m.device]) and ranks(m.group) and describe(m.group)]
     if fitting:
-        return _fastest(target, fitting, rule)
+        # The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied
+        fastest: dict[str, MeasuredVariant] = {}
+        places: dict[tuple[str, str], dict[str, MeasuredVariant]] = {}
+        for row in fitting:
+            fastest[row.device] = min(fastest.get(row.device, row), row, key=_median)
+            places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
+        candidates = [_Candidate(places_of, fastest) for places_of in places.values()]
+        best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
+        verdicts = {row.name: _verdicts(row, best, rule) for row in candidates if row is not best}
+        rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
+        tied = [row for row in rivals if row.within(best, rule.margin)]
+        chosen = min(tied, key=lambda row: plainness(row.any.artifact, row.any.options))
+        open_ = {row.name for row in rivals if row is not best and set(verdicts[row.name]) != {Verdict.SAME}}
+        undecided = [
+            row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
+        ]
+        slower = dict(_slower(chosen, fastest, rule))
+        reason = _why_fastest(chosen, tied, len(candidates), tuple(fastest))
+        if slower:
+            texts = [slower_text(device, places_of) for device, places_of in slower.items()]
+            more = f" and on {len(texts) - MOST_NAMED} more devices" if len(texts) > MOST_NAMED else ""
+            reason += f"; slower than another: {', '.join(texts[:MOST_NAMED])}{more}"
+        if chosen.missing:
+            reason += f"; without a sound run on {_listed(chosen.missing)}"
+        if more_open := sum(row not in tied for row in undecided):
+            reason += f"; not decidable: {more_open} more cannot be told from it, measure again with more rounds"
+        return Choice(
+            target=target, artifact=chosen.any.artifact, options=chosen.any.options, reason=reason, measured=True,
+            device=chosen.worst, undecided=tuple(row.name for row in undecided), slower=slower,
+        )  # fmt: skip
     return _advised(target, artifacts, rejected)
 
 
@@ -126,39 +155,6 @@ class _Candidate:
         """Whether it takes at most a margin longer than another, wherever that was measured."""
         both = [(self.places.get(device), row) for device, row in other.places.items()]
         return all(row and _median(row) <= (1 + margin) * _median(beside) for row, beside in both)
-
-
-def _fastest(target: Target, fitting: list[MeasuredVariant], rule: DecisionRule) -> Choice:
-    """The candidate whose worst ratio to the fastest of a device is smallest, the simplest where several are tied."""
-    fastest: dict[str, MeasuredVariant] = {}
-    places: dict[tuple[str, str], dict[str, MeasuredVariant]] = {}
-    for row in fitting:
-        fastest[row.device] = min(fastest.get(row.device, row), row, key=_median)
-        places.setdefault((row.artifact.variant.name, options_name(row.options)), {})[row.device] = row
-    candidates = [_Candidate(places_of, fastest) for places_of in places.values()]
-    best = min(candidates, key=lambda row: (len(row.missing), row.ratios[row.worst]))
-    verdicts = {row.name: _verdicts(row, best, rule) for row in candidates if row is not best}
-    rivals = [row for row in candidates if row is best or Verdict.SLOWER not in verdicts[row.name]]
-    tied = [row for row in rivals if row.within(best, rule.margin)]
-    chosen = min(tied, key=lambda row: plainness(row.any.artifact, row.any.options))
-    open_ = {row.name for row in rivals if row is not best and set(verdicts[row.name]) != {Verdict.SAME}}
-    undecided = [
-        row for row in rivals if row is not chosen and (row.name in open_ or (row is best and chosen.name in open_))
-    ]
-    slower = dict(_slower(chosen, fastest, rule))
-    reason = _why_fastest(chosen, tied, len(candidates), tuple(fastest))
-    if slower:
-        texts = [slower_text(device, places_of) for device, places_of in slower.items()]
-        more = f" and on {len(texts) - MOST_NAMED} more devices" if len(texts) > MOST_NAMED else ""
-        reason += f"; slower than another: {', '.join(texts[:MOST_NAMED])}{more}"
-    if chosen.missing:
-        reason += f"; without a sound run on {_listed(chosen.missing)}"
-    if more_open := sum(row not in tied for row in undecided):
-        reason += f"; not decidable: {more_open} more cannot be told from it, measure again with more rounds"
-    return Choice(
-        target=target, artifact=chosen.any.artifact, options=chosen.any.options, reason=reason, measured=True,
-        device=chosen.worst, undecided=tuple(row.name for row in undecided), slower=slower,
-    )  # fmt: skip
 
 
 def _verdicts(row: _Candidate, best: _Candidate, rule: DecisionRule) -> list[Verdict | None]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from device_runner.reading import INVISIBLE, decode_json, read_regular
+from device_runner.files import INVISIBLE, decode_json, read_regular
 from device_runner.result import Struct
 from device_runner.spec import ElementType, RunOptions
 from pipeline.check.compare import Tolerance
@@ -384,7 +384,17 @@ def _contradictions(manifest: Manifest) -> list[str]:
     """What a manifest says that no bundle of ours does: a file listed twice, or shipped and not listed."""
     paths = Counter(file.path for file in manifest.files)
     content = {file.path for file in manifest.content.files}
-    odd = [path for path in paths if PurePosixPath(path).as_posix() != path or path in OWN_FILES or not _plain(path)]
+    odd = [
+        path
+        for path in paths
+        if PurePosixPath(path).as_posix() != path
+        or path in OWN_FILES
+        or not (
+            INVISIBLE.search(path) is None
+            and len(path) <= LONGEST_PATH
+            and all(len(part.encode()) <= LONGEST_PART for part in path.split("/"))
+        )
+    ]
     if len(paths) > MOST_FILES:
         return [f"{len(paths):,} files: a bundle has at most {MOST_FILES:,}"]
     return [
@@ -408,15 +418,6 @@ def _contradictions(manifest: Manifest) -> list[str]:
             if path not in content
         ),
     ]
-
-
-def _plain(path: str) -> bool:
-    """Whether every file system can hold a path, and people see the name that it has."""
-    return (
-        INVISIBLE.search(path) is None
-        and len(path) <= LONGEST_PATH
-        and all(len(part.encode()) <= LONGEST_PART for part in path.split("/"))
-    )
 
 
 def _clashes(paths: Iterable[str]) -> Iterator[str]:

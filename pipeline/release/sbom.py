@@ -17,7 +17,7 @@ from device_runner.library import release_of
 from device_runner.providers import provider_named
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
-from pipeline.release.manifest import AppRule, Content, ModelSignature, Shipped, TensorSignature
+from pipeline.release.manifest import AppRule, Content, Shipped, TensorSignature
 from pipeline.release.shipped import gradle_notations, shipped_files
 
 SBOM_FILE = "evidence/sbom.cdx.json"
@@ -70,7 +70,10 @@ class _Figures(msgspec.Struct, frozen=True):
 def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]) -> bytes:
     """The document of a bundle with this content and digest. Raises msgspec.ValidationError for other evidence."""
     figures = msgspec.convert(dict(evidence), _Figures)
-    models = [_model(content, shipped, figures) for shipped in _files(content)]
+    models = [
+        _model(content, shipped, figures)
+        for shipped in list({shipped.file: shipped for shipped in reversed(content.ships)}.values())[::-1]
+    ]
     libraries = _libraries(content)
     contexts = [*_contexts(content)]
     qualcomms = [*_qualcomms(content)]
@@ -109,11 +112,6 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     ) + b"\n"  # fmt: skip
 
 
-def _files(content: Content) -> list[Shipped]:
-    """What ships, each file once."""
-    return list({shipped.file: shipped for shipped in reversed(content.ships)}.values())[::-1]
-
-
 def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
     """A model file: where it comes from, and its card."""
     sizes = {file.path: file.sha256 for file in content.files}
@@ -126,6 +124,13 @@ def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
         **licensed,
     }
     steps = [{"name": "ort-mobile:pass", "value": step} for step in shipped.steps]
+    parameters: Json = {}
+    if signature:
+        parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
+        parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
+    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.model == shipped.model]:
+        parameters["datasets"] = refs
+    metrics = [*_accuracy(shipped, figures.accuracy), *_latencies(shipped, figures.measured)]
     return {
         "type": "machine-learning-model",
         "bom-ref": shipped.file,
@@ -135,7 +140,10 @@ def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
         **licensed,
         "properties": [*_unknown(licensed), {"name": "ort-mobile:variant", "value": shipped.variant.name}, *steps],
         "pedigree": {"ancestors": [original]},
-        "modelCard": _card(shipped, signature, figures),
+        "modelCard": {
+            **({"modelParameters": parameters} if parameters else {}),
+            **({"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}),
+        },
     }
 
 
@@ -208,20 +216,6 @@ def _unknown(licensed: Json) -> list[Json]:
 
 def _hashes(digest: str) -> list[Json]:
     return [{"alg": "SHA-256", "content": digest}] if digest else []
-
-
-def _card(shipped: Shipped, signature: ModelSignature | None, figures: _Figures) -> Json:
-    parameters: Json = {}
-    if signature:
-        parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
-        parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
-    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.model == shipped.model]:
-        parameters["datasets"] = refs
-    metrics = [*_accuracy(shipped, figures.accuracy), *_latencies(shipped, figures.measured)]
-    return {
-        **({"modelParameters": parameters} if parameters else {}),
-        **({"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}),
-    }
 
 
 def _format(tensor: TensorSignature) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.chips import CHIPS
 from device_runner.custom_ops import CustomLibrary, fitting
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
@@ -29,6 +28,7 @@ from device_runner.library import (
 )
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.probe.elf import read_elf
+from device_runner.providers import CHIPS
 from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
 from pipeline.check.compare import OutputCheck
@@ -48,11 +48,19 @@ from pipeline.config import (
     takes_package,
 )
 from pipeline.convert.many import config_texts
-from pipeline.core.abis import ARM64, abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, CheckFailed, Finding, Severity, finding_of
-from pipeline.core.files import sha256_of
-from pipeline.core.output import TYPED_CONFIG_FILE
-from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
+from pipeline.core.files import TYPED_CONFIG_FILE, sha256_of
+from pipeline.core.releases import (
+    ARM64,
+    SWIFT_PACKAGES,
+    Release,
+    abi_of,
+    abis_of_target,
+    installed_release,
+    line_of,
+    numbers_of,
+    range_of,
+)
 from pipeline.core.variant import Style
 from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries
@@ -105,19 +113,24 @@ def shipped_library(target: Target, config: Config, installed: str) -> ShippedLi
         return _from_file(target, planned)
     build = newest_build(target.name, planned.release, campaign_digest(config, target))
     if build is None:
-        findings = [_unknown_size(target)] if config.build.max_library_bytes else []
+        findings = (
+            [
+                Finding(
+                    severity=Severity.WARNING,
+                    rule=BUDGET,
+                    what=f"no library of target {target.name} is known",
+                    where="[build] max_library_bytes",
+                    why="the target names none, and none was built for it here",
+                    remedy="write `library` in the target, or build it with `ort-mobile build run`",
+                )
+            ]
+            if config.build.max_library_bytes
+            else []
+        )
         findings += _unpublished(target, planned.release, config)
         return ShippedLibrary(runtime=planned, sizes={}, findings=tuple(findings))
     log.warning("target %s is checked against build %s of this computer", target.name, build.digest[:12])
     return ShippedLibrary(runtime=planned, sizes=sizes_of_record(build), operators=operators_of(build))
-
-
-def _unknown_size(target: Target) -> Finding:
-    return Finding(
-        severity=Severity.WARNING, rule=BUDGET, what=f"no library of target {target.name} is known",
-        where="[build] max_library_bytes", why="the target names none, and none was built for it here",
-        remedy="write `library` in the target, or build it with `ort-mobile build run`",
-    )  # fmt: skip
 
 
 def _unpublished(target: Target, release: Release, config: Config) -> tuple[Finding, ...]:
@@ -196,7 +209,19 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
     wanted = [abi_of(abi) for abi in target.abis] or list(facts_of)
     missing = [abi for abi in wanted if abi not in facts_of]
     shipping = [facts_of[abi] for abi in wanted if abi in facts_of]
-    findings = [_no_abi(target, missing, facts_of)] if missing else []
+    findings = (
+        [
+            Finding(
+                severity=Severity.ERROR,
+                what=f"the library that ships has nothing for {', '.join(missing)}",
+                where=f"target {target.name}: library",
+                why=f"{target.library} has: {', '.join(facts_of)}",
+                remedy="build those ABIs too, or take them out of the target's abis",
+            )
+        ]
+        if missing
+        else []
+    )
     findings += [finding for facts in shipping for finding in _library_findings(target, facts)]
     findings += _small_pages(target, archive, shipping)
     runtime = runtime_of(shipping[0], *shipping[1:]) if shipping else None
@@ -207,14 +232,6 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
         findings=tuple(findings),
         operators=operators_of(build) if build else None,
     )
-
-
-def _no_abi(target: Target, missing: Iterable[str], by_abi: Mapping[str, LibraryFacts]) -> Finding:
-    return Finding(
-        severity=Severity.ERROR, what=f"the library that ships has nothing for {', '.join(missing)}",
-        where=f"target {target.name}: library", why=f"{target.library} has: {', '.join(by_abi)}",
-        remedy="build those ABIs too, or take them out of the target's abis",
-    )  # fmt: skip
 
 
 def _library_findings(target: Target, facts: LibraryFacts) -> Iterator[Finding]:
@@ -365,22 +382,24 @@ def _objections(app: App, old: Content, new: Content, folder: Path) -> Iterator[
     if not rows:
         yield f"it has nothing for target {app.target}; it has {', '.join(row.target for row in new.requires)}"
     for row in rows:
-        yield from _of_library(app, row)
+        lowest, below = numbers_of(row.lowest_release), numbers_of(row.below_release)
+        if app.release and not lowest <= numbers_of(app.release) < below:
+            yield (
+                f"target {row.target} needs ONNX Runtime {row.lowest_release} or later and below {row.below_release}; "
+                f"the app has {app.release}"
+            )
+        if app.providers and (missing := [name for name in row.providers if name not in {*app.providers, "cpu"}]):
+            yield f"target {row.target} needs the execution provider {', '.join(missing)}"
         yield from _of_operators(app, row, new, folder)
         before = next((rule for rule in old.requires if rule.target == row.target), None)
         if before:
-            yield from _of_code(row, before)
-
-
-def _of_library(app: App, row: AppRule) -> Iterator[str]:
-    lowest, below = numbers_of(row.lowest_release), numbers_of(row.below_release)
-    if app.release and not lowest <= numbers_of(app.release) < below:
-        yield (
-            f"target {row.target} needs ONNX Runtime {row.lowest_release} or later and below {row.below_release}; "
-            f"the app has {app.release}"
-        )
-    if app.providers and (missing := [name for name in row.providers if name not in {*app.providers, "cpu"}]):
-        yield f"target {row.target} needs the execution provider {', '.join(missing)}"
+            if before.signature_sha256 != row.signature_sha256:
+                yield (
+                    f"target {row.target}: names, types or shapes of inputs or outputs are others than in the old "
+                    "bundle"
+                )
+            if domains := sorted({*row.custom_domains} - {*before.custom_domains}):
+                yield f"target {row.target} needs custom operators of {', '.join(domains)}"
 
 
 def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterator[str]:
@@ -398,14 +417,6 @@ def _of_operators(app: App, row: AppRule, new: Content, folder: Path) -> Iterato
             yield from (
                 f"the app's library has no {lack.domain}:{lack.op} ({lack.line})" for lack in covers(has, needs)
             )
-
-
-def _of_code(row: AppRule, before: AppRule) -> Iterator[str]:
-    """What the app's code would have to change for."""
-    if before.signature_sha256 != row.signature_sha256:
-        yield f"target {row.target}: names, types or shapes of inputs or outputs are others than in the old bundle"
-    if domains := sorted({*row.custom_domains} - {*before.custom_domains}):
-        yield f"target {row.target} needs custom operators of {', '.join(domains)}"
 
 
 CHIP_API_LEVEL = 31

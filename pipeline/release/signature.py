@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from device_runner.reading import decode_json, read_regular, visible
+from device_runner.files import decode_json, read_regular, visible
 from device_runner.result import Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.check.compare import OutputCheck
@@ -135,20 +135,6 @@ def fingerprint(public: "PublicKeyTypes") -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return hashlib.sha256(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-
-
-def certified_fingerprint(certificate: str) -> str:
-    """The fingerprint of the key that an X.509 certificate (DER in base64) is for; ValueError for no certificate.
-
-    Who issued it, and until when, is not checked.
-    """
-    from cryptography import x509
-    from cryptography.exceptions import UnsupportedAlgorithm
-
-    try:
-        return fingerprint(x509.load_der_x509_certificate(base64.b64decode(certificate, validate=True)).public_key())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError(f"its certificate cannot be read ({str(error)[:200]})") from error
 
 
 def read_private_key(path: Path, passphrase: str | None) -> "EllipticCurvePrivateKey":
@@ -357,7 +343,17 @@ def _named_key(material: Material) -> str:
     if material.public_key:
         return material.public_key.hint
     if material.chain and material.chain.certificates:
-        return certified_fingerprint(material.chain.certificates[0].raw)
+        from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
+
+        try:
+            return fingerprint(
+                x509.load_der_x509_certificate(
+                    base64.b64decode(material.chain.certificates[0].raw, validate=True)
+                ).public_key()
+            )
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise ValueError(f"its certificate cannot be read ({str(error)[:200]})") from error
     raise ValueError("it names neither a key nor a certificate; identities of Sigstore are not supported")
 
 
@@ -475,7 +471,24 @@ def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey
 
     Raises CheckFailed for evidence that cannot be read.
     """
-    results = tested(folder, manifest)
+    try:
+        evidence = msgspec.convert(manifest.evidence, _Tested)
+    except msgspec.ValidationError as error:
+        raise CheckFailed(
+            "the evidence of this bundle cannot be read",
+            where=str(folder / MANIFEST_FILE),
+            why=str(error)[:200],
+            remedy="make the bundle again with `ort-mobile bundle rebuild FOLDER`",
+        ) from error
+    outcomes = sorted({*_tests(evidence)})
+    names = {wanted: tuple(name for name, outcome in outcomes if outcome == wanted) for wanted in _ORDER}
+    results = AttestedTests(
+        result=next((outcome for outcome in _ORDER if names[outcome]), "PASSED"),
+        configuration=tuple(_configuration(manifest, evidence.library_proofs)),
+        passed=names["PASSED"],
+        warned=names["WARNED"],
+        failed=names["FAILED"],
+    )
     if not (results.passed or results.warned or results.failed):
         (folder / ATTESTATION_FILE).unlink(missing_ok=True)
         return None
@@ -514,28 +527,6 @@ def results_text(result: AttestedTests) -> str:
     counts = ", ".join(f"{len(names)} {word}" for word, names in groups.items() if names) or "no test"
     kinds = Counter(name.partition("/")[0] for names in groups.values() for name in names)
     return f"{result.result}: {counts} ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))})"
-
-
-def tested(folder: Path, manifest: Manifest) -> AttestedTests:
-    """What the evidence of a bundle says of tests, as names by outcome; CheckFailed where it cannot be read."""
-    try:
-        evidence = msgspec.convert(manifest.evidence, _Tested)
-    except msgspec.ValidationError as error:
-        raise CheckFailed(
-            "the evidence of this bundle cannot be read",
-            where=str(folder / MANIFEST_FILE),
-            why=str(error)[:200],
-            remedy="make the bundle again with `ort-mobile bundle rebuild FOLDER`",
-        ) from error
-    outcomes = sorted({*_tests(evidence)})
-    names = {wanted: tuple(name for name, outcome in outcomes if outcome == wanted) for wanted in _ORDER}
-    return AttestedTests(
-        result=next((outcome for outcome in _ORDER if names[outcome]), "PASSED"),
-        configuration=tuple(_configuration(manifest, evidence.library_proofs)),
-        passed=names["PASSED"],
-        warned=names["WARNED"],
-        failed=names["FAILED"],
-    )
 
 
 _ORDER: tuple[Outcome, ...] = ("FAILED", "WARNED", "PASSED")

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from device_runner.chips import CHIPS
 from device_runner.device import DeviceFacts
-from device_runner.providers import provider_named
+from device_runner.providers import CHIPS, provider_named
 from pipeline.accuracy.interval import LEAST_SAMPLES
 from pipeline.accuracy.metrics import METRICS
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict, OutputDrift
@@ -19,7 +18,7 @@ from pipeline.config import MetricName
 from pipeline.core.features import Place
 from pipeline.core.groups import counted, grouped
 from pipeline.core.variant import Artifact
-from pipeline.passes.search_result import LayerLoss, Trial
+from pipeline.passes.base import LayerLoss, Trial
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row, SimulatedContext
 from pipeline.report.proof import proof_notes

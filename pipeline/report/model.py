@@ -15,7 +15,7 @@ from pipeline.check.library_proof import LibraryProof
 from pipeline.compat.contexts import NpuContext
 from pipeline.core.documents import decode_document, document_schema
 from pipeline.core.errors import Finding, PipelineError
-from pipeline.core.output import RESULTS
+from pipeline.core.files import RESULTS
 from pipeline.core.variant import Artifact
 from pipeline.partition.placement import Placement
 from pipeline.report.profiles import Profiled, ProfileView

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from device_runner.chips import CHIPS
-from device_runner.providers import CPU, provider_named
+from device_runner.providers import CHIPS, CPU, provider_named
 from pipeline.advice.verdict import (
     Advice,
     AdviceVerdict,

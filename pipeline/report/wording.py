@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import visible as visible
+from device_runner.files import visible as visible
 from device_runner.result import Status
 from pipeline.check.compare import OutputCheck, worst_sqnr
 

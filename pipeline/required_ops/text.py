@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from device_runner.files import scratch_folder
-from device_runner.reading import read_regular
+from device_runner.files import read_regular, scratch_folder
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.ort_format import OrtModel, read_artifact, read_ort
 from pipeline.model.sources import SourceModel, Spool, find_models
@@ -117,10 +116,6 @@ def parse_line(source: str, number: int, raw: str) -> RequiredOps | None:
         return RequiredOps(global_types=frozenset(scanner.separated(_type)))
     if body.startswith("!"):
         scanner.fail("unknown directive", f"there are {GLOBAL_TYPES}T,... and {ALL_REQUIRED}")
-    return _operators(scanner)
-
-
-def _operators(scanner: _Scanner) -> RequiredOps:
     domain = _domain(scanner)
     opsets = scanner.separated(_opset)
     if not opsets:
@@ -333,15 +328,11 @@ def _refuse_conflicts(source: str, lines: list[tuple[int, RequiredOps]]) -> None
         for key in sorted(value.operator_keys()):
             types, before = seen.setdefault(key, (value.types.get(key), number))
             if types != value.types.get(key):
-                _refuse_conflict(source, number, before, key)
-
-
-def _refuse_conflict(source: str, number: int, before: int, key: OperatorKey) -> NoReturn:
-    raise ConfigError(
-        f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
-        why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
-        remedy="merge them with `ort-mobile op-config merge`",
-    )  # fmt: skip
+                raise ConfigError(
+                    f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
+                    why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
+                    remedy="merge them with `ort-mobile op-config merge`",
+                )  # fmt: skip
 
 
 SUFFIXES = (".ort",)

@@ -151,9 +151,17 @@ class RequiredOps:
         left, right = _same_kind(self, other)
         if left.everything or right.everything:
             return RequiredOps(global_types=_merged_global(left, right), everything=True)
+        # A restriction holds where one side has it and the other lacks the operator, or where both have it
+        before, after = left.operator_keys(), right.operator_keys()
+        merged = {key: types for key, types in left.types.items() if key not in after}
+        merged |= {key: types for key, types in right.types.items() if key not in before}
+        for key in left.types.keys() & right.types.keys():
+            ours, others = left.types[key], right.types[key]
+            if slots := ours.keys() & others.keys():
+                merged[key] = {slot: ours[slot] | others[slot] for slot in slots}
         return RequiredOps(
             operators=_each_opset(left, right, frozenset.union),
-            types=_merged_types(left, right),
+            types=merged,
             global_types=_merged_global(left, right),
         )
 
@@ -255,18 +263,6 @@ def _each_opset(
     return {key: ops for key, ops in combined.items() if ops}
 
 
-def _merged_types(left: RequiredOps, right: RequiredOps) -> dict[OperatorKey, OpTypes]:
-    """A restriction holds where one side has it and the other lacks the operator, or where both have it."""
-    before, after = left.operator_keys(), right.operator_keys()
-    merged = {key: types for key, types in left.types.items() if key not in after}
-    merged |= {key: types for key, types in right.types.items() if key not in before}
-    for key in left.types.keys() & right.types.keys():
-        ours, others = left.types[key], right.types[key]
-        if slots := ours.keys() & others.keys():
-            merged[key] = {slot: ours[slot] | others[slot] for slot in slots}
-    return merged
-
-
 def _common_types(left: OpTypes | None, right: OpTypes | None) -> OpTypes | None:
     if left is None or right is None:
         return left if right is None else right
@@ -340,7 +336,17 @@ def layout_needs(
         (node.domain, node.op_type) in LAYOUT_SENSITIVE for graph in model.graph.walk() for node in graph.nodes
     ):
         yield from _optimizer_needs(model, f"layout change for {' and '.join(asking)}")
-    kernels = _nhwc_kernels(needs) if extended else set()
+    kernels = (
+        {
+            _NHWC_KERNELS[need.domain, need.op](name)
+            for need in needs
+            if (need.domain, need.op) in _NHWC_KERNELS
+            for _, name in need.types
+            if name in _BYTES
+        }
+        if extended
+        else set()
+    )
     if kernels:
         label = "layout change for quantized kernels"
         yield from ((kernel, label) for kernel in sorted(kernels, key=lambda kernel: (kernel.op, kernel.types)))
@@ -348,16 +354,6 @@ def layout_needs(
     if extended and {"QuantizeLinear", "DequantizeLinear"} <= {need.op for need in needs}:
         identity = Need(DEFAULT_DOMAIN, "Identity", _since("Identity", _opset(model)))
         yield identity, "clean-up of DequantizeLinear before QuantizeLinear"
-
-
-def _nhwc_kernels(needs: Iterable[Need]) -> set[Need]:
-    return {
-        _NHWC_KERNELS[need.domain, need.op](name)
-        for need in needs
-        if (need.domain, need.op) in _NHWC_KERNELS
-        for _, name in need.types
-        if name in _BYTES
-    }
 
 
 _NHWC_KERNELS: Mapping[tuple[str, str], Callable[[str], Need]] = {
@@ -518,15 +514,11 @@ def _argument(node: OrtNode, slot: Slot) -> str:
 def _value_type(name: str, scopes: _Scopes) -> str | None:
     for scope in scopes:
         if name in scope:
-            return _element(scope[name])
+            info = scope[name]
+            while isinstance(info, SequenceType):
+                info = info.element
+            return CPP_TYPES.get(info.elem_type) if isinstance(info, TensorType) else None
     return None
-
-
-def _element(info: TypeInfo) -> str | None:
-    """The C++ name of a tensor's elements; a sequence counts as what it holds."""
-    while isinstance(info, SequenceType):
-        info = info.element
-    return CPP_TYPES.get(info.elem_type) if isinstance(info, TensorType) else None
 
 
 def _main_type(node: OrtNode, scopes: _Scopes) -> str | None:

@@ -19,11 +19,10 @@ from pipeline.dataset import Dataset
 from pipeline.dataset.dataset import Part
 from pipeline.model.onnx_model import load_model, loadable
 from pipeline.model.sources import SourceModel
-from pipeline.passes.base import Model, PassContext
+from pipeline.passes.base import MixedSearch, Model, PassContext
 from pipeline.passes.mixed import MixedOptions, mixed_precision, search_of
 from pipeline.passes.registry import parse_step
 from pipeline.passes.run import transform_file
-from pipeline.passes.search_result import MixedSearch
 from pipeline.passes.static import StaticOptions, static_qdq
 from tests.dataset.test_first_hour import take
 from tests.python_packages import download

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.calls import HANG, Session, ask, read_calls
 from device_runner.android_host.device import AndroidHost, Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
+from device_runner.android_host.inspection import HANG, Session, ask, read_calls
 from device_runner.device import open_device
 from device_runner.errors import UnavailableError
 from device_runner.host_device import CPU_FILES, CPUS, common_cpus, cpu_files

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from device_runner.android_host.build import unknown_imports
-from device_runner.android_host.calls import Session, ask, read_calls, summarize
 from device_runner.android_host.device import (
     AndroidHost,
     Driver,
@@ -23,6 +22,7 @@ from device_runner.android_host.device import (
     Phone,
     ResultCode,
 )
+from device_runner.android_host.inspection import Session, ask, read_calls, summarize
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.local import wheel_library

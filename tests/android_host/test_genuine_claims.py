@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.calls import Session, ask
 from device_runner.android_host.device import Phone
+from device_runner.android_host.inspection import Session, ask
 from device_runner.library import LibraryFacts
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from pipeline.core.errors import ModelError

@@ -7,15 +7,15 @@ from pathlib import Path
 import onnx
 import pytest
 
-from device_runner.android_host.calls import Session, ask
 from device_runner.android_host.device import Phone
+from device_runner.android_host.inspection import Session, ask
 from device_runner.library import LibraryFacts
 from device_runner.spec import NnapiFlag
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.nnapi_claims import TABLE
+from pipeline.partition.nnapi import TABLE
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import labels
 

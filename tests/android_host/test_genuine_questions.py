@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.android_host.calls import Call, Session, ask, read_calls
 from device_runner.android_host.device import Phone, operand_type_codes
-from device_runner.android_host.inspection import questions
+from device_runner.android_host.inspection import Call, Session, ask, questions, read_calls
 from device_runner.library import LibraryFacts
 from device_runner.spec import OptimizationLevel
 

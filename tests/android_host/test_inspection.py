@@ -27,7 +27,7 @@ from device_runner.android_host.device import (
     parse_phone,
     read_profile,
 )
-from device_runner.android_host.inspection import Question, ask, inspect_phone, make_profile, questions
+from device_runner.android_host.inspection import Question, ask_device, inspect_phone, make_profile, questions
 from device_runner.build import build_probe
 from device_runner.device import DeviceFacts, DriverType
 from device_runner.errors import RunnerError, UnavailableError
@@ -187,10 +187,10 @@ def test_a_profile_from_answers_answers_the_same(drivers: list[Driver], api_leve
     """Whatever the lists are: what is read from answers gives the same answers, and itself when it is inspected."""
     phone = FakePhone(DriverProfile(devices=tuple(drivers), feature_level=31), api_level, tmp_path)
     asked = questions()
-    first = ask(phone, asked)
+    first = ask_device(phone, asked)
     profile = make_profile(phone.facts(), first, asked)
     replayed = FakePhone(profile, api_level, tmp_path)
-    for one, other in zip(first.devices, ask(replayed, asked).devices, strict=True):
+    for one, other in zip(first.devices, ask_device(replayed, asked).devices, strict=True):
         level = max(one.level, 27)
         left, right = (
             [letter for question, letter in zip(asked, device.answers, strict=True) if question.level <= level]
@@ -203,7 +203,7 @@ def test_a_profile_from_answers_answers_the_same(drivers: list[Driver], api_leve
 def test_a_crash_costs_one_question(tmp_path: Path) -> None:
     fault = Fault(stage=DriverStage.MODEL, kind=FaultKind.CRASH, first=40)
     phone = FakePhone(DriverProfile(devices=(NPU, CPU), faults=(fault,)), 30, tmp_path)
-    answers = {device.answers for device in ask(phone, questions()).devices}
+    answers = {device.answers for device in ask_device(phone, questions()).devices}
     assert len(answers) == 2
     for letters in answers:
         assert len(letters) == len(questions())
@@ -224,7 +224,7 @@ def test_a_hang_costs_one_question(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(inspection, "LIMIT_SECONDS", 0.5)
     fault = Fault(stage=DriverStage.MODEL, kind=FaultKind.HANG, first=50)
     phone = FakePhone(DriverProfile(devices=(NPU,), faults=(fault,)), 30, tmp_path)
-    (device,) = ask(phone, questions()).devices
+    (device,) = ask_device(phone, questions()).devices
     assert device.answers.count("e") == 1
     assert device.answers[49] == "e"
 

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from device_runner.android_host.calls import HANG, Session, ask
 from device_runner.android_host.device import Driver, DriverProfile, DriverStage, Fault, FaultKind, Phone
+from device_runner.android_host.inspection import HANG, Session, ask
 from device_runner.library import LibraryFacts
 from pipeline.partition import answer
 from tests.android_host.conftest import NEWEST, OLDEST, fetch

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageChops, ImageStat
 
 from device_runner.result import Conditions
-from pipeline.core.output import TRACE
+from pipeline.core.files import TRACE
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html

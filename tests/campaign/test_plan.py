@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.chips import CHIPS
 from device_runner.device import DeviceFacts
 from device_runner.options import BYTES_KEY
+from device_runner.providers import CHIPS
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.campaign.plan import (
     Inputs,

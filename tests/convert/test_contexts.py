@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from device_runner.chips import CHIPS
 from device_runner.files import cache_folder
+from device_runner.providers import CHIPS
 from pipeline.compat.contexts import Loading, built_for, loader_answer
 from pipeline.convert import contexts as making
 from pipeline.convert.contexts import read_context

@@ -40,7 +40,7 @@ BUILD_PROVIDERS["tpu"] = BuildProvider(flag="--use_tpu", platforms=frozenset({"a
 
 RULES = """
 from pipeline.partition.answer import LoadForecast, Refusal
-from pipeline.partition.provider import Claim
+from pipeline.partition.rules import Claim
 
 TABLE = {"Relu": None}
 

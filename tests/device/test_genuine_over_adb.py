@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import (
     AndroidHost,
     Driver,
@@ -24,13 +23,13 @@ from device_runner.android_host.device import (
     default_profile,
 )
 from device_runner.android_host.device import Phone as PlayedPhone
-from device_runner.android_host.inspection import inspect_phone
+from device_runner.android_host.inspection import CallSummary, inspect_phone, read_calls, summarize
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.options import subsets
-from device_runner.plugins import installed_plugin
 from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec
+from device_runner.wheels import installed_plugin
 from tests.android_host.conftest import NEWEST, fetch
 from tests.device.adb_farm import Farm, Open, Phone, farm_in
 from tests.device.nnapi_phones import calls_of, phone_with, shims

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from device_runner.chips import CHIPS, chip_named, chip_of_phone
 from device_runner.device import DeviceFacts, parse_selector
 from device_runner.errors import SpecError
+from device_runner.providers import CHIPS, chip_named, chip_of_phone
 
 
 @pytest.mark.parametrize(

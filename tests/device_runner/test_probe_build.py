@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pipeline.partition.plugin as claims
+import pipeline.partition.shown as claims
 from device_runner import build
 from device_runner.build import SOURCES, STANDARD, build_library, build_probe, host_compiler, zig_command
 from device_runner.errors import RunnerError, SpecError, UnavailableError

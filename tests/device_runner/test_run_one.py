@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.reading import decode_json
+from device_runner.files import decode_json
 from device_runner.result import FailureKind, RunResult
 from device_runner.spec import RunSpec, encode
 

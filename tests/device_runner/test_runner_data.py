@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from device_runner.device import open_device
 from device_runner.errors import SpecError
-from device_runner.reading import decode_json
+from device_runner.files import decode_json
 from device_runner.result import Failure, FailureKind, RunResult, Status, utc_now
 from device_runner.spec import ELEMENT_BYTES, ONNX_CODES, ElementType, RunOptions, RunSpec, decode_spec, encode
 

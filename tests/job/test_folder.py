@@ -8,7 +8,7 @@ import pytest
 
 from device_runner.files import scratch_folder
 from pipeline.core.errors import ConfigError, ExitCode
-from pipeline.core.output import WRITTEN
+from pipeline.core.files import WRITTEN
 from pipeline.job.stored import locked
 from pipeline.release.manifest import MANIFEST_FILE
 

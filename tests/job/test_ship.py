@@ -13,7 +13,7 @@ from pipeline.check.compare import OutputPrecision
 from pipeline.check.result import Reference
 from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig
 from pipeline.config.tables import BuildKind
-from pipeline.core.output import CONFIG_FILE
+from pipeline.core.files import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.job.ship import bundled_name
 from pipeline.release import shipped

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError
-from pipeline.core.output import DATABASE, KEPT
+from pipeline.core.files import DATABASE, KEPT
 from pipeline.features.pairs.measure import read_side
 from pipeline.job.record import resume, stored_config
 from pipeline.job.stored import keep_campaign, kept_campaigns, list_campaigns, stored

@@ -12,14 +12,13 @@ import msgspec
 import onnx
 
 from device_runner.library import LibraryFacts
-from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import PipelineError
-from pipeline.core.releases import line_of
+from pipeline.core.releases import ARM64, X86_64, line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings, make_settings
-from pipeline.partition.input import name_nodes
 from pipeline.partition.judge import PartitionRequest, judge, judge_views, open_views
 from pipeline.partition.reference import asked_of, claims_of_named, same_claims
+from pipeline.partition.view import name_nodes
 from tests.random_graphs import odd_quantization
 
 RELEASES = ("1.19", "1.23", "1.26", "1.32")

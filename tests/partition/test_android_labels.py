@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.core.releases import has_rules, line_of
 from pipeline.partition.graph import bodies
-from pipeline.partition.provider import claim
 from pipeline.partition.reference import LibraryClaims, same_claims
+from pipeline.partition.rules import claim
 from tests.android_labels import BASE, SETTINGS, android_labels, android_settings, claimed
 from tests.recorded_graphs import record, unpack
 

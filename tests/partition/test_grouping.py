@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.provider import downstream, group_by_waves
+from pipeline.partition.rules import downstream, group_by_waves
 from pipeline.partition.units import plain_units
 
 

@@ -18,12 +18,12 @@ from device_runner.probe.elf import read_elf
 from pipeline.core.ort_session import HostSession, load_session, ort_errors
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
-from pipeline.partition import plugin
-from pipeline.partition.plugin import CLAIMS, LIBRARY, claims_device, claims_file
+from pipeline.partition import shown
+from pipeline.partition.shown import CLAIMS, LIBRARY, claims_device, claims_file
 from tests.debian_packages import unpacked
 from tests.onnx_samples import make, value, weight
 
-SOURCES = Path(plugin.__file__).parent
+SOURCES = Path(shown.__file__).parent / "plugin"
 
 
 def convs(*names: str) -> onnx.ModelProto:

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from device_runner.chips import CHIPS, Chip
+from device_runner.providers import CHIPS, Chip
 from pipeline.model.sources import SourceModel
 from pipeline.partition import judge as judges
 from pipeline.partition.answer import Settings

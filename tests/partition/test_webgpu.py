@@ -12,7 +12,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, make_settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.provider import claim, copies_of
+from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.webgpu import kernels as kernels_module
 from pipeline.partition.webgpu.kernels import kernels
 from tests.command import ort_mobile

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.passes.base import Feeds, NotApplicable
 from pipeline.passes.calibration import Method, calibrate
-from pipeline.passes.preprocess import PreprocessOptions, preprocess
+from pipeline.passes.optimize import PreprocessOptions, preprocess
 from pipeline.passes.quantize import DynamicOptions, HalfOptions, WeightOnlyOptions, dynamic_int8, fp16, weight_only
 from pipeline.passes.registry import parse_step, run_passes
 from pipeline.passes.static import StaticOptions, prepare, static_qdq

@@ -17,7 +17,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes import mixed
-from pipeline.passes.base import Feeds, Model, PassContext, Step
+from pipeline.passes.base import Feeds, LayerLoss, MixedSearch, Model, PassContext, Step, Trial
 from pipeline.passes.mixed import (
     VERY_GOOD_DB,
     Evaluator,
@@ -29,7 +29,6 @@ from pipeline.passes.mixed import (
     sqnr_db,
 )
 from pipeline.passes.registry import run_passes
-from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
 from pipeline.passes.static import quantize
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, saved
 

@@ -10,7 +10,7 @@ import pytest
 from device_runner.spec import RunOptions
 from pipeline.convert.many import config_texts
 from pipeline.core.errors import CheckFailed
-from pipeline.core.output import TYPED_CONFIG_FILE
+from pipeline.core.files import TYPED_CONFIG_FILE
 from pipeline.release.manifest import AppRule, Fallback, ModelSignature, TensorSignature, verify_bundle
 from pipeline.release.shipped import App, refuse_misfit, requirements, signature_digest
 from tests.command import ort_mobile

@@ -7,7 +7,7 @@ import msgspec
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.record import PrecisionSearch
 from pipeline.core.variant import Level, Variant
-from pipeline.passes.search_result import LayerLoss, MixedSearch, Trial
+from pipeline.passes.base import LayerLoss, MixedSearch, Trial
 from pipeline.report import drawing, html, markdown_page, model
 from pipeline.report.model import CampaignReport
 from tests.report.test_html import Page

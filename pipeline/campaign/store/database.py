@@ -14,7 +14,7 @@ from device_runner.errors import pip_install
 from pipeline.campaign.store.errors import hidden, store_errors
 from pipeline.campaign.store.store import Store
 from pipeline.core.errors import ConfigError, MissingError, PipelineError, install_extra
-from pipeline.core.output import REVISION
+from pipeline.core.files import REVISION
 
 BUSY_SECONDS = 30.0
 RETRY_SECONDS = 0.01

@@ -19,8 +19,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import exc
 
-from device_runner.files import state_folder
-from device_runner.reading import decode_json
+from device_runner.files import decode_json, state_folder
 from pipeline.campaign.record import RunRecord
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from pipeline.core.files import write_bytes

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import decode_json, visible
+from device_runner.files import decode_json, visible
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord

@@ -17,14 +17,13 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, scratch_folder
+from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
 from device_runner.library import BUILD_MARK, TELEMETRY_HOST, BuildFacts, read_build
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
-from device_runner.reading import check_unpacked, open_regular
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
-from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity, finding_of
+from pipeline.core.releases import ARM64
 from pipeline.library.kernels import ArmCode, read_arm_code
 from pipeline.library.xcframework import ARCHIVE, FAT, THIN, read_images
 from pipeline.model.onnx_model import (

@@ -15,8 +15,7 @@ from pathlib import Path
 from device_runner.files import scratch_folder, staging_folder, take_place
 from pipeline.config import AppleRelease, Telemetry
 from pipeline.core.errors import CheckFailed, ConfigError
-from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_text, write_zip
-from pipeline.core.output import BUNDLE
+from pipeline.core.files import BUNDLE, copy_file, make_folder, sha256_of, storage_errors, write_text, write_zip
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
 from pipeline.features.apple.facade import SWIFT_WORDS, TAKEN, resource, swift_class, swift_sources, warnings
 from pipeline.features.packages.release import AppPackage, ReleaseOrder

@@ -23,7 +23,7 @@ from pipeline.model import ort_format
 from pipeline.model.onnx_model import ByteRange, LoadedModel, range_digests
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import SHORT_NAMES
-from pipeline.partition.input import open_subject
+from pipeline.partition.view import open_subject
 
 if TYPE_CHECKING:
     import onnx

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from device_runner.reading import visible
+from device_runner.files import visible
 from pipeline.core.groups import counted
 from pipeline.features.diff.changes import FileGraph, GraphDiff
 from pipeline.partition.placement import CHARACTER, SMALL, collapse, curves, extent, lay_out

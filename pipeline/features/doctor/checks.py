@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from device_runner.chips import chip_of_phone
 from device_runner.device import DeviceFacts
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
-from device_runner.providers import CPU, NNAPI, PROVIDERS
+from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
 from device_runner.result import RunResult, Struct
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, changed

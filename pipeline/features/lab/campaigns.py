@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from device_runner.build import units
-from device_runner.chips import chip_of_phone
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
-from device_runner.files import cache_folder
-from device_runner.reading import decode_json, visible
+from device_runner.files import cache_folder, decode_json, visible
+from device_runner.providers import chip_of_phone
 from device_runner.spec import TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, distinct, in_modes, inputs_of, known_denied, plan_runs, planned_id
@@ -28,8 +27,7 @@ from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
 from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.core.files import safe_name
-from pipeline.core.output import ARTIFACTS, REFERENCES
+from pipeline.core.files import ARTIFACTS, REFERENCES, safe_name
 from pipeline.core.progress import NoProgress, Progress, StageLog, duration_text
 from pipeline.core.variant import Artifact
 from pipeline.features.lab.queue import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from device_runner.reading import visible
+from device_runner.files import visible
 from pipeline.cli.command import Group
 from pipeline.cli.options import devices_option, output_option, progress
 from pipeline.cli.outputs import Outputs, json_option, quiet

@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.device import DeviceFacts
-from device_runner.reading import decode_json, visible
+from device_runner.files import decode_json, visible
 from pipeline.campaign.store import Store, StoreError
 from pipeline.campaign.store.errors import hidden, store_errors
 from pipeline.campaign.store.tables import metadata

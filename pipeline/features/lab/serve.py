@@ -25,7 +25,7 @@ from urllib.parse import unquote
 import msgspec
 
 from device_runner.errors import RunnerError
-from device_runner.reading import read_regular
+from device_runner.files import read_regular
 from pipeline.campaign.store import Store, open_reading
 from pipeline.core.errors import ConfigError, MissingError, missing_extra
 from pipeline.features.lab.pages import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from device_runner.reading import visible
+from device_runner.files import visible
 from pipeline.cli.command import Command
 from pipeline.cli.outputs import Outputs, json_option
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from device_runner.files import visible
 from device_runner.providers import CPU, NNAPI, provider_named
-from device_runner.reading import visible
 from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError

@@ -60,7 +60,7 @@ def release_all(
     nothing is signed or packaged then. A passphrase of the key comes from the environment variable
     ORT_MOBILE_PASSPHRASE.
     """
-    from device_runner.reading import visible
+    from device_runner.files import visible
     from pipeline.cli.show import job_document, show_findings, show_job
     from pipeline.config import read_config
     from pipeline.core.errors import errors

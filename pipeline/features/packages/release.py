@@ -17,7 +17,7 @@ from pipeline.check.library_proof import CLAIMS, ProofRow
 from pipeline.config import Config, Gate, Platform
 from pipeline.core.errors import BUDGET, ConfigError, Finding, Severity
 from pipeline.core.features import Place
-from pipeline.core.output import BUNDLE
+from pipeline.core.files import BUNDLE
 from pipeline.job.assemble import Assembled
 from pipeline.release.manifest import Manifest, refuse_unproven, verify_bundle
 from pipeline.release.shipped import libraries_of, library_licenses, library_name

@@ -209,7 +209,7 @@ def _opened(folder: Path | None, place: str, name: str) -> Iterator["tuple[Store
 
 
 def _url(place: str) -> str:
-    from pipeline.core.output import DATABASE
+    from pipeline.core.files import DATABASE
 
     if "://" in place:
         return place

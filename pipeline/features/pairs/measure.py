@@ -9,8 +9,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
-from device_runner.files import sha256
-from device_runner.reading import read_regular
+from device_runner.files import read_regular, sha256
 from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.measure import CampaignPlan, runs_left
@@ -32,7 +31,7 @@ from pipeline.campaign.statistics.groups import paired_log_ratios
 from pipeline.campaign.store.errors import hidden
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
-from pipeline.core.output import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
+from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, in_precision
 from pipeline.features.pairs.comparison import ALARMS, ComparedSide

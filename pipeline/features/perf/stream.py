@@ -13,8 +13,8 @@ from device_runner.spec import Stream, TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, options_name
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
+from pipeline.check.reference import make_stream, zero_states
 from pipeline.check.result import StreamReference
-from pipeline.check.stream import make_stream, zero_states
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.workers import Task, run_tasks

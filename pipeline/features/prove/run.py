@@ -16,17 +16,16 @@ from typing import Any
 import msgspec
 
 from device_runner import files
-from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone, default_profile
-from device_runner.chips import CHIPS
+from device_runner.android_host.inspection import CallSummary, read_calls, summarize
 from device_runner.device import Device, DriverType, open_device
 from device_runner.errors import RunnerError, pip_install
 from device_runner.host_device import CPUS, check_host, common_cpus
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
-from device_runner.plugins import installed_plugin
-from device_runner.providers import NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
+from device_runner.providers import CHIPS, NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
 from device_runner.result import Failure, FailureKind, RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
+from device_runner.wheels import installed_plugin
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -40,10 +39,10 @@ from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, Proo
 from pipeline.check.reference import QUANTIZED, excused
 from pipeline.compat.contexts import installed_qairt
 from pipeline.convert.contexts import SIMULATED_SECONDS, simulated_tolerance
-from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ConfigError, MissingError, ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
+from pipeline.core.releases import ARM64, X86_64
 from pipeline.core.variant import in_precision
 from pipeline.features.prove.plan import (
     ANDROID,

@@ -17,7 +17,7 @@ from pipeline.campaign.plan import PlannedRun, distinct, known_denied, planned_i
 from pipeline.campaign.record import CampaignRecord, Prediction, Skipped, TunedModel, TuneOutcome
 from pipeline.config import Config, Goal, MeasureMode, TuneConfig, TuneStrategy
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.core.output import ARTIFACTS
+from pipeline.core.files import ARTIFACTS
 from pipeline.core.progress import Progress
 from pipeline.features.tune.answer import (
     CONFIRM_ROUNDS,

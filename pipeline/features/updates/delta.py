@@ -24,8 +24,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_runner.files import ZIP_ERRORS, restore_place, staging_folder, take_place
-from device_runner.reading import read_regular
+from device_runner.files import ZIP_ERRORS, read_regular, restore_place, staging_folder, take_place
 from device_runner.result import Struct
 from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, missing_extra

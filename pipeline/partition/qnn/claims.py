@@ -20,19 +20,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from device_runner.chips import Chip
 from device_runner.errors import RunnerError, pip_install
-from device_runner.files import cache_folder
-from device_runner.reading import decode_json, read_regular
+from device_runner.files import cache_folder, decode_json, read_regular
+from device_runner.providers import Chip
 from pipeline.core.errors import MissingError, ModelError, PipelineError, install_extra
 from pipeline.core.files import sha256_of, write_bytes
 from pipeline.core.releases import Release, installed_release
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
-from pipeline.partition.input import write_model
-from pipeline.partition.provider import Claim
-from pipeline.partition.rules import show_shape
+from pipeline.partition.rules import Claim, show_shape
+from pipeline.partition.view import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

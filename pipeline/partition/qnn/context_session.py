@@ -27,7 +27,32 @@ def main(model: str, folder: str, name: str, answer: str, *pairs: str) -> None:
     for stream in (1, 2):  # libraries write to both
         os.dup2(log, stream)
     try:
-        session = _session(content, name, dict(pair.split("=", 1) for pair in pairs))
+        import onnxruntime as ort
+        import onnxruntime_qnn as qnn
+
+        from pipeline.core import custom_ops
+
+        ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
+        options = ort.SessionOptions()
+        custom_ops.register(options)
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1
+        # What is left to the CPU is saved as it is then: levels above basic make it for this computer's processor.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        entries = {
+            "ep.context_enable": "1",
+            "ep.context_file_path": name,
+            "ep.context_embed_mode": "0",
+            "session.record_ep_graph_assignment_info": "1",
+        }
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        options.add_provider_for_devices(
+            devices, {"backend_path": qnn.get_qnn_htp_path(), **dict(pair.split("=", 1) for pair in pairs)}
+        )
+        # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
+        session = ort.InferenceSession(content, options, enable_fallback=0)
         subgraphs = [[part.ep_name, len(part.get_nodes())] for part in session.get_provider_graph_assignment_info()]
         known: dict[str, Any] = {"subgraphs": subgraphs}
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
@@ -35,33 +60,6 @@ def main(model: str, folder: str, name: str, answer: str, *pairs: str) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     known |= {"seconds": usage.ru_utime + usage.ru_stime, "memory_bytes": usage.ru_maxrss * 1024}
     Path(answer).write_text(json.dumps(known), encoding="utf-8")
-
-
-def _session(content: bytes, name: str, chip: dict[str, str]) -> Any:
-    import onnxruntime as ort
-    import onnxruntime_qnn as qnn
-
-    from pipeline.core import custom_ops
-
-    ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
-    options = ort.SessionOptions()
-    custom_ops.register(options)
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    # What is left to the CPU is saved as it is then: levels above basic make it for this computer's processor.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    entries = {
-        "ep.context_enable": "1",
-        "ep.context_file_path": name,
-        "ep.context_embed_mode": "0",
-        "session.record_ep_graph_assignment_info": "1",
-    }
-    for key, value in entries.items():
-        options.add_session_config_entry(key, value)
-    options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **chip})
-    # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
-    return ort.InferenceSession(content, options, enable_fallback=0)
 
 
 if __name__ == "__main__":

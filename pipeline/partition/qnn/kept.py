@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.chips import CHIPS
+from device_runner.providers import CHIPS
 from pipeline.core.files import ROOT, sha256_of
 from pipeline.partition.answer import ModelAnswer, Settings
 from pipeline.partition.qnn import claims
@@ -18,12 +18,7 @@ def entry_of(path: str, settings: Settings, question: bytes) -> Path | None:
     """
     if not settings.chip or not Path(path).is_file():
         return None
-    parts = (sha256_of(Path(path)), question.decode("utf-8", "replace"), _sources())
-    return claims.entry_of(".answer.json", CHIPS[settings.chip], *parts)
-
-
-def _sources() -> str:
-    """Names, sizes and times of change of our sources: a tenth of the time that reading them takes."""
+    # Names, sizes and times of change of our sources: a tenth of the time that reading them takes
     rows, waiting = [], [str(ROOT / "pipeline"), str(ROOT / "device_runner")]
     while waiting:
         for entry in os.scandir(waiting.pop()):
@@ -32,7 +27,8 @@ def _sources() -> str:
                 rows.append(f"{entry.path} {state.st_size} {state.st_ctime_ns}")
             elif entry.is_dir():
                 waiting.append(entry.path)
-    return "\n".join(sorted(rows))
+    parts = (sha256_of(Path(path)), question.decode("utf-8", "replace"), "\n".join(sorted(rows)))
+    return claims.entry_of(".answer.json", CHIPS[settings.chip], *parts)
 
 
 def kept_answer(entry: Path | None, name: str) -> ModelAnswer | None:

@@ -12,7 +12,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 PROVIDER = "QNNExecutionProvider"
 INVALID = re.compile(r"backendValidateOpConfig\(\) failed for node [`'](.+?)[`'] of type [`'](\w+)[`'] with error code")
@@ -36,52 +35,46 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
         for stream in (1, 2):  # what libraries write to stdout and stderr
             os.dup2(descriptor, stream)
         try:
-            session = _session(model, folder, dict(pair.split("=", 1) for pair in pairs))
+            import onnxruntime as ort
+            import onnxruntime_qnn as qnn
+
+            from pipeline.core import custom_ops
+
+            ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
+            devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
+            options = ort.SessionOptions()
+            custom_ops.register(options)
+            options.log_severity_level = 2  # the backend's validation errors are warnings
+            options.intra_op_num_threads = 1
+            # The provider is shown the graph as it stands; it changes layouts and fuses all the same.
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+            trace = {"enable_framework_op_trace": "1", "framework_op_trace_dir": folder}
+            options.add_provider_for_devices(
+                devices, {"backend_path": qnn.get_qnn_htp_path(), **trace, **dict(pair.split("=", 1) for pair in pairs)}
+            )
+            # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
+            session = ort.InferenceSession(model, options, enable_fallback=0)
             subgraphs = [
                 [part.ep_name, [[node.name, node.domain, node.op_type] for node in part.get_nodes()]]
                 for part in session.get_provider_graph_assignment_info()
             ]
             known = {"subgraphs": subgraphs, "refusals": _refusals(Path(folder) / "qnn_op_trace.json")}
             if inputs:
-                _run(session, inputs, Path(answer).with_suffix(".npz"))
+                import numpy as np
+
+                session.disable_fallback()
+                with np.load(inputs, allow_pickle=False) as arrays:
+                    names = [value.name for value in session.get_inputs()]
+                    results = []
+                    for start in range(0, len(arrays.files), len(names)):
+                        feeds = {name: arrays[f"arr_{start + place}"] for place, name in enumerate(names)}
+                        results += session.run(None, feeds)
+                np.savez(Path(answer).with_suffix(".npz"), *results)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
             known = {"error": str(error)}
         known["invalid"] = dict(INVALID.findall(log.read_text(encoding="utf-8", errors="replace")))
     Path(answer).write_text(json.dumps(known), encoding="utf-8")
-
-
-def _session(model: str, traces: str, chip: dict[str, str]) -> Any:
-    import onnxruntime as ort
-    import onnxruntime_qnn as qnn
-
-    from pipeline.core import custom_ops
-
-    ort.register_execution_provider_library(PROVIDER, qnn.get_library_path())
-    devices = [device for device in ort.get_ep_devices() if device.ep_name == PROVIDER][:1]
-    options = ort.SessionOptions()
-    custom_ops.register(options)
-    options.log_severity_level = 2  # the backend's validation errors are warnings
-    options.intra_op_num_threads = 1
-    # The provider is shown the graph as it stands; it changes layouts and fuses all the same.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    trace = {"enable_framework_op_trace": "1", "framework_op_trace_dir": traces}
-    options.add_provider_for_devices(devices, {"backend_path": qnn.get_qnn_htp_path(), **trace, **chip})
-    # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
-    return ort.InferenceSession(model, options, enable_fallback=0)
-
-
-def _run(session: Any, inputs: str, outputs: Path) -> None:
-    import numpy as np
-
-    session.disable_fallback()
-    with np.load(inputs, allow_pickle=False) as arrays:
-        names = [value.name for value in session.get_inputs()]
-        results = []
-        for start in range(0, len(arrays.files), len(names)):
-            feeds = {name: arrays[f"arr_{start + place}"] for place, name in enumerate(names)}
-            results += session.run(None, feeds)
-    np.savez(outputs, *results)
 
 
 def _refusals(trace: Path) -> dict[str, str]:

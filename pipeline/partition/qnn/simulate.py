@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from device_runner.chips import Chip
+from device_runner.providers import Chip
 from pipeline.check.compare import (
     MAX_RELATIVE_ERROR,
     OutputCheck,
@@ -35,8 +35,8 @@ from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.input import write_model
 from pipeline.partition.qnn.claims import ask, failure_of
+from pipeline.partition.view import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -95,7 +95,9 @@ def simulate(
     `graph` is the view of `model`, whose weights are those of `loaded`. A form of an `original` is right where it is as
     near to it as on the CPU, and the CPU's has more signal than noise. ModelError where it cannot be run here.
     """
-    reference = original or _reference(loaded, data, folder)
+    reference = original or make_reference(
+        SourceModel(path=str(loaded.path)), {}, data, str(folder / "reference"), str(folder)
+    )
     inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
@@ -109,7 +111,11 @@ def simulate(
         failed = Simulation(passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source)
         crashed = _first_crashing(loaded, model, graph, chip, inputs, folder) if answered.code == "crash" else None
         return _at(failed, crashed, failed.reason, CRASH_REMEDIES) if crashed else failed
-    tolerance = _tolerance(reference)
+    # What outputs may differ by: the NPU computes floats in half precision, and a step of 8 bits may differ
+    precision = reference.precision
+    if precision is OutputPrecision.FLOAT32:
+        precision = OutputPrecision.FLOAT16
+    tolerance = reference.tolerance(MAX_RELATIVE_ERROR[precision])
     checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
     chips = _decibels(expected, answered)
@@ -149,18 +155,6 @@ def _on_cpu(loaded: LoadedModel, inputs: Arrays, folder: Path) -> Arrays:
     session = make_session(target, HostSession())
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, inputs), strict=True))
-
-
-def _reference(loaded: LoadedModel, data: Dataset, folder: Path) -> Reference:
-    return make_reference(SourceModel(path=str(loaded.path)), {}, data, str(folder / "reference"), str(folder))
-
-
-def _tolerance(reference: Reference) -> Tolerance:
-    """What outputs may differ by: the NPU computes floats in half precision, and a step of 8 bits may differ."""
-    precision = reference.precision
-    if precision is OutputPrecision.FLOAT32:
-        precision = OutputPrecision.FLOAT16
-    return reference.tolerance(MAX_RELATIVE_ERROR[precision])
 
 
 def _simulated(loaded: LoadedModel, model: "ModelProto", chip: Chip, inputs: Arrays, target: Path) -> Arrays | Refusal:

@@ -14,7 +14,7 @@ import msgspec
 
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.provider import Claim
+from pipeline.partition.rules import Claim
 from pipeline.partition.webgpu.kernels import Kernel, cpu_slots, kernel_of, kernels, no_kernel
 
 TABLE: Mapping[str, object] = {op_type: rows for (domain, op_type), rows in kernels().items() if not domain}

@@ -18,19 +18,15 @@ SIX = 6.0
 """The upper bound of the one Clip from 0 that NNAPI has."""
 
 
-def _ready(node: "NodeProto", known: GraphFacts) -> bool:
+def _ready(node: "NodeProto", facts: GraphFacts) -> bool:
     """Whether arithmetic on the node's first input is that of 32-bit floats, with today's broadcasting."""
-    return bool(node.input) and known.is_f32(node.input[0]) and known.opset >= CLIP_HAS_INPUTS
+    return bool(node.input) and facts.is_f32(node.input[0]) and facts.opset >= CLIP_HAS_INPUTS
 
 
-def _clip(write: Writer, value: str, high: float) -> str:
-    return write.add("Clip", value, write.constant(0.0), write.constant(high))
-
-
-def hard_sigmoid(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def hard_sigmoid(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """max(0, min(1, alpha*x + beta)): for alpha 1/6 as Clip(x + 6*beta, 0, 6) / 6, which NNAPI takes."""
     alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
-    if not _ready(node, known) or alpha <= 0:
+    if not _ready(node, facts) or alpha <= 0:
         return False
     _hard_sigmoid(write, node.input[0], alpha, beta, node.output[0])
     return True
@@ -38,26 +34,28 @@ def hard_sigmoid(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 
 def _hard_sigmoid(write: Writer, x: str, alpha: float, beta: float, into: str = "") -> str:
     if abs(alpha * SIX - 1) < 1e-6:  # alpha is a 32-bit float, so not exactly a sixth
-        clipped = _clip(write, write.add("Add", x, write.constant(SIX * beta)), SIX)
+        clipped = write.add(
+            "Clip", write.add("Add", x, write.constant(SIX * beta)), write.constant(0.0), write.constant(SIX)
+        )
         return write.add("Mul", clipped, write.constant(1 / SIX), into=into)
     line = write.add("Add", write.add("Mul", x, write.constant(alpha)), write.constant(beta))
     return write.add("Min", write.add("Relu", line), write.constant(1.0), into=into)
 
 
-def hard_swish(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def hard_swish(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """The product of x and HardSigmoid(x), with alpha 1/6 and beta 0.5 (ONNX HardSwish-14)."""
-    if not _ready(node, known):
+    if not _ready(node, facts):
         return False
     gate = _hard_sigmoid(write, node.input[0], 1 / SIX, 0.5)
     write.add("Mul", node.input[0], gate, into=node.output[0])
     return True
 
 
-def gelu_tanh(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def gelu_tanh(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Gelu that is defined by tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
     import numpy as np
 
-    if not _ready(node, known) or attribute(node, "approximate", "none") != "tanh":
+    if not _ready(node, facts) or attribute(node, "approximate", "none") != "tanh":
         return False
     x = node.input[0]
     cube = write.add("Mul", write.add("Mul", x, x), x)
@@ -76,11 +74,11 @@ STEEP = 1e30
 """Makes of any number but those next to zero one beyond 1 or -1."""
 
 
-def erf_by_exp(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def erf_by_exp(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Erf, and the Gelu that is defined by it, by a polynomial and Exp with an error next to rounding's."""
     import numpy as np
 
-    if not _ready(node, known) or attribute(node, "approximate", "none") != "none":
+    if not _ready(node, facts) or attribute(node, "approximate", "none") != "none":
         return False
     x = node.input[0]
     if node.op_type == "Erf":
@@ -105,9 +103,9 @@ def _erf(write: Writer, x: str, into: str = "") -> str:
     return write.add("Mul", write.add("Sub", unit, rest), sign, into=into)
 
 
-def one_input(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def one_input(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Neg as -1 times x, Reciprocal as 1 / x, Abs as the larger of x and -x, Softsign as x / (1 + |x|)."""
-    if not _ready(node, known):
+    if not _ready(node, facts):
         return False
     x, into = node.input[0], node.output[0]
     if node.op_type == "Neg":
@@ -124,9 +122,9 @@ def one_input(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 PAIRWISE = {"Max": "Max", "Min": "Min", "Sum": "Add"}
 
 
-def pairwise(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def pairwise(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Max, Min and Sum of many inputs two at a time, in their order."""
-    if not _ready(node, known) or len(node.input) < 2 or (node.op_type != "Sum" and len(node.input) == 2):
+    if not _ready(node, facts) or len(node.input) < 2 or (node.op_type != "Sum" and len(node.input) == 2):
         return False
     value = node.input[0]
     for slot, other in enumerate(node.input[1:], start=1):
@@ -135,9 +133,9 @@ def pairwise(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def min_as_max(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def min_as_max(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Min as the negative of the largest negative: CoreML's MLProgram has Max only."""
-    if not _ready(node, known) or known.nnapi or len(node.input) < 2:
+    if not _ready(node, facts) or facts.nnapi or len(node.input) < 2:
         return False
     minus = write.constant(-1.0)
     largest = write.add("Max", *(write.add("Mul", name, minus) for name in node.input))
@@ -145,9 +143,9 @@ def min_as_max(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def prelu_by_relu(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def prelu_by_relu(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """PRelu as relu(x) - slope * relu(-x): one of the two terms is always zero."""
-    if not _ready(node, known):
+    if not _ready(node, facts):
         return False
     x, slope = node.input[0], node.input[1]
     below = write.add("Relu", write.add("Mul", x, write.constant(-1.0)))
@@ -155,28 +153,28 @@ def prelu_by_relu(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def reduction(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def reduction(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """ReduceL2, ReduceSumSquare and, for NNAPI, ReduceSum by products, sums, means and a root."""
-    shape, axes = known.shape(node.input[0]), axes_of(node, known)
-    if not _ready(node, known) or shape is None or 0 in shape or not axes:
+    shape, axes = facts.shape(node.input[0]), axes_of(node, facts)
+    if not _ready(node, facts) or shape is None or 0 in shape or not axes:
         return False
-    if node.op_type == "ReduceSum" and not known.nnapi:
+    if node.op_type == "ReduceSum" and not facts.nnapi:
         return False
     x, keep = node.input[0], int(attribute(node, "keepdims", 1))
     squares = x if node.op_type == "ReduceSum" else write.add("Mul", x, x)
     root = node.op_type == "ReduceL2"
-    total = _sum(write, squares, axes, keep, shape, known, "" if root else node.output[0])
+    total = _sum(write, squares, axes, keep, shape, facts, "" if root else node.output[0])
     if root:
         write.add("Sqrt", total, into=node.output[0])
     return True
 
 
-def axes_of(node: "NodeProto", known: GraphFacts) -> list[int]:
+def axes_of(node: "NodeProto", facts: GraphFacts) -> list[int]:
     """The axes of a reduction, all of them when none are named; nothing when they are not constant."""
-    rank = len(known.shape(node.input[0]) or ())
+    rank = len(facts.shape(node.input[0]) or ())
     named = attribute(node, "axes")
     if named is None and operand(node, 1):
-        constant = known.constant(operand(node, 1))
+        constant = facts.constant(operand(node, 1))
         if constant is None:
             return []
         named = [int(axis) for axis in constant.reshape(-1)]
@@ -186,52 +184,52 @@ def axes_of(node: "NodeProto", known: GraphFacts) -> list[int]:
 
 
 def _sum(
-    write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], known: GraphFacts, into: str = ""
+    write: Writer, x: str, axes: list[int], keep: int, shape: tuple[int, ...], facts: GraphFacts, into: str = ""
 ) -> str:
     """Sum over axes; NNAPI has the mean only, so there it is the mean times the number of entries."""
     import numpy as np
 
-    if known.nnapi:
+    if facts.nnapi:
         count = float(np.prod([shape[axis] for axis in axes]))
-        return write.add("Mul", _mean(write, x, axes, keep, known), write.constant(count), into=into)
-    if known.opset < REDUCE_SUM_AXES_ARE_INPUT:
+        return write.add("Mul", _mean(write, x, axes, keep, facts), write.constant(count), into=into)
+    if facts.opset < REDUCE_SUM_AXES_ARE_INPUT:
         return write.add("ReduceSum", x, into=into, attributes={"axes": axes, "keepdims": keep})
     return write.add("ReduceSum", x, write.integers(*axes), into=into, attributes={"keepdims": keep})
 
 
-def _mean(write: Writer, x: str, axes: list[int], keep: int, known: GraphFacts, into: str = "") -> str:
-    if known.opset < REDUCE_AXES_ARE_INPUT:
+def _mean(write: Writer, x: str, axes: list[int], keep: int, facts: GraphFacts, into: str = "") -> str:
+    if facts.opset < REDUCE_AXES_ARE_INPUT:
         return write.add("ReduceMean", x, into=into, attributes={"axes": axes, "keepdims": keep})
     return write.add("ReduceMean", x, write.integers(*axes), into=into, attributes={"keepdims": keep})
 
 
-def global_pool_as_mean(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def global_pool_as_mean(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """GlobalAveragePool of any rank as the mean over what comes after the channels."""
-    rank = len(known.graph.value(node.input[0]).shape or ())
-    if not _ready(node, known) or rank < 3:
+    rank = len(facts.graph.value(node.input[0]).shape or ())
+    if not _ready(node, facts) or rank < 3:
         return False
-    _mean(write, node.input[0], list(range(2, rank)), 1, known, node.output[0])
+    _mean(write, node.input[0], list(range(2, rank)), 1, facts, node.output[0])
     return True
 
 
-def mean_as_global_pool(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def mean_as_global_pool(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """ReduceMean over height and width, kept, as GlobalAveragePool."""
-    shape = known.graph.value(node.input[0]).shape or ()
-    if not _ready(node, known) or len(shape) != 4 or int(attribute(node, "keepdims", 1)) != 1:
+    shape = facts.graph.value(node.input[0]).shape or ()
+    if not _ready(node, facts) or len(shape) != 4 or int(attribute(node, "keepdims", 1)) != 1:
         return False
-    if axes_of(node, known) != [2, 3]:
+    if axes_of(node, facts) != [2, 3]:
         return False
     write.add("GlobalAveragePool", node.input[0], into=node.output[0])
     return True
 
 
-def layer_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def layer_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """LayerNormalization by means: (x - mean) / sqrt(variance + epsilon) * scale + bias."""
-    shape = known.shape(node.input[0])
-    if not _ready(node, known) or not shape or int(attribute(node, "stash_type", 1)) != 1:
+    shape = facts.shape(node.input[0])
+    if not _ready(node, facts) or not shape or int(attribute(node, "stash_type", 1)) != 1:
         return False
     first = int(attribute(node, "axis", -1)) % len(shape)
-    normal = _normalized(write, node.input[0], list(range(first, len(shape))), _epsilon(node), known)
+    normal = _normalized(write, node.input[0], list(range(first, len(shape))), _epsilon(node), facts)
     bias = operand(node, 2)
     scaled = write.add("Mul", normal, node.input[1], into="" if bias else node.output[0])
     if bias:
@@ -243,27 +241,27 @@ def _epsilon(node: "NodeProto") -> float:
     return float(attribute(node, "epsilon", 1e-5))
 
 
-def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, known: GraphFacts) -> str:
+def _normalized(write: Writer, x: str, axes: list[int], epsilon: float, facts: GraphFacts) -> str:
     """Values less their mean, divided by their standard deviation."""
-    centred = write.add("Sub", x, _mean(write, x, axes, 1, known))
-    variance = _mean(write, write.add("Mul", centred, centred), axes, 1, known)
+    centred = write.add("Sub", x, _mean(write, x, axes, 1, facts))
+    variance = _mean(write, write.add("Mul", centred, centred), axes, 1, facts)
     deviation = write.add("Sqrt", write.add("Add", variance, write.constant(epsilon)))
     return write.add("Div", centred, deviation)
 
 
-def group_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def group_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """InstanceNormalization, or GroupNormalization-21 with a scale for each channel, on groups laid out as rows."""
     import numpy as np
 
-    shape = known.shape(node.input[0])
-    scale, bias = known.constant(operand(node, 1)), known.constant(operand(node, 2))
-    if not _ready(node, known) or shape is None or len(shape) < 3 or 0 in shape or scale is None or bias is None:
+    shape = facts.shape(node.input[0])
+    scale, bias = facts.constant(operand(node, 1)), facts.constant(operand(node, 2))
+    if not _ready(node, facts) or shape is None or len(shape) < 3 or 0 in shape or scale is None or bias is None:
         return False
     groups = shape[1] if node.op_type == "InstanceNormalization" else int(attribute(node, "num_groups", 0))
     if not groups or scale.size != shape[1] or bias.size != shape[1] or shape[1] % groups:
         return False
     rows = write.add("Reshape", node.input[0], write.integers(shape[0], groups, int(np.prod(shape[1:])) // groups))
-    normal = write.add("Reshape", _normalized(write, rows, [2], _epsilon(node), known), write.integers(*shape))
+    normal = write.add("Reshape", _normalized(write, rows, [2], _epsilon(node), facts), write.integers(*shape))
     broad = (shape[1], *([1] * (len(shape) - 2)))
     scaled = write.add("Mul", normal, write.constant(_as(scale, broad)))
     write.add("Add", scaled, write.constant(_as(bias, broad)), into=node.output[0])
@@ -285,12 +283,12 @@ NO_ARITHMETIC = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten
 """Operators that a constant bound may have passed through: they keep one number what it is, or change its type."""
 
 
-def constant_bounds(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def constant_bounds(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Bounds that are made of constants by Cast, Identity and the like become constants themselves."""
     bounds = [operand(node, slot) for slot in (1, 2)]
-    if known.opset < BOUNDS_ARE_INPUTS or not any(name and known.constant(name) is None for name in bounds):
+    if facts.opset < BOUNDS_ARE_INPUTS or not any(name and facts.constant(name) is None for name in bounds):
         return False
-    numbers = [_computed(name, known) if name else None for name in bounds]
+    numbers = [_computed(name, facts) if name else None for name in bounds]
     if any(name and number is None for name, number in zip(bounds, numbers, strict=True)):
         return False
     names = [write.constant(number, number.dtype.name) if number is not None else "" for number in numbers]
@@ -298,28 +296,28 @@ def constant_bounds(node: "NodeProto", known: GraphFacts, write: Writer) -> bool
     return True
 
 
-def _computed(name: str, known: GraphFacts, depth: int = 0) -> Any:
+def _computed(name: str, facts: GraphFacts, depth: int = 0) -> Any:
     """The one number behind a value, through operators that only move or convert it; None when there is none."""
     import numpy as np
     from onnx import helper
 
-    constant = known.constant(name)
+    constant = facts.constant(name)
     if constant is not None:
         return constant.reshape(()) if constant.size == 1 else None
-    place = known.graph.producers.get(name)
-    maker = known.graph.nodes[place[0]] if place else None
+    place = facts.graph.producers.get(name)
+    maker = facts.graph.nodes[place[0]] if place else None
     if maker is None or maker.op_type not in NO_ARITHMETIC or depth == DEEPEST or maker.domain:
         return None
-    number = _computed(maker.inputs[0], known, depth + 1)
+    number = _computed(maker.inputs[0], facts, depth + 1)
     if number is None or maker.op_type != "Cast":
         return number
     return number.astype(np.dtype(helper.tensor_dtype_to_np_dtype(maker.attributes["to"])))
 
 
-def clip_as_max_min(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def clip_as_max_min(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Clip of any bounds as Relu, or as Max and Min: the same numbers, NNAPI has Clip for two pairs of bounds only."""
-    bounds = _bounds(node, known)
-    if bounds is None or known.opset < BROADCASTS or not known.is_f32(node.input[0]):
+    bounds = _bounds(node, facts)
+    if bounds is None or facts.opset < BROADCASTS or not facts.is_f32(node.input[0]):
         return False
     low, high = bounds
     steps: list[tuple[str, float | None]] = [("Relu", None)] if low == 0 else [("Max", low)] if low is not None else []
@@ -331,14 +329,14 @@ def clip_as_max_min(node: "NodeProto", known: GraphFacts, write: Writer) -> bool
     return bool(steps)
 
 
-def _bounds(node: "NodeProto", known: GraphFacts) -> tuple[float | None, float | None] | None:
+def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[float | None, float | None] | None:
     """Lower and upper bound, None where there is none; None at all when one is not known."""
-    if known.opset < BOUNDS_ARE_INPUTS:
+    if facts.opset < BOUNDS_ARE_INPUTS:
         return attribute(node, "min"), attribute(node, "max")
     numbers: list[float | None] = []
     for slot in (1, 2):
         name = operand(node, slot)
-        number = _computed(name, known) if name else None
+        number = _computed(name, facts) if name else None
         if name and number is None:
             return None
         numbers.append(None if number is None else float(number))
@@ -353,7 +351,7 @@ MOST_WEIGHTS = 1 << 26
 TYPED_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type")
 
 
-def compute_in_f32(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+def compute_in_f32(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
     """The model with every f16 value as f32; inputs and outputs that were f16 stay so, with a Cast.
 
     None when nothing is f16, when its weights are too many to be held in memory, and for models with bodies or
@@ -368,10 +366,16 @@ def compute_in_f32(model: "ModelProto", known: GraphFacts) -> "ModelProto | None
     graph = changed.graph
     for tensor in graph.initializer:
         if tensor.data_location == tensor.EXTERNAL and tensor.data_type == FLOAT16:
-            tensor.CopyFrom(_read(tensor, known))
+            from onnx import numpy_helper
+
+            tensor.CopyFrom(numpy_helper.from_array(facts.graph.initializers[tensor.name].read(), tensor.name))
         _widen(tensor)
     for node in graph.node:
-        _widen_attributes(node)
+        for entry in node.attribute:
+            if entry.HasField("t"):
+                _widen(entry.t)
+            if entry.name in TYPED_ATTRIBUTES and entry.i == FLOAT16:
+                entry.i = FLOAT
     del graph.value_info[:]
     _cast_border(graph)
     return changed
@@ -381,26 +385,11 @@ def _count(tensor: "TensorProto") -> int:
     return math.prod(tensor.dims)
 
 
-def _read(tensor: "TensorProto", known: GraphFacts) -> "TensorProto":
-    """The tensor with its numbers in the message."""
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(known.graph.initializers[tensor.name].read(), tensor.name)
-
-
 def _widen(tensor: "TensorProto") -> None:
     from onnx import numpy_helper
 
     if tensor.data_type == FLOAT16:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name))
-
-
-def _widen_attributes(node: "NodeProto") -> None:
-    for entry in node.attribute:
-        if entry.HasField("t"):
-            _widen(entry.t)
-        if entry.name in TYPED_ATTRIBUTES and entry.i == FLOAT16:
-            entry.i = FLOAT
 
 
 def _cast_border(graph: "GraphProto") -> None:

@@ -109,7 +109,7 @@ Rule = Callable[["NodeProto", GraphFacts, Writer], bool]
 """Writes what takes the place of a node; False when it does not apply, whatever it wrote until then is dropped."""
 
 
-def rewrite(model: "ModelProto", known: GraphFacts, rules: Mapping[str, Rule]) -> "ModelProto | None":
+def rewrite(model: "ModelProto", facts: GraphFacts, rules: Mapping[str, Rule]) -> "ModelProto | None":
     """A copy in which refused nodes of the main graph are replaced by rule of their operator; None when none is.
 
     Nodes that compute on dequantized values are left alone: providers take them with their QDQ neighbours as one unit.
@@ -121,7 +121,7 @@ def rewrite(model: "ModelProto", known: GraphFacts, rules: Mapping[str, Rule]) -
     kept: list[NodeProto] = []
     replaced = 0
     for node in model.graph.node:
-        written = None if dequantized & set(node.input) else _replacement(node, known, rules, taken)
+        written = None if dequantized & set(node.input) else _replacement(node, facts, rules, taken)
         replaced += written is not None
         kept.extend(written.nodes if written else (node,))
         graph.initializer.extend(written.tensors if written else ())
@@ -129,10 +129,10 @@ def rewrite(model: "ModelProto", known: GraphFacts, rules: Mapping[str, Rule]) -
     return changed if replaced else None
 
 
-def _replacement(node: "NodeProto", known: GraphFacts, rules: Mapping[str, Rule], taken: set[str]) -> Writer | None:
+def _replacement(node: "NodeProto", facts: GraphFacts, rules: Mapping[str, Rule], taken: set[str]) -> Writer | None:
     rule = rules.get(node.op_type) if node.domain in ONNX_DOMAINS else None
     outputs = [name for name in node.output if name]
-    if rule is None or len(outputs) != 1 or outputs != [node.output[0]] or outputs[0] in known.claimed:
+    if rule is None or len(outputs) != 1 or outputs != [node.output[0]] or outputs[0] in facts.claimed:
         return None
     written = Writer(node, taken)
-    return written if rule(node, known, written) else None
+    return written if rule(node, facts, written) else None

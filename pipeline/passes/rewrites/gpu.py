@@ -31,7 +31,7 @@ def without_empty_inputs(model: "ModelProto", _known: GraphFacts) -> "ModelProto
     return changed if dropped else None
 
 
-def in_float(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+def in_float(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
     """A copy that computes in float what QuantizeLinear and DequantizeLinear say is quantized; None where nothing is.
 
     Weights become float ones. A value that was rounded to a type's range is only cut to it, by Clip, so that outputs
@@ -40,7 +40,7 @@ def in_float(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     """
     from onnx import helper, numpy_helper
 
-    if known.opset < CLIP_BY_INPUTS:
+    if facts.opset < CLIP_BY_INPUTS:
         return None
     changed = copied(model)
     graph = changed.graph
@@ -49,13 +49,16 @@ def in_float(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     removed: set[str] = set()
     replaced: list[NodeProto] = []
     for node in graph.node:
-        if node.op_type == "DequantizeLinear" and (weights := _float_weights(node, known)) is not None:
+        if node.op_type == "DequantizeLinear" and (weights := _float_weights(node, facts)) is not None:
             graph.initializer.append(numpy_helper.from_array(weights, node.output[0]))
             removed.add(node.output[0])
         elif node.op_type == "QuantizeLinear" and node.output[0] not in kept:
             behind = readers.get(node.output[0], [])
-            bounds = _bounds(node, known)
-            if bounds is None or not all(_undoes(reader, node) for reader in behind):
+            bounds = _bounds(node, facts)
+            if bounds is None or not all(
+                (reader.op_type == "DequantizeLinear" and list(reader.input[1:]) == list(node.input[1:]))
+                for reader in behind
+            ):
                 replaced.append(node)
                 continue
             for slot, bound in zip(("low", "high"), bounds, strict=True):
@@ -74,19 +77,14 @@ def in_float(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
     return changed
 
 
-def _undoes(node: "NodeProto", quantize: "NodeProto") -> bool:
-    """Whether a reader of a quantized value is the DequantizeLinear with the same parameters."""
-    return node.op_type == "DequantizeLinear" and list(node.input[1:]) == list(quantize.input[1:])
-
-
-def _bounds(node: "NodeProto", known: GraphFacts) -> tuple[Any, Any] | None:
+def _bounds(node: "NodeProto", facts: GraphFacts) -> tuple[Any, Any] | None:
     """The smallest and the largest number that a QuantizeLinear keeps; None where these are not known."""
     import numpy as np
 
-    scale = known.constant(operand(node, 1))
-    zero = known.constant(operand(node, 2))
-    kind = known.graph.value(node.output[0]).dtype or ""
-    whole = scale is not None and scale.size == 1 and scale.dtype == np.float32 and known.is_f32(node.input[0])
+    scale = facts.constant(operand(node, 1))
+    zero = facts.constant(operand(node, 2))
+    kind = facts.graph.value(node.output[0]).dtype or ""
+    whole = scale is not None and scale.size == 1 and scale.dtype == np.float32 and facts.is_f32(node.input[0])
     if scale is None or not whole or kind not in RANGES or (zero is None and operand(node, 2)):
         return None
     offset = int(zero.reshape(-1)[0]) if zero is not None else 0
@@ -95,11 +93,11 @@ def _bounds(node: "NodeProto", known: GraphFacts) -> tuple[Any, Any] | None:
     return low, high
 
 
-def _float_weights(node: "NodeProto", known: GraphFacts) -> Any:
+def _float_weights(node: "NodeProto", facts: GraphFacts) -> Any:
     """What a DequantizeLinear makes of a constant; None for another input, and for scales of blocks."""
     import numpy as np
 
-    constants = [known.graph.constant(name) for name in node.input if name]
+    constants = [facts.graph.constant(name) for name in node.input if name]
     weights, scale, *rest = [None if constant is None else constant.read() for constant in constants] or [None, None]
     if any(constant is None for constant in constants):
         return None

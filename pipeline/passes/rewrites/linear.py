@@ -13,16 +13,16 @@ RESHAPE_HAS_INPUT = 5
 SPATIAL = ("kernel_shape", "strides", "dilations")
 
 
-def plain_gemm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def plain_gemm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Gemm with alpha and beta in its constants, A transposed before, and a C of one row; else C is added after."""
     import numpy as np
 
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
     trans_a, trans_b = int(attribute(node, "transA", 0)), int(attribute(node, "transB", 0))
-    b, shape = known.constant(node.input[1]), known.shape(node.input[1])
+    b, shape = facts.constant(node.input[1]), facts.shape(node.input[1])
     c_name = operand(node, 2)
-    c = known.constant(c_name)
-    if b is None or shape is None or not known.is_f32(node.input[0]) or known.opset < 7 or (c_name and c is None):
+    c = facts.constant(c_name)
+    if b is None or shape is None or not facts.is_f32(node.input[0]) or facts.opset < 7 or (c_name and c is None):
         return False
     width = shape[0] if trans_b else shape[1]
     row = c is not None and (c.size == 1 or (c.size == width and c.shape[-1] == width))
@@ -39,14 +39,14 @@ def plain_gemm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def flat_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def flat_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """A batch of matrices times one constant matrix as one large product: rows are independent of one another."""
     import numpy as np
 
-    a, b = known.shape(node.input[0]), known.graph.constant(node.input[1])
-    if a is None or b is None or len(a) < 3 or len(b.dims) != 2 or 0 in a or not known.is_f32(node.input[0]):
+    a, b = facts.shape(node.input[0]), facts.graph.constant(node.input[1])
+    if a is None or b is None or len(a) < 3 or len(b.dims) != 2 or 0 in a or not facts.is_f32(node.input[0]):
         return False
-    if known.opset < RESHAPE_HAS_INPUT:
+    if facts.opset < RESHAPE_HAS_INPUT:
         return False
     rows = int(np.prod(a[:-1]))
     flat = write.add("Reshape", node.input[0], write.integers(rows, a[-1]))
@@ -55,10 +55,10 @@ def flat_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def conv_2d(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def conv_2d(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """A convolution over one axis as one over two, the first of size 1."""
-    x, w, y = known.shape(node.input[0]), known.constant(node.input[1]), known.shape(node.output[0])
-    if x is None or y is None or w is None or w.ndim != 3 or len(x) != 3 or known.opset < RESHAPE_HAS_INPUT:
+    x, w, y = facts.shape(node.input[0]), facts.constant(node.input[1]), facts.shape(node.output[0])
+    if x is None or y is None or w is None or w.ndim != 3 or len(x) != 3 or facts.opset < RESHAPE_HAS_INPUT:
         return False
     wide: dict[str, Any] = {name: [1, *attribute(node, name)] for name in SPATIAL if attribute(node, name)}
     if pads := attribute(node, "pads"):
@@ -73,13 +73,13 @@ def conv_2d(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def cropped_conv_transpose(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def cropped_conv_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """ConvTranspose without padding, and what the padding cuts off as a Slice.
 
     Output padding that the end's cut takes away again is left out (ONNX ConvTranspose: pads shorten the full output,
     output_padding adds to its end).
     """
-    x, w, y = known.shape(node.input[0]), known.graph.constant(node.input[1]), known.shape(node.output[0])
+    x, w, y = facts.shape(node.input[0]), facts.graph.constant(node.input[1]), facts.shape(node.output[0])
     auto_pad = attribute(node, "auto_pad", "NOTSET")
     if x is None or w is None or y is None or auto_pad == "VALID" or attribute(node, "output_shape"):
         return False
@@ -114,13 +114,13 @@ def _starts(node: "NodeProto", full: list[int], sizes: tuple[int, ...], auto_pad
     return [s // 2 if auto_pad == "SAME_UPPER" else s - s // 2 for s in surplus]
 
 
-def scaled_batch_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def scaled_batch_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """BatchNormalization with constant statistics as a product and a sum."""
     import numpy as np
 
-    shape = known.graph.value(node.input[0]).shape or ()
-    given = [known.constant(name) for name in node.input[1:5]]
-    if len(shape) < 2 or not known.is_f32(node.input[0]) or attribute(node, "training_mode", 0) or known.opset < 7:
+    shape = facts.graph.value(node.input[0]).shape or ()
+    given = [facts.constant(name) for name in node.input[1:5]]
+    if len(shape) < 2 or not facts.is_f32(node.input[0]) or attribute(node, "training_mode", 0) or facts.opset < 7:
         return False
     statistics = [array.astype(np.float64) for array in given if array is not None]
     if len(statistics) != 4:
@@ -136,17 +136,17 @@ def scaled_batch_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bo
 LEAST_OPSET = 12
 
 
-def einsum_as_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def einsum_as_matmul(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Axes of both operands and the result are batches, axes of both and not of the result are summed over.
 
     Each operand is turned and reshaped to [batch, rows, columns], the product back to the result's axes. Equations with
     an ellipsis, a repeated index, or an index that one operand alone sums over are left alone.
     """
     parsed = _parsed(str(attribute(node, "equation", "")))
-    if parsed is None or len(node.input) != 2 or not known.is_f32(node.input[0]):
+    if parsed is None or len(node.input) != 2 or not facts.is_f32(node.input[0]):
         return False
     left, right, result = parsed
-    sizes = _sizes(node, known, (left, right))
+    sizes = _sizes(node, facts, (left, right))
     batch = [i for i in result if i in left and i in right]
     summed = [i for i in left if i in right and i not in result]
     rows = [i for i in result if i in left and i not in right]
@@ -171,11 +171,11 @@ def einsum_as_matmul(node: "NodeProto", known: GraphFacts, write: Writer) -> boo
     return True
 
 
-def _sizes(node: "NodeProto", known: GraphFacts, operands: tuple[str, str]) -> dict[str, int]:
+def _sizes(node: "NodeProto", facts: GraphFacts, operands: tuple[str, str]) -> dict[str, int]:
     """The size behind each index; nothing when one is open, zero, or two differ."""
     sizes: dict[str, int] = {}
     for name, indices in zip(node.input, operands, strict=True):
-        shape = known.shape(name)
+        shape = facts.shape(name)
         if shape is None or len(shape) != len(indices) or 0 in shape:
             return {}
         if any(sizes.setdefault(index, size) != size for index, size in zip(indices, shape, strict=True)):
@@ -207,13 +207,13 @@ def _laid_out(write: Writer, value: str, indices: str, groups: tuple[list[str], 
 SAME = ("SAME_UPPER", "SAME_LOWER")
 
 
-def explicit_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """auto_pad SAME as pads, and ceil_mode as more pads at the end.
 
     Pads of a MaxPool never win and those of an AveragePool without count_include_pad do not count, so windows that
     ceil_mode lets reach over the end read the same numbers.
     """
-    x, y, kernel = known.shape(node.input[0]), known.shape(node.output[0]), _kernel(node, known)
+    x, y, kernel = facts.shape(node.input[0]), facts.shape(node.output[0]), _kernel(node, facts)
     auto_pad, ceil = attribute(node, "auto_pad", "NOTSET"), int(attribute(node, "ceil_mode", 0))
     if x is None or y is None or kernel is None or len(kernel) != len(x) - 2 or not (auto_pad in SAME or ceil):
         return False
@@ -237,10 +237,10 @@ def explicit_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _kernel(node: "NodeProto", known: GraphFacts) -> list[int] | None:
+def _kernel(node: "NodeProto", facts: GraphFacts) -> list[int] | None:
     if kernel := attribute(node, "kernel_shape"):
         return list(kernel)
-    weights = known.shape(node.input[1]) if node.op_type == "Conv" else None
+    weights = facts.shape(node.input[1]) if node.op_type == "Conv" else None
     return list(weights[2:]) if weights else None
 
 
@@ -253,12 +253,12 @@ def _split(auto_pad: str, needed: int, before: int, after: int) -> tuple[int, in
     return before, max(after, needed - before)
 
 
-def counted_pads(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def counted_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """An AveragePool whose padding counts, as a Pad with zeros before one without padding."""
-    shape = known.shape(node.input[0])
+    shape = facts.shape(node.input[0])
     pads = list(attribute(node, "pads") or [])
     plain = attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not attribute(node, "ceil_mode", 0)
-    if shape is None or not attribute(node, "count_include_pad", 0) or not plain or known.opset < 11:
+    if shape is None or not attribute(node, "count_include_pad", 0) or not plain or facts.opset < 11:
         return False
     kept: dict[str, Any] = {
         a.name: attribute(node, a.name) for a in node.attribute if a.name not in ("pads", "count_include_pad")

@@ -18,7 +18,7 @@ MOST_FILL = 1 << 18
 """Entries of a block of constants that takes the place of constant padding."""
 
 
-def pad_as_concat(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def pad_as_concat(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """A Pad of known pads, axis by axis: what goes before, the values, what comes after.
 
     Modes reflect and edge take slices of the values, constant takes a block of one number. Outputs are bit-identical:
@@ -26,11 +26,11 @@ def pad_as_concat(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     """
     import numpy as np
 
-    shape, pads = known.shape(node.input[0]), _pads(node, known)
+    shape, pads = facts.shape(node.input[0]), _pads(node, facts)
     mode = attribute(node, "mode", "constant")
-    if shape is None or pads is None or known.opset < SLICE_HAS_INPUTS or mode not in ("constant", "reflect", "edge"):
+    if shape is None or pads is None or facts.opset < SLICE_HAS_INPUTS or mode not in ("constant", "reflect", "edge"):
         return False
-    fill = _fill(node, known) if mode == "constant" else None
+    fill = _fill(node, facts) if mode == "constant" else None
     sizes = list(shape)
     steps = [(axis, *pads[axis]) for axis in sorted(pads) if any(pads[axis])]
     if (mode == "constant" and fill is None) or not steps or not all(_fits(mode, sizes[a], b, e) for a, b, e in steps):
@@ -45,24 +45,24 @@ def pad_as_concat(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
             value,
             *_side(write, value, mode, sizes, axis, after, fill, end=True),
         ]
-        value = _concat(write, parts, axis, len(sizes), known, into)
+        value = _concat(write, parts, axis, len(sizes), facts, into)
         sizes[axis] += before + after
     return True
 
 
-def _pads(node: "NodeProto", known: GraphFacts) -> dict[int, tuple[int, int]] | None:
+def _pads(node: "NodeProto", facts: GraphFacts) -> dict[int, tuple[int, int]] | None:
     """(before, after) by axis; None when they are not constant, or the axes are not."""
-    rank = len(known.shape(node.input[0]) or ())
+    rank = len(facts.shape(node.input[0]) or ())
     axes = list(range(rank))
-    if known.opset < PADS_ARE_INPUTS:
+    if facts.opset < PADS_ARE_INPUTS:
         pads = attribute(node, "pads", [])
     else:
-        given = known.constant(operand(node, 1))
+        given = facts.constant(operand(node, 1))
         if given is None:
             return None
         pads = [int(number) for number in given.reshape(-1)]
     if operand(node, 3):
-        named = known.constant(operand(node, 3))
+        named = facts.constant(operand(node, 3))
         if named is None:
             return None
         axes = [int(axis) % rank for axis in named.reshape(-1)] if rank else []
@@ -70,15 +70,15 @@ def _pads(node: "NodeProto", known: GraphFacts) -> dict[int, tuple[int, int]] | 
     return {axis: (pads[i], pads[count + i]) for i, axis in enumerate(axes)} if len(pads) == 2 * count else None
 
 
-def _fill(node: "NodeProto", known: GraphFacts) -> float | None:
+def _fill(node: "NodeProto", facts: GraphFacts) -> float | None:
     """The number that constant padding puts in; None when it is not known or the values are no floats."""
-    if not known.is_f32(node.input[0]):
+    if not facts.is_f32(node.input[0]):
         return None
-    if known.opset < PADS_ARE_INPUTS:
+    if facts.opset < PADS_ARE_INPUTS:
         return float(attribute(node, "value", 0.0))
     if not operand(node, 2):
         return 0.0
-    given = known.constant(operand(node, 2))
+    given = facts.constant(operand(node, 2))
     return float(given.reshape(-1)[0]) if given is not None and given.size == 1 else None
 
 
@@ -127,9 +127,9 @@ def _slice(write: Writer, value: str, axis: int, start: int, stop: int, step: in
     )
 
 
-def _concat(write: Writer, parts: list[str], axis: int, rank: int, known: GraphFacts, into: str) -> str:
+def _concat(write: Writer, parts: list[str], axis: int, rank: int, facts: GraphFacts, into: str) -> str:
     """Concat; CoreML's NeuralNetwork joins on axis 1 of rank 4 only, so there the axes are swapped before and after."""
-    if not known.neural_network or rank != 4 or axis == 1:
+    if not facts.neural_network or rank != 4 or axis == 1:
         return write.add("Concat", *parts, into=into, attributes={"axis": axis})
     order = list(range(rank))
     order[1], order[axis] = order[axis], order[1]
@@ -142,24 +142,24 @@ RESHAPE_HAS_INPUT = 5
 NN_RANK = 4
 
 
-def as_reshape(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def as_reshape(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Flatten, Squeeze, Unsqueeze, or a Reshape to a computed shape: a Reshape to the shape that comes out."""
-    shape = known.shape(node.output[0])
-    if shape is None or not shape or 0 in shape or known.opset < RESHAPE_HAS_INPUT:
+    shape = facts.shape(node.output[0])
+    if shape is None or not shape or 0 in shape or facts.opset < RESHAPE_HAS_INPUT:
         return False
-    if node.op_type == "Reshape" and known.graph.constant(node.input[1]) is not None:
+    if node.op_type == "Reshape" and facts.graph.constant(node.input[1]) is not None:
         return False
     write.add("Reshape", node.input[0], write.integers(*shape), into=node.output[0])
     return True
 
 
-def concat_on_channels(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def concat_on_channels(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Concat on axis 1 of rank 4, the one form that CoreML's NeuralNetwork takes, with the axes moved around it."""
-    shapes = [known.shape(name) for name in node.input]
-    output = known.shape(node.output[0])
+    shapes = [facts.shape(name) for name in node.input]
+    output = facts.shape(node.output[0])
     rank = len(output or ())
     axis = int(attribute(node, "axis", 1)) % rank if rank else 0
-    if not known.neural_network or output is None or rank > NN_RANK or (rank, axis) == (NN_RANK, 1) or None in shapes:
+    if not facts.neural_network or output is None or rank > NN_RANK or (rank, axis) == (NN_RANK, 1) or None in shapes:
         return False
     order = list(range(NN_RANK))
     place = axis + NN_RANK - rank
@@ -182,10 +182,10 @@ def _turned(write: Writer, name: str, shape: tuple[int, ...], order: list[int]) 
     return value if order[1] == 1 else write.add("Transpose", value, attributes={"perm": order})
 
 
-def gather_i32(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def gather_i32(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Gather with 32-bit indices: valid indices are smaller than the axis, which is smaller than 2**31."""
-    data = known.shape(node.input[0])
-    if known.graph.value(node.input[1]).dtype != "i64" or known.graph.constant(node.input[1]) or not data:
+    data = facts.shape(node.input[0])
+    if facts.graph.value(node.input[1]).dtype != "i64" or facts.graph.constant(node.input[1]) or not data:
         return False
     if max(data) >= 1 << 31:
         return False
@@ -197,18 +197,34 @@ def gather_i32(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
 HIGHEST_RANK = 4
 
 
-def fewer_axes(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+def fewer_axes(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
     """The model with such nodes between Reshapes, and Reshapes of Reshapes joined, so that no high rank is left."""
     rules = {"Transpose": merged_transpose, "Gather": flat_gather}
-    changed = rewrite(model, known, rules) if known.opset >= RESHAPE_HAS_INPUT else None
+    changed = rewrite(model, facts, rules) if facts.opset >= RESHAPE_HAS_INPUT else None
     if changed is not None:
-        _join_reshapes(changed, known)
+        # Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then
+        graph = changed.graph
+        makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        taken = names_in(graph)
+        for node in makers.values():
+            maker = makers.get(node.input[0])
+            if maker is None or not _joinable(node, constants, facts):
+                continue
+            if (sizes := facts.shape(node.output[0])) is not None:
+                written = Writer(node, taken)
+                node.input[1] = written.integers(*sizes)
+                graph.initializer.extend(written.tensors)
+            node.input[0] = maker.input[0]
+        read = read_names(graph.node) | {value.name for value in graph.output}
+        unread = makers.keys() - read
+        keep_only(graph.node, lambda node: node.op_type != "Reshape" or node.output[0] not in unread)
     return changed
 
 
-def merged_transpose(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def merged_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Axes of size 1 take no part in a Transpose, and neighbours that stay neighbours move as one."""
-    shape, output = known.shape(node.input[0]), known.shape(node.output[0])
+    shape, output = facts.shape(node.input[0]), facts.shape(node.output[0])
     if shape is None or output is None or len(shape) <= HIGHEST_RANK or 0 in shape:
         return False
     perm = attribute(node, "perm") or list(reversed(range(len(shape))))
@@ -231,10 +247,10 @@ def merged_transpose(node: "NodeProto", known: GraphFacts, write: Writer) -> boo
     return True
 
 
-def flat_gather(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def flat_gather(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Constant indices into one axis, with the axes before and after it merged."""
-    shape, output = known.shape(node.input[0]), known.shape(node.output[0])
-    indices = known.graph.constant(node.input[1])
+    shape, output = facts.shape(node.input[0]), facts.shape(node.output[0])
+    indices = facts.graph.constant(node.input[1])
     if shape is None or not output or indices is None or len(shape) <= HIGHEST_RANK or len(indices.dims) > 1:
         return False
     axis = int(attribute(node, "axis", 0)) % len(shape)
@@ -244,35 +260,15 @@ def flat_gather(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _join_reshapes(model: "ModelProto", known: GraphFacts) -> None:
-    """Let each Reshape to a known shape read what the Reshape before it read; drop those that nobody reads then."""
-    graph = model.graph
-    makers = {node.output[0]: node for node in graph.node if node.op_type == "Reshape" and not node.domain}
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    taken = names_in(graph)
-    for node in makers.values():
-        maker = makers.get(node.input[0])
-        if maker is None or not _joinable(node, constants, known):
-            continue
-        if (sizes := known.shape(node.output[0])) is not None:
-            written = Writer(node, taken)
-            node.input[1] = written.integers(*sizes)
-            graph.initializer.extend(written.tensors)
-        node.input[0] = maker.input[0]
-    read = read_names(graph.node) | {value.name for value in graph.output}
-    unread = makers.keys() - read
-    keep_only(graph.node, lambda node: node.op_type != "Reshape" or node.output[0] not in unread)
-
-
-def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", known: GraphFacts) -> bool:
+def _joinable(node: "NodeProto", constants: "Mapping[str, TensorProto]", facts: GraphFacts) -> bool:
     """Whether the target shape is known, or means the same for other inputs: no 0, which copies one of their sizes."""
     from onnx import numpy_helper
 
-    sizes = known.shape(node.output[0])
+    sizes = facts.shape(node.output[0])
     if sizes is not None:
         return 0 not in sizes
     shape = constants.get(node.input[1])
-    if shape is None or shape.data_location == shape.EXTERNAL or shape.name in known.graph.overridable:
+    if shape is None or shape.data_location == shape.EXTERNAL or shape.name in facts.graph.overridable:
         return False
     return bool((numpy_helper.to_array(shape) != 0).all())
 
@@ -287,19 +283,23 @@ CENTRED = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
 ROUNDED = ("round_prefer_floor", "round_prefer_ceil")
 
 
-def equal_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def equal_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Resize with another name for the same positions, and without inputs that are empty and may be left out.
 
     Nearest, enlarged by whole numbers s: output q*s+r reads (q*s+r+0.5)/s-0.5, which lies within 0.5 of q and never
     at the border, so each rounding gives q; asymmetric with floor gives floor(q+r/s) = q. Linear: half_pixel and
     pytorch_half_pixel differ only where an output has size 1.
     """
-    if known.opset < MODERN:
+    if facts.opset < MODERN:
         return False
-    before = _modes(node)
-    after = _equal_modes(node, known, before)
-    needed = 1 if known.opset >= OPTIONAL_SINCE else 3
-    inputs = [name if slot < needed or not _is_empty(known, name) else "" for slot, name in enumerate(node.input)]
+    # How positions are chosen, with the defaults of the operator
+    modes = {"coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel")}
+    if attribute(node, "mode", "nearest") == "nearest":
+        modes["nearest_mode"] = attribute(node, "nearest_mode", "round_prefer_floor")
+    before = modes
+    after = _equal_modes(node, facts, before)
+    needed = 1 if facts.opset >= OPTIONAL_SINCE else 3
+    inputs = [name if slot < needed or not _is_empty(facts, name) else "" for slot, name in enumerate(node.input)]
     while inputs and not inputs[-1]:
         inputs.pop()
     if after == before and inputs == list(node.input):
@@ -309,43 +309,35 @@ def equal_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _modes(node: "NodeProto") -> dict[str, Any]:
-    """How positions are chosen, with the defaults of the operator."""
-    modes = {"coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel")}
-    if attribute(node, "mode", "nearest") == "nearest":
-        modes["nearest_mode"] = attribute(node, "nearest_mode", "round_prefer_floor")
-    return modes
-
-
-def _equal_modes(node: "NodeProto", known: GraphFacts, modes: dict[str, Any]) -> dict[str, Any]:
+def _equal_modes(node: "NodeProto", facts: GraphFacts, modes: dict[str, Any]) -> dict[str, Any]:
     coordinates = modes["coordinate_transformation_mode"]
     plain = not attribute(node, "antialias", 0) and not attribute(node, "exclude_outside", 0)
-    factors = _factors(node, known)
+    factors = _factors(node, facts)
     if not plain or coordinates not in CENTRED or factors is None or any(attribute(node, "axes", [])):
         return modes
     whole = all(factor >= 1 and factor.is_integer() for factor in factors)
     if "nearest_mode" in modes:
         same = whole and modes["nearest_mode"] in ROUNDED
         return {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"} if same else modes
-    output = known.shape(node.output[0]) or (1,)
+    output = facts.shape(node.output[0]) or (1,)
     same = coordinates == "pytorch_half_pixel" and all(
         size > 1 or f == 1 for size, f in zip(output, factors, strict=False)
     )
     return {"coordinate_transformation_mode": "half_pixel"} if same else modes
 
 
-def _factors(node: "NodeProto", known: GraphFacts) -> list[float] | None:
+def _factors(node: "NodeProto", facts: GraphFacts) -> list[float] | None:
     """By how much each axis grows, from constant scales or static sizes; None when not known."""
-    scales = known.constant(operand(node, 2))
+    scales = facts.constant(operand(node, 2))
     if scales is not None and scales.size:
         return [float(scale) for scale in scales.reshape(-1)]
-    before, after = known.shape(node.input[0]), known.shape(node.output[0])
+    before, after = facts.shape(node.input[0]), facts.shape(node.output[0])
     if not operand(node, 3) or before is None or after is None or 0 in before:
         return None
     policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
     return [b / a for a, b in zip(before, after, strict=True)] if policy == "stretch" else None
 
 
-def _is_empty(known: GraphFacts, name: str) -> bool:
-    constant = known.graph.constant(name) if name else None
+def _is_empty(facts: GraphFacts, name: str) -> bool:
+    constant = facts.graph.constant(name) if name else None
     return constant is not None and constant.count == 0

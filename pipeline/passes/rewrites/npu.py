@@ -19,15 +19,15 @@ LEAST_NORM = 2.0**-12
 """Divisor of rows of zeros: half precision has it, and its square."""
 
 
-def scaled_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def scaled_norm(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """ReduceL2 of values divided by their largest magnitude: no sum of squares passes the end of half precision."""
-    shape, axes = known.shape(node.input[0]), axes_of(node, known)
-    if shape is None or 0 in shape or not axes or not known.is_f32(node.input[0]) or known.opset < PAD_HAS_INPUTS:
+    shape, axes = facts.shape(node.input[0]), axes_of(node, facts)
+    if shape is None or 0 in shape or not axes or not facts.is_f32(node.input[0]) or facts.opset < PAD_HAS_INPUTS:
         return False
     x, keep = node.input[0], int(attribute(node, "keepdims", 1))
-    largest = write.add("Max", _reduced("ReduceMax", write.add("Abs", x), axes, 1, known, write),
+    largest = write.add("Max", _reduced("ReduceMax", write.add("Abs", x), axes, 1, facts, write),
                         write.constant(LEAST_NORM))  # fmt: skip
-    norm = _reduced("ReduceL2", write.add("Div", x, largest), axes, 1, known, write)
+    norm = _reduced("ReduceL2", write.add("Div", x, largest), axes, 1, facts, write)
     if keep:
         write.add("Mul", norm, largest, into=node.output[0])
         return True
@@ -36,18 +36,18 @@ def scaled_norm(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def _reduced(op_type: str, x: str, axes: list[int], keep: int, known: GraphFacts, write: Writer) -> str:
-    if known.opset < REDUCE_AXES_ARE_INPUT:
+def _reduced(op_type: str, x: str, axes: list[int], keep: int, facts: GraphFacts, write: Writer) -> str:
+    if facts.opset < REDUCE_AXES_ARE_INPUT:
         return write.add(op_type, x, attributes={"axes": axes, "keepdims": keep})
     return write.add(op_type, x, write.integers(*axes), attributes={"keepdims": keep})
 
 
-def flat_indices(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def flat_indices(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Constant indices of Gather in one row, counted from the beginning, and a Reshape behind it."""
     import numpy as np
 
-    shape, indices = known.shape(node.input[0]), known.constant(node.input[1])
-    output = known.shape(node.output[0])
+    shape, indices = facts.shape(node.input[0]), facts.constant(node.input[1])
+    output = facts.shape(node.output[0])
     if shape is None or output is None or indices is None or (indices.ndim < 2 and not (indices < 0).any()):
         return False
     axis = int(attribute(node, "axis", 0)) % len(shape)
@@ -66,22 +66,22 @@ COORDINATES: "Mapping[str, Callable[[Array, float, int, int], Array]]" = {
 """Where a pixel comes from, by coordinate_transformation_mode: its place, the scale, sizes after and before."""
 
 
-def gathered_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def gathered_resize(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Resize to the nearest pixel as Gather of rows and of columns."""
     import numpy as np
 
-    before, after = known.shape(node.input[0]), known.shape(node.output[0])
+    before, after = facts.shape(node.input[0]), facts.shape(node.output[0])
     mode = str(attribute(node, "coordinate_transformation_mode", "half_pixel"))
     way = str(attribute(node, "nearest_mode", "round_prefer_floor"))
     rounding: dict[str, Callable[[Array], Array]] = {
         "floor": np.floor, "ceil": np.ceil, "round_prefer_ceil": lambda at: np.floor(at + 0.5),
         "round_prefer_floor": lambda at: np.ceil(at - 0.5),
     }  # fmt: skip
-    if before is None or after is None or before[:2] != after[:2] or len(before) != 4 or known.opset < PAD_HAS_INPUTS:
+    if before is None or after is None or before[:2] != after[:2] or len(before) != 4 or facts.opset < PAD_HAS_INPUTS:
         return False
     if attribute(node, "mode", "nearest") != "nearest" or mode not in COORDINATES or way not in rounding:
         return False
-    scales = known.constant(operand(node, 2))
+    scales = facts.constant(operand(node, 2))
     value = node.input[0]
     for axis in (2, 3):
         scale = float(scales[axis]) if scales is not None and scales.size == 4 else after[axis] / before[axis]
@@ -91,14 +91,14 @@ def gathered_resize(node: "NodeProto", known: GraphFacts, write: Writer) -> bool
     return True
 
 
-def wide_padding(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def wide_padding(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """Conv with a padding as large as its kernel as Pad and Conv without."""
     pads = list(attribute(node, "pads", []))
-    shape = known.shape(node.input[1])
+    shape = facts.shape(node.input[1])
     kernel = list(shape[2:]) if shape else []
     dilations = list(attribute(node, "dilations", [1] * len(kernel)))
     reach = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
-    if not pads or not kernel or known.opset < PAD_HAS_INPUTS or not known.is_f32(node.input[0]):
+    if not pads or not kernel or facts.opset < PAD_HAS_INPUTS or not facts.is_f32(node.input[0]):
         return False
     if all(pad < size for pad, size in zip(pads, reach * 2, strict=True)):
         return False
@@ -112,14 +112,14 @@ def wide_padding(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
     return True
 
 
-def floored(node: "NodeProto", known: GraphFacts, write: Writer) -> bool:
+def floored(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     """A Cast of floats to integers and back as the sign times the floor of the magnitude, up to 2 to the 24."""
-    place = known.graph.producers.get(node.input[0])
-    maker = known.graph.nodes[place[0]] if place else None
+    place = facts.graph.producers.get(node.input[0])
+    maker = facts.graph.nodes[place[0]] if place else None
     if maker is None or maker.op_type != "Cast" or maker.domain or int(attribute(node, "to", 0)) != FLOAT:
         return False
     x = maker.inputs[0]
-    if not known.is_f32(x) or known.graph.value(node.input[0]).dtype not in INTEGERS or operand(node, 1):
+    if not facts.is_f32(x) or facts.graph.value(node.input[0]).dtype not in INTEGERS or operand(node, 1):
         return False
     write.add("Mul", write.add("Sign", x), write.add("Floor", write.add("Abs", x)), into=node.output[0])
     return True

@@ -10,7 +10,7 @@ from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER
 from pipeline.model.edit import drop_unread
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Edit, Effect, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import changed
+from pipeline.passes.edit import changed, write_model
 from pipeline.passes.rewrites.arithmetic import (
     clip_as_max_min,
     compute_in_f32,
@@ -50,7 +50,6 @@ from pipeline.passes.rewrites.moves import (
     pad_as_concat,
 )
 from pipeline.passes.rewrites.npu import flat_indices, floored, gathered_resize, scaled_norm, wide_padding
-from pipeline.passes.save import write_model
 
 if TYPE_CHECKING:
     pass
@@ -76,7 +75,21 @@ def _rewrite(
     """A rewrite as a pass; `dialect` is the provider whose forms are written where nobody names one."""
 
     def apply(model: Model, options: RewriteOptions, context: PassContext) -> Model:
-        edited = edit(model.proto, _facts(model, dialect, options.provider, context))
+        from pipeline.partition.answer import make_settings
+        from pipeline.partition.judge import PartitionRequest, judge
+        from pipeline.partition.view import tensor_reader, view
+
+        settings = make_settings(options.provider or dialect)
+        claimed: frozenset[str] = frozenset()
+        if options.provider:
+            path = context.new_file(".onnx")
+            write_model(model, path)
+            answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
+            if answer.error:
+                raise ModelError("the model cannot be judged", where=context.where, why=answer.error)
+            claimed = frozenset(name for group in answer.partitions for name in group)
+        graph = view(model.proto, read=tensor_reader(model), outside=model.outside)
+        edited = edit(model.proto, GraphFacts(graph=graph, settings=settings, claimed=claimed))
         if edited is None:
             why = f"no node of the right form that {options.provider} leaves to the CPU" if options.provider else ""
             raise NotApplicable(
@@ -89,26 +102,6 @@ def _rewrite(
         name=name, title=title, apply=apply, effect=Effect.EXACT if exact else Effect.ROUNDING, options=RewriteOptions,
         edit=edit, helps=helps, absent=absent,
     )  # fmt: skip
-
-
-def _facts(model: Model, dialect: str, provider: str | None, context: PassContext) -> GraphFacts:
-    """What is known of the model; ModelError where ONNX Runtime, or the rules of the provider, cannot read it."""
-    from pipeline.partition.answer import make_settings
-    from pipeline.partition.input import tensor_reader
-    from pipeline.partition.judge import PartitionRequest, judge
-    from pipeline.partition.view import view
-
-    settings = make_settings(provider or dialect)
-    claimed: frozenset[str] = frozenset()
-    if provider:
-        path = context.new_file(".onnx")
-        write_model(model, path)
-        answer = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
-        if answer.error:
-            raise ModelError("the model cannot be judged", where=context.where, why=answer.error)
-        claimed = frozenset(name for group in answer.partitions for name in group)
-    graph = view(model.proto, read=tensor_reader(model), outside=model.outside)
-    return GraphFacts(graph=graph, settings=settings, claimed=claimed)
 
 
 NNAPI_ONLY, NN_ONLY, MLPROGRAM_ONLY = frozenset({NNAPI}), frozenset({COREML_NN}), frozenset({COREML_MLPROGRAM})

@@ -21,7 +21,7 @@ from pipeline.campaign.record import (
 from pipeline.campaign.store import database, migrations
 from pipeline.check.compare import OutputCheck
 from pipeline.config import Config, ModelConfig
-from pipeline.core.output import REVISION
+from pipeline.core.files import REVISION
 from pipeline.core.variant import Artifact, Level, Variant
 
 DOCUMENT = JobRecord(

@@ -21,7 +21,7 @@ from pipeline.campaign.store.migrations import revisions
 from pipeline.campaign.store.tables import campaigns, metadata, row_digest
 from pipeline.config import Platform, Target
 from pipeline.core.errors import PipelineError
-from pipeline.core.output import REVISION
+from pipeline.core.files import REVISION
 from pipeline.core.variant import Level
 from pipeline.features.lab.queue import TABLES
 from pipeline.job.assemble import assemble

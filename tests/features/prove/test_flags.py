@@ -2,8 +2,8 @@
 
 import pytest
 
-from device_runner.android_host.calls import CallSummary
 from device_runner.android_host.device import Driver, DriverProfile, Phone
+from device_runner.android_host.inspection import CallSummary
 from device_runner.device import DriverType
 from device_runner.spec import NnapiFlag
 from pipeline.check.library_proof import FindingKind
