@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine
 
-from pipeline.campaign.store.errors import hidden, store_errors
 from pipeline.campaign.store.store import Store
+from pipeline.campaign.store.tables import hidden, store_errors
 from pipeline.core.errors import ConfigError, MissingError, PipelineError, install_extra
 from pipeline.core.output import REVISION
 
