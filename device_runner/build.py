@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_runner.errors import RunnerError, SpecError, UnavailableError
+from device_runner.errors import RunnerError, SpecError, UnavailableError, pip_install
 from device_runner.files import (
     are_sound,
     cache_folder,
@@ -86,7 +86,7 @@ def host_compiler(purpose: str = "", otherwise: str = "") -> Compiler:
     raise UnavailableError(
         f"no C compiler{purpose}",
         why="neither cc, gcc nor clang is on PATH, and the package ziglang is not installed",
-        remedy=f"pip install ziglang, or install a C compiler{otherwise}",
+        remedy=f"{pip_install('ziglang')}, or install a C compiler{otherwise}",
     )
 
 
@@ -170,7 +170,7 @@ def make(recipe: BuildRecipe, folder: Path) -> None:
                     f"{recipe.what} could not be built",
                     where=" ".join(command[:4]) + " ...",
                     why=done.stderr.strip()[-2000:] or f"the compiler ended with code {done.returncode}",
-                    remedy="try another compiler (CC=...), or pip install ziglang",
+                    remedy=f"try another compiler (CC=...), or {pip_install('ziglang')}",
                 )
         if recipe.judge:
             recipe.judge(out)
@@ -395,7 +395,7 @@ def _zig(target: str) -> tuple[str, ...]:
     raise UnavailableError(
         f"no compiler for {target}",
         why="the package ziglang is not installed" + (", and ANDROID_NDK_HOME is not set" * (target in NDK_TRIPLES)),
-        remedy="pip install ziglang" + (", or set ANDROID_NDK_HOME to an NDK" * (target in NDK_TRIPLES)),
+        remedy=pip_install("ziglang") + (", or set ANDROID_NDK_HOME to an NDK" * (target in NDK_TRIPLES)),
     )
 
 

@@ -1,5 +1,9 @@
 """Errors of the runner itself. What a run meets is no error but a typed `Failure` in its result."""
 
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -48,3 +52,15 @@ class UnavailableError(RunnerError):
     """Something is not there: a compiler, a library, an adb server, a device."""
 
     exit_code = 3
+
+
+def pip_install(*requirements: str) -> str:
+    """The command that installs packages into the environment of this program, which need not be the shell's."""
+    pip = shutil.which("pip")
+    if pip and Path(pip).parent == Path(sys.executable).parent:
+        command = "pip install"
+    elif find_spec("pip"):
+        command = f"{sys.executable} -m pip install"
+    else:  # made by uv, without pip
+        command = f"uv pip install --python {sys.executable}"
+    return " ".join((command, *(f"'{text}'" if set(text) & set("<>=[;") else text for text in requirements)))

@@ -28,7 +28,7 @@ from device_runner.device import DeviceFacts, Waiting, no_waiting, read_options
 from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
-from device_runner.local import UNTIMED, LocalDevice, host_facts, machine_abi
+from device_runner.local import LocalDevice, host_facts, machine_abi, without_times
 from device_runner.plugins import with_plugin
 from device_runner.providers import provider_named
 from device_runner.result import Failure, FailureKind, Mark, RunResult
@@ -374,7 +374,7 @@ def untimed(result: RunResult, cpu: str) -> RunResult:
             if cpu not in CPUS or not CPUS[cpu].announced
             else f"{cpu} plays a chip whose kernel announces SME and that traps, as reported of SM8850",
         )
-    return msgspec.structs.replace(result, **UNTIMED, failure=failure, cpu=cpu, marks=(*result.marks, Mark.EMULATED))
+    return without_times(msgspec.structs.replace(result, failure=failure, cpu=cpu), Mark.EMULATED)
 
 
 class HostDevice(LocalDevice):

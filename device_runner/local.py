@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from device_runner.build import build_probe
 from device_runner.device import GRACE_SECONDS, DeviceFacts, Waiting, no_waiting, read_options, zones_celsius
-from device_runner.errors import SpecError, UnavailableError
+from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.failures import explain
 from device_runner.files import RUN_PREFIX, scratch_folder
 from device_runner.library import Library, resolve
@@ -138,7 +138,7 @@ def wheel_library() -> Path:
             "no libonnxruntime on this computer",
             where=str(folder or "site-packages"),
             why="the package onnxruntime is not installed, or is older than 1.19 (which has no C library in it)",
-            remedy="pip install onnxruntime, or name a library in the spec",
+            remedy=pip_install("onnxruntime") + ", or name a library in the spec",
         )
     return libraries[-1]
 
@@ -158,10 +158,16 @@ UNTIMED = {
 }
 """What of a result is the emulator's own, or the software GPU's."""
 
+
+def without_times(result: RunResult, mark: Mark) -> RunResult:
+    """A result without times and memory, which are those of software in a phone's place, and without marks of them."""
+    kept = (present for present in result.marks if present not in (Mark.SHORT, Mark.UNSETTLED))
+    return replace(result, **UNTIMED, marks=(*kept, mark))
+
+
 SOFTWARE_CRASH = {
     "cause": "the library, the model, or the driver that plays a GPU ended the process",
-    "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver; "
-    "lavapipe of LLVM 15 dies of Exp in half precision, which says nothing of phones",
+    "remedy": "run it with the other driver (vulkan=swiftshader, vulkan=lavapipe): what ends both is not the driver",
 }
 
 OPTIONS = ("vulkan",)
@@ -249,11 +255,11 @@ class LocalDevice(ProbeDevice):
         result = super().run(spec)
         row = provider_named(spec.options.provider)
         if result.ep_devices and row.plugin and row.plugin.by_chip:
-            return replace(result, **UNTIMED, marks=(*result.marks, Mark.SIMULATED))
+            return without_times(result, Mark.SIMULATED)
         if row.gpu and VARIABLE in self._environment:
             if result.failure and result.failure.kind is FailureKind.CRASH:
                 result = replace(result, failure=replace(result.failure, **SOFTWARE_CRASH))
-            return replace(result, **UNTIMED, marks=(*result.marks, Mark.SOFTWARE_GPU))
+            return without_times(result, Mark.SOFTWARE_GPU)
         return result
 
     @contextlib.contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from device_runner.chips import CHIPS, chip_of_phone
+from device_runner.errors import pip_install
 from device_runner.library import Library, LibraryFacts
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.providers import provider_named
@@ -77,7 +78,7 @@ def installed_plugin(provider: str) -> Plugin | Failure:
             kind=FailureKind.PROVIDER_MISSING,
             message=f"{row.title} needs the package {package.distribution}, which is not installed",
             cause=f"libonnxruntime has no {row.title} of its own; the package brings it as a plugin",
-            remedy=f"pip install {package.distribution}",
+            remedy=pip_install(package.distribution),
         )
     files = (library.with_name(file) for file in package.files.values())
     return Plugin(library=str(library), files=tuple(str(file) for file in files if file.is_file()))

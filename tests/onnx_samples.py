@@ -21,6 +21,11 @@ def value(name: str, shape: list[int | str] | None, kind: int = TensorProto.FLOA
     return helper.make_tensor_value_info(name, kind, shape)
 
 
+def parsed_nodes(text: str) -> list[onnx.NodeProto]:
+    """Nodes in ONNX's text form, as `m = MatMul (x, w)  y = Softmax <axis = 1> (m)`."""
+    return list(onnx.parser.parse_graph(f"g () => () {{ {text} }}").node)
+
+
 def make(
     nodes: list[onnx.NodeProto],
     inputs: list[onnx.ValueInfoProto],

@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.core.variant import Style
+from tests.onnx_samples import parsed_nodes
 
 ORT_STYLES = (Style.FIXED, Style.RUNTIME)
 """Those of the ORT format."""
@@ -93,7 +94,7 @@ def four_bits() -> onnx.ModelProto:
     """Weights of type INT4, whose code (22) the format's own enum does not have."""
     weights = helper.make_tensor("w", TensorProto.INT4, [2, 4], [1, -2, 3, -4, 5, -6, 7, -8])
     graph = helper.make_graph(
-        [helper.make_node("DequantizeLinear", ["w", "s"], ["d"]), helper.make_node("MatMul", ["x", "d"], ["y"])],
+        parsed_nodes("d = DequantizeLinear (w, s)  y = MatMul (x, d)"),
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],

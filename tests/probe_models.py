@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnx_samples import parsed_nodes
+
 OPSET = 17
 FLOAT = TensorProto.FLOAT
 
@@ -31,7 +33,7 @@ def save_models(folder: Path) -> Path:
     """Fill a folder with the models that tests use."""
     save_model(
         folder / "null.onnx",
-        [helper.make_node("Identity", ["x"], ["y"])],
+        parsed_nodes("y = Identity (x)"),
         {"x": (FLOAT, [1, 4])},
         {"y": (FLOAT, [1, 4])},
     )
@@ -40,33 +42,30 @@ def save_models(folder: Path) -> Path:
     for name, declared in shapes.items():
         save_model(
             folder / f"wrong_{name}.onnx",
-            [
-                helper.make_node("GreaterOrEqual", ["x", "least"], ["all"]),
-                helper.make_node("Compress", ["sizes", "all"], ["shape"]),
-                helper.make_node("Reshape", ["x", "shape"], ["y"]),
-                helper.make_node("Identity", ["x"], ["z"]),
-            ],
+            parsed_nodes("""
+                all = GreaterOrEqual (x, least)  shape = Compress (sizes, all)  y = Reshape (x, shape)
+                z = Identity (x)"""),
             {"x": (FLOAT, [3])},
             {"y": (FLOAT, declared), "z": (FLOAT, [3])},
             {"least": np.array(-1, np.float32), "sizes": np.array([1, 1, 3], np.int64)},
         )
     save_model(
         folder / "sum.onnx",
-        [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("MatMul", ["s", "w"], ["y"])],
+        parsed_nodes("s = Add (a, b)  y = MatMul (s, w)"),
         {"a": (FLOAT, ["N", 3]), "b": (FLOAT, ["N", 3])},
         {"y": (FLOAT, ["N", 2]), "s": (FLOAT, ["N", 3])},
         {"w": np.arange(6, dtype=np.float32).reshape(3, 2)},
     )
     save_model(
         folder / "gather.onnx",
-        [helper.make_node("Gather", ["w", "i"], ["y"])],
+        parsed_nodes("y = Gather (w, i)"),
         {"i": (TensorProto.INT64, [2])},
         {"y": (FLOAT, [2, 2])},
         {"w": np.arange(6, dtype=np.float32).reshape(3, 2)},
     )
     save_model(
         folder / "texts.onnx",
-        [helper.make_node("Identity", ["x"], ["y"])],
+        parsed_nodes("y = Identity (x)"),
         {"x": (TensorProto.STRING, [1])},
         {"y": (TensorProto.STRING, [1])},
     )
@@ -79,7 +78,7 @@ def save_models(folder: Path) -> Path:
 def _endless(path: Path) -> None:
     """A loop of 2**62 turns: a model that hangs."""
     body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Add", ["v", "v"], ["u"])],
+        parsed_nodes("d = Identity (c)  u = Add (v, v)"),
         "body",
         [helper.make_tensor_value_info(n, t, s) for n, t, s in [("i", 7, []), ("c", 9, []), ("v", 1, [1])]],
         [helper.make_tensor_value_info(n, t, s) for n, t, s in [("d", 9, []), ("u", 1, [1])]],

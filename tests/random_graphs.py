@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from tests.onnx_samples import parsed_nodes
+
 OPSETS = (13, 14, 15, 16, 17, 18, 19, 20, 21)
 FLOAT, DOUBLE, HALF = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16
 INT8, UINT8, INT32, INT64, BOOL = (
@@ -519,7 +521,7 @@ def _grow(w: Writer, steps: int) -> None:
 
 
 def _swish(opset: int) -> onnx.FunctionProto:
-    nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
+    nodes = parsed_nodes("s = Sigmoid (x)  y = Mul (x, s)")
     return helper.make_function("local.functions", "Swish", ["x"], ["y"], nodes, [helper.make_opsetid("", opset)])
 
 

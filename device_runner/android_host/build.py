@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from device_runner.build import LINUX_TARGETS, BuildRecipe, Command, built, host_compiler, zig_command, zig_version
-from device_runner.errors import UnavailableError
+from device_runner.errors import UnavailableError, pip_install
 from device_runner.host_device import HOST_ABIS, Processor, default_abi, find_processor
 from device_runner.local import machine_abi
 
@@ -181,7 +181,7 @@ def build_host(processor: Processor | None = None) -> Path:
         raise UnavailableError(
             f"no compiler for {abi}",
             why="the package ziglang is not installed; cc builds for this computer only",
-            remedy="pip install ziglang (it is in the extra `android`), or use x86_64",
+            remedy=pip_install("ziglang") + ", or use x86_64",
         )
     start = (*compiler, *FLAGS)
     texts: list[tuple[str, str]] = []

@@ -26,7 +26,7 @@ from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES, aware_names
 from pipeline.core.releases import SWIFT_PACKAGES, read_release
-from pipeline.core.variant import OWN_PRECISION, Level, Variant, context_variant
+from pipeline.core.variant import OWN_PRECISION, Level, Style, Variant, context_variant
 
 APPLE = frozenset({Platform.IOS, Platform.MACOS})
 DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("arm64-v8a",), min_api_level=27)
@@ -53,8 +53,13 @@ def with_defaults(config: Config) -> Config:
             "`compare` and [[runs]] exclude each other", remedy="leave out `compare`, or write all runs as [[runs]]"
         )
     _check_patterns(config)
-    aware = [name.value for name in config.compare if PROVIDER_RULES[name].aware]
-    variants = msgspec.structs.replace(config.variants, aware=tuple(dict.fromkeys((*config.variants.aware, *aware))))
+    rows = [PROVIDER_RULES[name] for name in config.compare]
+    aware, styles = [row.name for row in rows if row.aware], [Style.ONNX for row in rows if row.run.gpu]
+    variants = msgspec.structs.replace(
+        config.variants,
+        aware=tuple(dict.fromkeys((*config.variants.aware, *aware))),
+        styles=tuple(dict.fromkeys((*config.variants.styles, *styles))),
+    )
     return msgspec.structs.replace(
         config,
         targets=tuple(_with_release(target, config) for target in config.targets or (DEFAULT_TARGET,)),
@@ -94,11 +99,20 @@ def _check_patterns(config: Config) -> None:
 
 
 def comparing_runs(accelerators: tuple[Accelerator, ...]) -> tuple[RunConfig, ...]:
-    """Each accelerator on basic and on what is aware of it, on runtime style with and without replay; and the CPU."""
+    """Each accelerator on basic and on what is aware of it, on runtime style with and without replay; and the CPU.
+
+    A GPU is given level basic and what a full library optimizes itself, in both layouts: it has no aware variants, and
+    what runtime style records is for the CPU.
+    """
     runs = []
     for accelerator in accelerators:
         row = PROVIDER_RULES[accelerator]
         provider, options = row.provider, dict[str, OneOrMore[str]](row.options)
+        if row.run.gpu:
+            options["preferredLayout"] = tuple(row.run.values["preferredLayout"].split("|"))
+            files = ("basic-fixed", "none-onnx", "extended-onnx")
+            runs.append(RunConfig(provider=provider, options=options, variants=files))
+            continue
         plain = RunConfig(provider=provider, options=options, variants=("basic-fixed", f"*-fixed-{accelerator}*"))
         runs.append(plain)
         runs += [

@@ -304,7 +304,8 @@ class Config(Table, frozen=True, kw_only=True):
     variants: VariantsConfig = VariantsConfig()
     """Which variants to create."""
     compare: tuple[Accelerator, ...] = ()
-    """Accelerators to compare with the CPU, instead of `runs`: on level basic, EP-aware and runtime style variants."""
+    """Accelerators to compare with the CPU, instead of `runs`: on level basic, EP-aware and runtime style variants;
+    GPUs on level basic and ONNX files, in both layouts."""
     runs: tuple[RunConfig, ...] = ()
     """Session options to run with; default: NNAPI on level basic, CPU on the highest level, as ONNX Runtime's
     documentation advises."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 import msgspec
 
 from device_runner import errors as runner
-from device_runner.errors import RunnerError
+from device_runner.errors import RunnerError, pip_install
 
 
 class ExitCode(IntEnum):
@@ -76,8 +76,8 @@ def install_extra(extra: str) -> str:
     except metadata.PackageNotFoundError:  # run from a clone that was not installed
         needs = []
     marker = re.compile(rf"extra *== *['\"]{extra}['\"]")
-    packages = [f"'{need.partition(';')[0].strip()}'" for need in needs if marker.search(need)]
-    return f"pip install {' '.join(packages)}" if packages else f"pip install '.[{extra}]' in a clone of this project"
+    packages = [need.partition(";")[0].strip() for need in needs if marker.search(need)]
+    return pip_install(*packages) if packages else pip_install(f".[{extra}]") + " in a clone of this project"
 
 
 def missing_extra(extra: str, package: str, where: str, error: ImportError) -> MissingError:

@@ -213,12 +213,19 @@ WORK_PREFIX = ".work."
 def scratch(folder: Path | None = None) -> Iterator[Path]:
     """A scratch folder inside `folder` (the system's temporary folder), gone at the end, also after an error or Ctrl-C.
 
-    What a kill left goes first.
+    What a kill left goes first. A folder that had to be made and is empty at the end, after an error, goes too.
     """
-    if folder:
-        make_folder(folder)
     with contextlib.ExitStack() as stack:
+        if folder and not folder.exists():
+            stack.callback(_remove_if_empty, folder)
+        if folder:
+            make_folder(folder)
         with storage_errors(folder or Path(tempfile.gettempdir())):
             work = files.scratch_folder(WORK_PREFIX, folder) if folder else files.scratch_folder()
             path = stack.enter_context(work)
         yield path
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

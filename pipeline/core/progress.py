@@ -234,7 +234,7 @@ class Lines:
             while not ended.wait(self.every_seconds):
                 stage.say()
 
-        say(f"{name}: {steps} to do")
+        say(f"{name}: {steps or 'nothing'} to do")
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
@@ -242,7 +242,8 @@ class Lines:
         finally:
             ended.set()
             watcher.join()
-        say(f"{name}: done, {steps} in {stage.pace.elapsed_seconds:.1f} s")
+        if steps:
+            say(f"{name}: done, {steps} in {stage.pace.elapsed_seconds:.1f} s")
 
 
 def say(line: str) -> None:

@@ -28,7 +28,8 @@ name = {name}
 # Where to run: this computer, and phones by their serials ("adb:SERIAL", or "adb:*" for every ready one).
 devices = ["local"]
 # Compare accelerators with the CPU in every sensible way: {compared}.
-# compare = ["nnapi"]
+# On Android `ort-mobile check` often names webgpu, the GPU, before nnapi; on iPhones it is CoreML.
+# compare = ["webgpu", "nnapi"]
 
 [[models]]
 path = {path}

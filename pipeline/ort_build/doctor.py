@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from device_runner.errors import pip_install
 from pipeline.config import Platform
 from pipeline.config.tables import Dependencies
 from pipeline.core.errors import MissingError
@@ -44,8 +44,8 @@ class _Tool(NamedTuple):
     minimum: str = ""
 
 
-_CMAKE = _Tool(("cmake", "--version"), "ONNX Runtime is built by CMake", "pip install cmake")
-_NINJA = _Tool(("ninja", "--version"), "the generator of the plan", "pip install ninja")
+_CMAKE = _Tool(("cmake", "--version"), "ONNX Runtime is built by CMake", pip_install("cmake"))
+_NINJA = _Tool(("ninja", "--version"), "the generator of the plan", pip_install("ninja"))
 _COMPILER = _Tool(("c++", "--version"), "C++17 compiler", "apt-get install g++ (11 or newer), or your system's", "")
 _JAVA = _Tool(
     ("javac", "-version"), "Java bindings and Gradle", "install a JDK 17 (apt-get install openjdk-17-jdk)", "17"
@@ -154,7 +154,7 @@ def _python_check(name: str, why: str) -> Check:
         installed = ""
     return Check(
         name=f"Python package {name}", present=installed, good=bool(installed), why=why,
-        remedy=f"{sys.executable} -m pip install {name}",
+        remedy=pip_install(name),
     )  # fmt: skip
 
 

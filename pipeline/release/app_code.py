@@ -14,6 +14,7 @@ from pathlib import Path
 import jinja2
 import msgspec
 
+from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CPU, provider_named
 from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
@@ -119,14 +120,13 @@ def _without_gpu(options: RunOptions) -> RunOptions:
 
 def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
     """Kotlin that opens a file on a GPU, or on the CPU and says so, and warms up in the background."""
-    language = replace(JAVA, text=_kotlin_text)
     return (
         *(f"import {name}" for name in (*_jvm_imports(options), "ai.onnxruntime.OrtException")),
         "import java.util.logging.Logger",
         "",
         "fun optionsFor(gpu: Boolean): OrtSession.SessionOptions {",
         "    val options = OrtSession.SessionOptions()",
-        *(f"    {call}" for call in session_calls(language, options)),
+        *(f"    {call}" for call in session_calls(KOTLIN, options)),
         *(f"    if (gpu) {call}" for call in _jvm_provider(options, _kotlin_map)),
         "    return options",
         "}",
@@ -206,7 +206,6 @@ def kotlin(options: RunOptions, file: str) -> Code:
     """Kotlin for Android: from a file, or from the bytes of an asset."""
     if provider_named(options.provider).gpu:
         return Code(language="kotlin", title="Kotlin", lines=_kotlin_gpu(options))
-    calls = _jvm_calls(replace(JAVA, text=_kotlin_text), options, _kotlin_map)
     return Code(
         language="kotlin",
         title="Kotlin",
@@ -215,14 +214,19 @@ def kotlin(options: RunOptions, file: str) -> Code:
             "",
             "val environment = OrtEnvironment.getEnvironment()",
             "val options = OrtSession.SessionOptions()",
-            *calls,
+            *kotlin_calls(options),
             "// From a file:",
             "val session = environment.createSession(path, options)",
             "// Or from the bytes of an asset, in place of the line before:",
-            f"// val bytes = context.assets.open({_kotlin_text(file)}).use {{ it.readBytes() }}",
+            f"// val bytes = context.assets.open({kotlin_text(file)}).use {{ it.readBytes() }}",
             "// val session = environment.createSession(bytes, options)",
         ),
     )
+
+
+def kotlin_calls(options: RunOptions) -> list[str]:
+    """The statements of Kotlin that set `options`, an OrtSession.SessionOptions of that name."""
+    return _jvm_calls(KOTLIN, options, _kotlin_map)
 
 
 def java(options: RunOptions, file: str) -> Code:
@@ -283,7 +287,7 @@ def _java_map(values: Mapping[str, str]) -> str:
 
 
 def _kotlin_map(values: Mapping[str, str]) -> str:
-    pairs = ", ".join(f"{_kotlin_text(key)} to {_kotlin_text(value)}" for key, value in sorted(values.items()))
+    pairs = ", ".join(f"{kotlin_text(key)} to {kotlin_text(value)}" for key, value in sorted(values.items()))
     return f"mapOf({pairs})" if pairs else "emptyMap()"
 
 
@@ -364,7 +368,8 @@ def java_text(text: str) -> str:
     return _literal(text, "\\u{:04x}")
 
 
-def _kotlin_text(text: str) -> str:
+def kotlin_text(text: str) -> str:
+    """A string literal of Kotlin; control characters by their number."""
     return java_text(text).replace("$", "\\$")
 
 
@@ -403,7 +408,8 @@ JAVA = SessionCalls(
     },
     text=java_text,
 )
-"""And Kotlin's, but for the literals; statements without their semicolon."""
+"""Statements without their semicolon."""
+KOTLIN = replace(JAVA, text=kotlin_text)
 SWIFT = SessionCalls(
     levels=SWIFT_LEVELS,
     settings={
@@ -604,6 +610,39 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
         if shipped.target == target and shipped.model not in apart:
             by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
     return by_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCode:
+    """What one chip's NPU runs: assets as Java's literals, what the provider wrote of it, the generation of the NPU."""
+
+    chip: str
+    generation: int
+    compatibility: str
+    min_api_level: int
+    asset: str
+    sha256: str
+    binary: str
+    binary_sha256: str
+
+
+def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> tuple[ContextCode, ...]:
+    """The contexts of a target's model; `asset` gives the path among the assets of a file of the bundle."""
+    digests = {file.path: file.sha256 for file in content.files}
+    return tuple(
+        ContextCode(
+            chip=context.chip,
+            generation=CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
+            compatibility=context.compatibility,
+            min_api_level=context.min_api_level,
+            asset=java_text(asset(context.file)),
+            sha256=digests[context.file],
+            binary=java_text(asset(context.binary)),
+            binary_sha256=digests[context.binary],
+        )
+        for context in content.contexts
+        if (context.target, context.model) == (target, model)
+    )
 
 
 def selection_text(

@@ -117,7 +117,7 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
     chip: Annotated[str, Meta(pattern=r"^[A-Z]{2,3}\d{3,5}[A-Z]?$")]
     file: str
     binary: str
-    compatibility: str
+    compatibility: Annotated[str, Meta(pattern=r"^[\w:.,-]{0,500}$")]
     qairt: str
     plugin: str
     ort_release: str

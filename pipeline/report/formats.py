@@ -163,15 +163,15 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
 BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", BannerState.READY: "bold green"}
 
 
-USUAL_DOUBTS = ("spread", "extreme", "short samples")
+USUAL_DOUBTS = {"spread": "times differ widely", "extreme": "a time far from the median", "short samples": "under 1 ms"}
 """What nearly every short run on a computer in use has: one line here, each with its numbers in the report."""
 
 
 def _in_short(doubts: Section) -> Section:
     """The usual doubts with their numbers of rows in one line, then the others as they are."""
     usual = [note for note in doubts.notes if note.title in USUAL_DOUBTS]
-    counts = ", ".join(f"{note.title} in {len(note.places)}" for note in usual)
-    line = ListingNote(title="", text=f"{counts} of the rows above (report.md or --json has their numbers)")
+    counts = ", ".join(f"{USUAL_DOUBTS[note.title]} in {len(note.places)}" for note in usual)
+    line = ListingNote(title="", text=f"{counts} of the rows above (report.md or --json says how much, and what to do)")
     others = tuple(note for note in doubts.notes if note not in usual)
     return Section(title=doubts.title, notes=((line, *others) if usual else others))
 

@@ -23,7 +23,7 @@ from pipeline.advice.verdict import (
     verdict,
 )
 from pipeline.core.groups import counted, grouped
-from pipeline.core.providers import NNAPI, PROVIDER_RULES
+from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
 from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of
 from pipeline.partition.placement import same_reason
@@ -131,7 +131,8 @@ def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
     yield from _helps(model)
     for note in model.notes:
         yield f"{click.style('note:', fg='yellow')} {visible(note)}"
-    yield f"Details: {_command(model, NNAPI)}"
+    best = [name for choice in model.first for name in choice.providers[:1]]
+    yield f"Details: {_command(model, *best)}"
     yield ""
 
 
@@ -227,14 +228,14 @@ def _help(remedy: Help) -> Iterator[str]:
         yield f"because {remedy.reason}" + (f"; {remedy.remedy}" if remedy.remedy else "")
 
 
-def _command(model: "ModelFit", ep: str) -> str:
-    """The command that shows everything behind the last column of the table, for a provider."""
+def _command(model: "ModelFit", *eps: str) -> str:
+    """The command that shows everything behind the last column of the table, for some providers; all where none is."""
     words = ["ort-mobile", "partition", model.path]
     if model.optimize is Optimize.BASIC:
         words += ["--optimize", "basic"]
     words += [word for text in _sizes(model.sizes) for word in ("--dimension", text)]
-    words += ["--ep", ep]
-    if PROVIDER_RULES[ep].by_chip:
+    words += ["--ep", ",".join(eps)] if eps else []
+    if any(PROVIDER_RULES[ep].by_chip for ep in eps):
         words += ["--chip", ",".join(row.chip for row in model.rows if row.chip)]
     return visible(shlex.join(words))
 

@@ -17,6 +17,7 @@ from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
 from pipeline.partition.judge import PartitionRequest
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import Dims, model, value
 
 Model = onnx.ModelProto
@@ -63,11 +64,7 @@ def overridable(made: Model) -> Model:
 
 def wide_weights() -> Model:
     """Weights of 16 bits, which become float ones without a difference: an Add of them, opset 21."""
-    nodes = [
-        helper.make_node("Tanh", ["x"], ["pre"]),
-        helper.make_node("DequantizeLinear", ["w", "s"], ["wide"]),
-        helper.make_node("Add", ["pre", "wide"], ["y"]),
-    ]
+    nodes = parsed_nodes("pre = Tanh (x)  wide = DequantizeLinear (w, s)  y = Add (pre, wide)")
     constants = {"w": np.arange(6, dtype=np.uint16), "s": np.float32(0.25)}
     return model(nodes, [value("x", (1, 4, 6, 6))], ["y"], constants, opset=21)
 
@@ -75,17 +72,15 @@ def wide_weights() -> Model:
 def clip_of_computed_bounds() -> Model:
     nodes = [
         helper.make_node("Constant", [], ["five"], value=numpy_helper.from_array(i64(5))),
-        helper.make_node("Cast", ["five"], ["wide"], to=TensorProto.FLOAT),
-        helper.make_node("Squeeze", ["wide"], ["high"]),
-        helper.make_node("Clip", ["x", "low", "high"], ["b"]),
-        helper.make_node("Tanh", ["b"], ["y"]),
+        *parsed_nodes("""
+            wide = Cast <to = 1> (five)  high = Squeeze (wide)  b = Clip (x, low, high)  y = Tanh (b)"""),
     ]
     return model(nodes, [value("x", (2, 3))], ["y"], {"low": np.float32(0)})
 
 
 def half() -> Model:
     made = model(
-        [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Tanh", ["a"], ["y"])],
+        parsed_nodes("a = Add (x, w)  y = Tanh (a)"),
         [value("x", (2, 3), TensorProto.FLOAT16)],
         ["y"],
         {"w": np.ones(3, np.float16)},
@@ -103,30 +98,22 @@ def mean_twice() -> Model:
 
 
 def gather() -> Model:
-    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Gather", ["a", "i"], ["b"]),
-             helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
+    nodes = parsed_nodes("a = Tanh (x)  b = Gather (a, i)  y = Tanh (b)")
     return model(nodes, [value("x", (5, 3)), value("i", (2,), TensorProto.INT64)], ["y"])
 
 
 def windows() -> Model:
     """A value cut into windows and back by way of rank 6, and one of three parts taken from rank 5."""
-    nodes = [
-        helper.make_node("Tanh", ["x"], ["a"]),
-        helper.make_node("Reshape", ["a", "cut"], ["b"]),
-        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 1, 3, 2, 4, 5]),
-        helper.make_node("Reshape", ["c", "rows"], ["d"]),
-        helper.make_node("Transpose", ["d"], ["e"], perm=[2, 0, 3, 1, 4]),
-        helper.make_node("Gather", ["e", "second"], ["f"], axis=0),
-        helper.make_node("Tanh", ["f"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        a = Tanh (x)  b = Reshape (a, cut)  c = Transpose <perm = [0, 1, 3, 2, 4, 5]> (b)  d = Reshape (c, rows)
+        e = Transpose <perm = [2, 0, 3, 1, 4]> (d)  f = Gather <axis = 0> (e, second)  y = Tanh (f)""")
     shapes = {"cut": i64(1, 2, 3, 2, 3, 6), "rows": i64(1, 12, 3, 2, 3), "second": np.int64(1)}
     return model(nodes, [value("x", (1, 6, 6, 6))], ["y"], shapes)
 
 
 def concat(*sizes: int) -> Model:
     """Along the last axis: of rank 4 the Transpose behind it takes the place of the output itself."""
-    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Concat", ["a", "x", "a"], ["b"], axis=-1),
-             helper.make_node("Tanh", ["b"], ["y"])]  # fmt: skip
+    nodes = parsed_nodes("a = Tanh (x)  b = Concat <axis = -1> (a, x, a)  y = Tanh (b)")
     return model(nodes, [value("x", sizes or (2, 3))], ["y"])
 
 
@@ -143,7 +130,7 @@ def reflect(
 
 
 def einsum(equation: str, *shapes: tuple[int, ...]) -> Model:
-    nodes = [helper.make_node("Tanh", ["x"], ["a"]), helper.make_node("Tanh", ["z"], ["b"]),
+    nodes = [*parsed_nodes("a = Tanh (x)  b = Tanh (z)"),
              helper.make_node("Einsum", ["a", "b"], ["c"], equation=equation),
              helper.make_node("Tanh", ["c"], ["y"])]  # fmt: skip
     return model(nodes, [value("x", shapes[0]), value("z", shapes[1])], ["y"])

@@ -19,6 +19,7 @@ from pipeline.report.partition import advice_lines
 from pipeline.report.show import plain_lines
 from tests.advice.fix_cases import MLP, NN, NNAPI, Model, f32, i64, outputs, weights
 from tests.command import Done, ort_mobile
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import chain, model, value
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +132,7 @@ def test_fixes_that_only_help_together_are_found(tmp_path: Path) -> None:
 
 def large(folder: Path, *, beside: bool) -> Path:
     """Over 4 MiB of weights in the model or in a file beside it, and a batch of matrices that NNAPI refuses."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    nodes = parsed_nodes("a = MatMul (x, w)  y = Relu (a)")
     made = model(nodes, [value("x", (2, 3, 1024))], ["y"], {"w": weights(1024, 1100), "unused": weights(20000)})
     path = folder / "large.onnx"
     onnx.save(made, path, save_as_external_data=beside, location="data/w.bin") if beside else onnx.save(made, path)
@@ -155,7 +156,7 @@ def test_weights_of_large_models_are_copied_in(beside: bool, tmp_path: Path) -> 
 
 
 def test_a_model_that_does_not_run_here_gets_no_unchecked_fix(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Identity", ["text"], ["same"]), helper.make_node("Relu", ["x"], ["y"])]
+    nodes = parsed_nodes("same = Identity (text)  y = Relu (x)")
     inputs = [value("x", ("n", 3)), value("text", (1,), TensorProto.STRING)]
     onnx.save(model(nodes, inputs, ["y", "same"]), tmp_path / "m.onnx")
     given = advice(tmp_path / "m.onnx", NNAPI)
@@ -176,13 +177,8 @@ def test_inputs_too_large_to_make_leave_the_rest_of_the_advice(tmp_path: Path) -
 
 def gated(bias: float, gain: float = 2e4) -> Model:
     """Probabilities around sigmoid(`bias`) behind an Erf that NNAPI refuses and whose error is multiplied by `gain`."""
-    nodes = [
-        helper.make_node("Mul", ["x", "small"], ["s"]),
-        helper.make_node("Erf", ["s"], ["h"]),
-        helper.make_node("Mul", ["h", "large"], ["l"]),
-        helper.make_node("Sub", ["l", "middle"], ["m"]),
-        helper.make_node("Sigmoid", ["m"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        s = Mul (x, small)  h = Erf (s)  l = Mul (h, large)  m = Sub (l, middle)  y = Sigmoid (m)""")
     constants = {"small": f32(0.4 / gain), "large": f32(gain), "middle": f32(-bias)}
     return model(nodes, [value("x", (1, 4, 32, 32))], ["y"], constants)
 

@@ -17,6 +17,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from tests.command import Done, ort_mobile
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import chain, model, value
 
 SAMPLES = {
@@ -89,15 +90,11 @@ def test_dimensions_are_guessed_where_nobody_gave_them(tmp_path: Path) -> None:
 
 def test_guessed_sizes_that_make_no_session_give_way_to_others(tmp_path: Path) -> None:
     """Shape inference takes a height of 224; folded constants show that only one row of 48 can be squeezed away."""
-    nodes = [
-        helper.make_node("MaxPool", ["x"], ["rows"], kernel_shape=[48, 1], strides=[48, 1]),
-        helper.make_node("Shape", ["rows"], ["shape"]),
-        helper.make_node("Gather", ["shape", "two"], ["height"], axis=0),
-        helper.make_node("Max", ["height", "one"], ["count"]),
-        helper.make_node("Concat", ["one", "three", "count", "rest"], ["sizes"], axis=0),
-        helper.make_node("Reshape", ["rows", "sizes"], ["same"]),
-        helper.make_node("Squeeze", ["same", "two"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        rows = MaxPool <kernel_shape = [48, 1], strides = [48, 1]> (x)  shape = Shape (rows)
+        height = Gather <axis = 0> (shape, two)  count = Max (height, one)
+        sizes = Concat <axis = 0> (one, three, count, rest)  same = Reshape (rows, sizes)
+        y = Squeeze (same, two)""")
     constants = {"one": np.array([1]), "two": np.array([2]), "three": np.array([3]), "rest": np.array([-1])}
     onnx.save(model(nodes, [value("x", (1, 3, "height", "width"))], ["y"], constants), tmp_path / "m.onnx")
     (answer,) = asked(tmp_path / "m.onnx").models
@@ -113,8 +110,7 @@ def test_a_model_that_loads_with_open_dimensions_only_is_judged_as_it_is(tmp_pat
         node = helper.make_node("MatMul", ["x", f"w{size}"], [f"y{size}"])
         branches[name] = helper.make_graph([node], name, [], [value(f"y{size}", (1, 2))], [weight])
     nodes = [
-        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
-        helper.make_node("Cast", ["sum"], ["which"], to=TensorProto.BOOL),
+        *parsed_nodes("sum = ReduceSum <keepdims = 0> (x)  which = Cast <to = 9> (sum)"),
         helper.make_node("If", ["which"], ["y"], **branches),
     ]
     path = tmp_path / "m.onnx"
@@ -142,13 +138,9 @@ def test_operators_in_the_way_come_with_what_they_would_gain(tmp_path: Path) -> 
 
 
 def test_a_dynamically_quantized_model_is_for_the_cpu_and_the_advice_says_so(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("DynamicQuantizeLinear", ["r"], ["q", "s", "z"]),
-        helper.make_node("MatMulInteger", ["q", "w", "z"], ["i"]),
-        helper.make_node("Cast", ["i"], ["c"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["c", "s"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        r = Relu (x)  q, s, z = DynamicQuantizeLinear (r)  i = MatMulInteger (q, w, z)  c = Cast <to = 1> (i)
+        y = Mul (c, s)""")
     onnx.save(model(nodes, [value("x", ("N", 4))], ["y"], {"w": np.ones((4, 4), np.int8)}), tmp_path / "m.onnx")
     (answer,) = asked(tmp_path / "m.onnx").models
     assert [one.what for one in answer.helps] == ["start from the float model: no change of this file helps"]
@@ -168,7 +160,9 @@ def test_what_to_try_first_is_the_better_verdict_then_what_is_developed(tmp_path
     assert first["Android phones"].providers == ("webgpu", "nnapi")
     assert first["Android phones"].reason.startswith("every node has a kernel on the GPU")
     assert first["Snapdragons"].ask == "--chip SM8650"
-    assert "  Android phones: WebGPU, then NNAPI, then the CPU\n" in call(tmp_path / "m.onnx").text
+    shown = call(tmp_path / "m.onnx").text
+    assert "  Android phones: WebGPU, then NNAPI, then the CPU\n" in shown
+    assert shown.partition("Details:")[2].splitlines()[0].endswith("--optimize basic --ep coreml-mlprogram,webgpu")
 
 
 def test_the_oldest_systems_have_rows_where_their_verdict_is_another_one(tmp_path: Path) -> None:
@@ -227,7 +221,7 @@ def test_a_model_without_a_kernel_on_the_cpu_is_judged_all_the_same(tmp_path: Pa
 def test_ort_files_that_onnxruntime_does_not_load_are_no_on_the_cpu(tmp_path: Path) -> None:
     for level, verdict in ((TensorProto.INT8, "yes"), (TensorProto.INT4, "no")):
         weights = [helper.make_tensor("w", level, (2, 2), [1, 2, 3, 4]), helper.make_tensor("s", 1, (), [0.5])]
-        nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["d"]), helper.make_node("MatMul", ["x", "d"], ["y"])]
+        nodes = parsed_nodes("d = DequantizeLinear (w, s)  y = MatMul (x, d)")
         made = model(nodes, [value("x", (2, 2))], ["y"], opset=21)
         made.graph.initializer.extend(weights)
         made.ir_version = 10

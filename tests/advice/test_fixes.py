@@ -40,6 +40,7 @@ from tests.advice.fix_cases import (
     tried,
     weights,
 )
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, quantized, value
 
 
@@ -71,7 +72,7 @@ def test_no_fix_touches_a_model_that_is_taken_whole(provider: str, tmp_path: Pat
 
 
 def test_nodes_between_quantization_are_left_alone(tmp_path: Path) -> None:
-    made = quantized([helper.make_node("HardSwish", ["d"], ["r"])])
+    made = quantized(parsed_nodes("r = HardSwish (d)"))
     assert tried("activations", made, NNAPI, tmp_path)[0].outcome is FixOutcome.NOT_APPLICABLE
 
 

@@ -19,6 +19,8 @@ from device_runner.vulkan import DRIVERS, VARIABLE
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
 from tests.debian_packages import unpacked
+from tests.onnx_samples import parsed_nodes
+from tests.ort_models import parsed
 
 pytestmark = pytest.mark.android_host
 
@@ -47,6 +49,17 @@ def test_the_plugin_and_an_android_library_compute_the_same(
     assert distance(outputs(plugin), outputs(built_in)) == 0
     assert [row.provider for row in plugin.ep_shares] == ["WebGpuExecutionProvider"]
     assert plugin.marks == (Mark.SOFTWARE_GPU,)
+
+
+@pytest.mark.parametrize("op_type", ["Exp", "Softmax", "Sigmoid", "Erf", "Log"])
+def test_functions_of_half_precision_compute(
+    library: LibraryFacts, lavapipe: str, tmp_path: Path, op_type: str
+) -> None:
+    file = tmp_path / "m.onnx"
+    onnx.save(parsed(f"g (float16[1, 64] x) => (float16[1, 64] y) {{ y = {op_type} (x) }}"), file)
+    with AndroidHost("android-host", library, Phone(vulkan=lavapipe)) as phone:
+        gpu, cpu = (outputs(run(phone, file, tmp_path / name, provider=name)) for name in ("webgpu", "cpu"))
+    assert distance(gpu, cpu) < 2e-2  # what passes in half precision
 
 
 def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:
@@ -103,9 +116,7 @@ def test_claims_are_those_of_the_android_library(
     path, written = tmp_path / "m.onnx", tmp_path / "claims.json"
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4))
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("IsNaN", ["a"], ["b"]),
-        helper.make_node("Where", ["b", "x", "a"], ["c"], name="last"),
+        *parsed_nodes("a = Relu (x)  b = IsNaN (a)  [last] c = Where (b, x, a)"),
         helper.make_node("Neg", ["c"], ["y"], name="on the CPU"),
     ]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)

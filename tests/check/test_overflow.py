@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from pipeline.check.compare import compare_outputs, read_tensor, remedy_of, sqnr_db
 from pipeline.check.reference import make_reference
@@ -14,7 +14,7 @@ from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from pipeline.passes.base import Step
 from pipeline.passes.run import transform
-from tests.onnx_samples import loud_spectrum, make, save, value
+from tests.onnx_samples import loud_spectrum, make, parsed_nodes, save, value
 
 
 def reference(model: onnx.ModelProto, folder: Path, **options: object) -> Reference:
@@ -55,10 +55,21 @@ def test_what_the_remedy_leaves_float_is_finite(tmp_path: Path) -> None:
 
 def test_an_original_that_is_not_finite_itself_refutes_nothing(tmp_path: Path) -> None:
     """A mask of minus infinity is what some models mean."""
-    nodes = [helper.make_node("Add", ["x", "mask"], ["y"])]
+    nodes = parsed_nodes("y = Add (x, mask)")
     mask = np.where(np.arange(16) % 2, -np.inf, 0.5).astype(np.float32)[None]
     model = make(nodes, [value("x", [1, 16])], [value("y", [1, 16])], [numpy_helper.from_array(mask, "mask")])
     assert not reference(model, tmp_path).refuted
+
+
+@pytest.mark.parametrize(("factor", "unsteady"), [(1.0, ()), (1000.0, ("y",))])
+def test_outputs_that_roundings_to_half_change_show_nothing(
+    factor: float, unsteady: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Inputs and outputs stay float: a device rounds to half all the same."""
+    nodes = parsed_nodes("turned = Mul(x, factor)  y = Sin(turned)")
+    constants = [numpy_helper.from_array(np.array([factor], np.float32), "factor")]
+    model = make(nodes, [value("x", [1, 16])], [value("y", [1, 16])], constants)
+    assert reference(model, tmp_path, keep_io=True).tolerance().unsteady == unsteady
 
 
 @pytest.mark.parametrize(

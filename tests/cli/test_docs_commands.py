@@ -17,14 +17,14 @@ from pathlib import Path
 import click
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from pipeline.cli.main import COMMANDS as NAMES
 from pipeline.config import read_config
 from pipeline.core.errors import ConfigError
 from tests.cli.test_help import parse
 from tests.command import leaves, ort_mobile
-from tests.onnx_samples import conv_bn, linear, make, save, value
+from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, save, value
 from tests.passes.quantized_models import write_digits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +89,7 @@ def open_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def speech() -> onnx.ModelProto:
     """A model with the inputs that the guide's example of values names: tokens and a sample rate."""
-    nodes = [helper.make_node("Add", ["tokens", "sr"], ["y"])]
+    nodes = parsed_nodes("y = Add (tokens, sr)")
     takes = [value("tokens", [1, "sequence"], TensorProto.INT64), value("sr", [], TensorProto.INT64)]
     return make(nodes, takes, [value("y", [1, "sequence"], TensorProto.INT64)], [])
 

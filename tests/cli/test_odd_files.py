@@ -14,7 +14,7 @@ from pipeline.model.guards import MAX_BODY_DEPTH
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel, find_models
 from tests.command import ort_mobile
-from tests.onnx_samples import linear, save
+from tests.onnx_samples import linear, parsed_nodes, save
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -130,7 +130,7 @@ def test_bodies_are_converted_as_deep_as_onnxruntime_loads_them(tmp_path: Path, 
 
 def nested(deep: int) -> onnx.ModelProto:
     """An If in the branch of an If, so many in one another."""
-    nodes = [helper.make_node("Relu", ["x"], ["o0"])]
+    nodes = parsed_nodes("o0 = Relu (x)")
     for depth in range(1, deep + 1):
         other = [helper.make_node("Neg", ["x"], [f"e{depth}"])]
         bodies = {

@@ -26,6 +26,7 @@ from pipeline.model.ort_format import (
     TensorType,
     read_ort,
 )
+from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
 from tests.required_ops.required_ops_strategies import random_model
 
@@ -128,10 +129,7 @@ def _softmax() -> onnx.ModelProto:
         helper.make_tensor("sx", TensorProto.FLOAT, [], [0.1]),
         helper.make_tensor("z", TensorProto.INT8, [], [-128]),
     ]  # fmt: skip
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "sx", "z"], ["d"]), helper.make_node("Softmax", ["d"], ["p"]),
-        helper.make_node("QuantizeLinear", ["p", "s", "z"], ["y"]),
-    ]  # fmt: skip
+    nodes = parsed_nodes("d = DequantizeLinear (x, sx, z)  p = Softmax (d)  y = QuantizeLinear (p, s, z)")
     ends = [helper.make_tensor_value_info(name, TensorProto.INT8, [1, 8]) for name in "xy"]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
@@ -145,10 +143,7 @@ def _matmul() -> onnx.ModelProto:
         helper.make_tensor("s", TensorProto.FLOAT, [], [0.1]), helper.make_tensor("z", TensorProto.UINT8, [], [0]),
         numpy_helper.from_array(np.ones((8, 4), np.uint8), "w"),
     ]  # fmt: skip
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]),
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["e"]), helper.make_node("MatMul", ["d", "e"], ["y"]),
-    ]  # fmt: skip
+    nodes = parsed_nodes("d = DequantizeLinear (x, s, z)  e = DequantizeLinear (w, s, z)  y = MatMul (d, e)")
     ends = [
         helper.make_tensor_value_info("x", TensorProto.UINT8, [1, 8]),
         helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4]),

@@ -15,6 +15,7 @@ from pipeline.core.errors import Severity
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
 from pipeline.model.types import INT8
+from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
 
 S8, U8 = TensorProto.INT8, TensorProto.UINT8
@@ -103,12 +104,9 @@ def test_odd_rows_in_the_32_bit_library(rows: int, depth: int, marked: bool, tmp
 def test_replayed_fusions_count_where_an_app_replays_them(tmp_path: Path) -> None:
     """Runtime style keeps the float operators: they become int8 products when the file is loaded."""
     constants: dict[str, Any] = {"b": column(0, 8), "s": np.float32(1), "z": np.int8(0)}
-    nodes = [
-        helper.make_node("DequantizeLinear", ["a", "s", "z"], ["da"]),
-        helper.make_node("DequantizeLinear", ["b", "s", "z"], ["db"]),
-        helper.make_node("MatMul", ["da", "db"], ["m"], name="product"),
-        helper.make_node("QuantizeLinear", ["m", "s", "z"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        da = DequantizeLinear (a, s, z)  db = DequantizeLinear (b, s, z)  [product] m = MatMul (da, db)
+        y = QuantizeLinear (m, s, z)""")
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("a", S8, [2, 32])], [helper.make_tensor_value_info("y", S8, [2, 3])],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()],

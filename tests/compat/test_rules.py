@@ -26,6 +26,7 @@ from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Severity, errors
 from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
 from pipeline.model.ort_format import parse_ort
+from tests.onnx_samples import parsed_nodes
 
 HERE = line_of(version("onnxruntime"))
 RELEASES = st.integers(7, NEWEST_KNOWN.minor).map(lambda minor: Release(1, minor))
@@ -181,7 +182,7 @@ def converted(folder: Path, opset: int) -> bytes:
     from onnx import TensorProto, helper
 
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", value[:1], value[1:])
+    graph = helper.make_graph(parsed_nodes("y = Relu (x)"), "g", value[:1], value[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -245,10 +246,7 @@ def four_bit_weight() -> onnx.ModelProto:
         helper.make_tensor("w", TensorProto.INT4, (4, 4), list(range(-8, 8))),
         helper.make_tensor("scale", TensorProto.FLOAT, (), [0.1]),
     ]
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "scale"], ["plain"]),
-        helper.make_node("MatMul", ["x", "plain"], ["y"]),
-    ]
+    nodes = parsed_nodes("plain = DequantizeLinear (w, scale)  y = MatMul (x, plain)")
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 

@@ -191,6 +191,15 @@ def test_one_line_compares_an_accelerator_in_every_sensible_way(tmp_path: Path) 
     assert read_config(write(tmp_path, MINIMAL)).variants.aware == ()
 
 
+def test_a_gpu_is_compared_with_files_that_the_library_optimizes_in_both_layouts(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, 'compare = ["webgpu"]\n' + MINIMAL))
+    gpu, cpu = config.runs
+    assert gpu.options == {"preferredLayout": ("NHWC", "NCHW")}
+    assert {"basic-fixed", "none-onnx", "extended-onnx"} == set(gpu.variants)
+    assert {variant.name for variant in wanted_variants(config.variants)} >= set(gpu.variants)
+    assert cpu.providers == ("cpu",)
+
+
 def test_compare_and_runs_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exclude each other"):
         read_config(write(tmp_path, 'compare = ["nnapi"]\n' + MINIMAL + '[[runs]]\nprovider = "cpu"\n'))

@@ -1,12 +1,19 @@
 """Kotlin takes the published Java classes: nullability, the guide's example, the code of bundles, a model that runs."""
 
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.release.app_code import PICKING, kotlin
+from pipeline.release.manifest import read_manifest
+from tests.command import ort_mobile
 from tests.consumers.android import check_logits, guide_code, libraries, model_file, reference, unpacked_aar
 from tests.consumers.jars import classpath, jars, run
+from tests.features.android.jvm import fetched
+from tests.features.android.test_npu import mnist_for_the_npu, phone_classes, plugin_folder, with_contexts
 from tests.release.test_app_code import CPU, FILE, OTHERS
 
 pytestmark = pytest.mark.consumer
@@ -38,11 +45,11 @@ REFUSED = {
 """Line of WRONG to what the compiler says of it."""
 
 
-def compiled(folder: Path, *sources: Path, fails: bool = False) -> tuple[str, str]:
-    """The class path with these sources compiled, and what the compiler says."""
+def compiled(folder: Path, *sources: Path, against: Sequence[Path] = (), fails: bool = False) -> tuple[str, str]:
+    """The class path with these sources compiled against archives (default: the example's), and what is said."""
     compiler = jars(COMPILER)
     stdlib = [path for path in compiler if path.name.startswith("kotlin-stdlib")]
-    path = classpath(unpacked_aar() / "classes.jar", libraries(), stdlib)
+    path = classpath(against or [unpacked_aar() / "classes.jar", *libraries()], stdlib)
     main = ("java", "-cp", classpath(compiler), "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler")
     said = run(*main, *STRICT, "-cp", path, "-d", folder / "out", *sources, folder=folder, fails=fails)
     return classpath(folder / "out", Path(path)), said
@@ -79,6 +86,92 @@ def test_kotlin_compiles_what_the_documents_show_and_an_app_runs_the_model(tmp_p
     lines = run("java", "-cp", path, "app.AppKt", model_file(), reference().image, folder=tmp_path).splitlines()
     check_logits("\n".join(lines[:2]))
     assert lines[2] == "[image]"
+
+
+OPEN = """
+package app
+
+import android.content.Context
+import android.content.pm.ApplicationInfo
+import android.content.res.AssetManager
+import java.io.File
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.nio.FloatBuffer
+
+private class Phone(private val libraries: String, private val storage: String) : Context() {
+    override fun getApplicationInfo(): ApplicationInfo = ApplicationInfo().also { it.nativeLibraryDir = libraries }
+    override fun getAssets(): AssetManager = AssetManager()
+    override fun getNoBackupFilesDir(): File = File(storage)
+}
+
+public fun main(arguments: Array<String>) {
+    val opened = openM(Phone(arguments[0], arguments[1]))
+    println(opened.way)
+    val bytes = ByteBuffer.wrap(File(arguments[2]).readBytes()).order(ByteOrder.LITTLE_ENDIAN)
+    val (name, shape) = opened.session.inputInfo.entries.single().let {
+        it.key to (it.value.info as ai.onnxruntime.TensorInfo).shape
+    }
+    val input = ai.onnxruntime.OnnxTensor.createTensor(OrtEnvironment.getEnvironment(), bytes.asFloatBuffer(), shape)
+    val output: FloatBuffer = (opened.session.run(mapOf(name to input)).get(0) as ai.onnxruntime.OnnxTensor).floatBuffer
+    println(FloatArray(output.remaining()).also { output.get(it) }.joinToString(" "))
+    opened.skipped.forEach(::println)
+    kotlin.system.exitProcess(0)
+}
+"""
+
+
+def opened(bundle: Path, folder: Path, libraries: Path, chip: str, given: Path) -> list[str]:
+    """What an app in Kotlin prints that opens a bundle by its snippet on a device with a chip."""
+    imports, code = ort_mobile("release", "snippet", bundle, "--for", "kotlin").out.split("\n\n", 1)
+    head, main = OPEN.lstrip().split("\n\n", 1)
+    more = "\n".join(line for line in main.splitlines() if line.startswith("import ") and line not in imports)
+    rest = "\n".join(line for line in main.splitlines() if not line.startswith("import "))
+    app = folder / "Open.kt"
+    app.write_text(f"{head}\n{imports}\n{more}\n{code}\n{rest}", "utf-8")
+    path, _ = compiled(folder, app, against=[fetched("jvm:1.28.0"), phone_classes(folder)])
+    lines = run(
+        "java", f"-Dchip={chip}", f"-Dassets={bundle}", "-cp", path, "app.OpenKt", libraries, folder / "private", given,
+        folder=folder,
+    )  # fmt: skip
+    return [line for line in lines.splitlines() if "LIBNATIVE" not in line]  # the plugin says so once
+
+
+@pytest.mark.parametrize(
+    ("chip", "reason"),
+    [
+        ("SM8650-AC", "qnn+SM8650: [libonnxruntime_providers_qnn.so, libQnnHtp.so, libQnnSystem.so] not in "),
+        ("SM8550", "qnn: nothing was compiled for the NPU of SM8550"),
+    ],
+    ids=["no plugin", "another chip"],
+)
+def test_the_code_of_a_bundle_with_contexts_opens_the_cpu_here_and_says_why(
+    tmp_path: Path, chip: str, reason: str
+) -> None:
+    np.ones(64, np.float32).tofile(tmp_path / "x.bin")
+    (tmp_path / "native").mkdir()
+    lines = opened(with_contexts(tmp_path, "SM8650"), tmp_path, tmp_path / "native", chip, tmp_path / "x.bin")
+    assert (lines[0], len(lines[1].split())) == ("cpu", 128)
+    assert [line[: len(reason)] for line in lines[2:]] == [reason]
+
+
+@pytest.mark.npu
+def test_the_code_of_a_bundle_opens_its_context_in_the_simulator(tmp_path: Path) -> None:
+    bundle = mnist_for_the_npu(tmp_path)
+    (reference,) = read_manifest(bundle).references
+    given, wanted = bundle / reference.inputs[0].path, bundle / reference.outputs[0].path
+    lines = opened(bundle, tmp_path, plugin_folder(), "SM8650", given)
+    assert (lines[0], lines[2:]) == ("qnn+SM8650", [])
+    expected = np.fromfile(wanted, np.float32)
+    np.testing.assert_allclose(np.array(lines[1].split(), np.float32), expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_the_code_of_a_bundle_compiles_against_the_real_api_of_android(tmp_path: Path) -> None:
+    with zipfile.ZipFile(fetched("android:1.29.0")) as archive:
+        archive.extract("classes.jar", tmp_path)
+    code = ort_mobile("release", "snippet", with_contexts(tmp_path, "SM8650", "SM8750"), "--for", "kotlin").out
+    (tmp_path / "Open.kt").write_text(code, "utf-8")
+    compiled(tmp_path, tmp_path / "Open.kt", against=[tmp_path / "classes.jar", *libraries()[1:]])
 
 
 def test_kotlin_refuses_null_where_the_classes_do(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from pipeline.partition.nnapi_load import build_refusal
 from pipeline.partition.provider import claim
 from pipeline.partition.view import view_of_file
 from pipeline.passes.base import PassContext
-from tests.onnx_samples import conv_bn, linear, make, quantized, save, value, weight
+from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, quantized, save, value, weight
 
 NNAPI = Settings(provider="nnapi")
 COREML = Settings(provider="coreml-mlprogram")
@@ -55,16 +55,9 @@ def digits() -> onnx.ModelProto:
 
 def mixed() -> onnx.ModelProto:
     """Claimed and unclaimed nodes by turns, with a fusion for the CPU on either side of a border."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Erf", ["r"], ["e"]),
-        helper.make_node("Add", ["e", "one"], ["a"]),
-        helper.make_node("Softsign", ["a"], ["s"]),
-        helper.make_node("MatMul", ["s", "m"], ["mm"]),
-        helper.make_node("Add", ["mm", "n"], ["y"]),
-        helper.make_node("Acos", ["e"], ["z"]),
-    ]
+    nodes = parsed_nodes("""
+        c = Conv <pads = [1, 1, 1, 1]> (x, w)  r = Relu (c)  e = Erf (r)  a = Add (e, one)  s = Softsign (a)
+        mm = MatMul (s, m)  y = Add (mm, n)  z = Acos (e)""")
     one = numpy_helper.from_array(np.array(1, np.float32), "one")
     weights = [weight("w", 4, 4, 3, 3), weight("m", 8, 8, seed=1), weight("n", 8, seed=2), one]
     return make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8]), value("z", [1, 4, 8, 8])], weights)
@@ -72,11 +65,9 @@ def mixed() -> onnx.ModelProto:
 
 def branches() -> onnx.ModelProto:
     """An If whose body CoreML claims with EnableOnSubgraphs, beside a fusion for the CPU."""
-    inner = [
-        helper.make_node("Conv", ["x", "w"], ["ic"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["ic"], ["iy"])
-    ]  # fmt: skip
+    inner = parsed_nodes("ic = Conv <pads = [1, 1, 1, 1]> (x, w)  iy = Relu (ic)")
     then = helper.make_graph(inner, "then", [], [value("iy", [1, 4, 8, 8])])
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["jy"])], "other", [], [value("jy", [1, 4, 8, 8])])
+    other = helper.make_graph(parsed_nodes("jy = Neg (x)"), "other", [], [value("jy", [1, 4, 8, 8])])
     nodes = [
         helper.make_node("If", ["c"], ["i"], then_branch=then, else_branch=other),
         helper.make_node("Acos", ["i"], ["y"]),
@@ -109,11 +100,7 @@ def outputs(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def unkernelled() -> onnx.ModelProto:
     """A half precision network: CoreML claims it all, and this computer's CPU has no kernel for Conv and Sigmoid."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Reshape", ["c", "shape"], ["f"]),
-        helper.make_node("Sigmoid", ["f"], ["y"]),
-    ]
+    nodes = parsed_nodes("c = Conv <pads = [1, 1, 1, 1]> (x, w)  f = Reshape (c, shape)  y = Sigmoid (f)")
     half = numpy_helper.from_array(numpy_helper.to_array(weight("w", 4, 4, 3, 3)).astype(np.float16), "w")
     shape = numpy_helper.from_array(np.array([1, -1]), "shape")
     kind = TensorProto.FLOAT16
@@ -185,12 +172,8 @@ def test_outputs_stay_and_claimed_nodes_too(tmp_path: Path, level: Level, settin
 
 
 def test_the_remainder_is_optimized(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Softsign", ["r"], ["s"]),
-        helper.make_node("Conv", ["s", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("LeakyRelu", ["c"], ["y"], alpha=0.1),
-    ]
+    nodes = parsed_nodes("""
+        r = Relu (x)  s = Softsign (r)  c = Conv <pads = [1, 1, 1, 1]> (s, w)  y = LeakyRelu <alpha = 0.1> (c)""")
     model = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
     stop = Settings(provider="nnapi", stop_ops=("Softsign",))
     path = save(model, tmp_path / "model.onnx")
@@ -250,13 +233,9 @@ def test_what_is_claimed_in_a_body_stays(tmp_path: Path) -> None:
 
 def unbuildable() -> onnx.ModelProto:
     """A quantized Concat of two model inputs: NNAPI learns a u8 input's scale from its reader's first place only."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]),
-        helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
-        helper.make_node("Concat", ["d", "e"], ["c"], axis=1),
-        helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        d = DequantizeLinear (x, scale, zero)  e = DequantizeLinear (x1, scale, zero)
+        c = Concat <axis = 1> (d, e)  q = QuantizeLinear (c, scale, zero)  y = DequantizeLinear (q, scale, zero)""")
     weights = [
         numpy_helper.from_array(np.array(0.5, np.float32), "scale"),
         numpy_helper.from_array(np.array(3, np.uint8), "zero"),
@@ -283,12 +262,9 @@ def test_safe_leaves_what_cannot_be_built(tmp_path: Path, level: Level) -> None:
 
 
 def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("MatMul", ["r", "m"], ["p"]),
-        helper.make_node("Einsum", ["p", "e"], ["y"], equation="abcd,de->abce"),
-    ]
+    nodes = parsed_nodes("""
+        c = Conv <pads = [1, 1, 1, 1]> (x, w)  r = Relu (c)  p = MatMul (r, m)
+        y = Einsum <equation = "abcd,de->abce"> (p, e)""")
     weights = [weight("w", 4, 4, 3, 3), weight("m", 8, 8, seed=1), weight("e", 8, 8, seed=2)]
     model = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], weights)
     path, levels = save(model, tmp_path / "model.onnx"), (Level.EXTENDED, Level.ALL)
@@ -308,12 +284,7 @@ def test_large_weights_stay_where_they_lie(tmp_path: Path, monkeypatch: pytest.M
 
 def test_constants_that_only_an_inlined_function_reads(tmp_path: Path) -> None:
     """CastLike is shown to providers whole, its second input with it, though the CPU's session drops that one."""
-    nodes = [
-        helper.make_node("CastLike", ["x", "like"], ["a"]),
-        helper.make_node("Relu", ["a"], ["r"]),
-        helper.make_node("Identity", ["like"], ["same"]),
-        helper.make_node("CastLike", ["r", "same"], ["y"]),
-    ]
+    nodes = parsed_nodes("a = CastLike (x, like)  r = Relu (a)  same = Identity (like)  y = CastLike (r, same)")
     made = make(nodes, [value("x", [1, 4], TensorProto.INT32)], [value("y", [1, 4])], [weight("like", 2)])
     path = save(made, tmp_path / "model.onnx")
     result = convert(path, tmp_path, NNAPI, levels=(Level.BASIC, Level.EXTENDED))

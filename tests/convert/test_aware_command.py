@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from pipeline.model.ort_format import TensorType, read_ort
 from tests.command import Done, ort_mobile
 from tests.convert.test_aware import digits, unbuildable
-from tests.onnx_samples import make, save, value
+from tests.onnx_samples import make, parsed_nodes, save, value
 
 
 def convert(tmp_path: Path, *options: str, code: int = 0) -> tuple[Done, list[dict[str, object]]]:
@@ -59,7 +59,7 @@ def test_claims_that_cannot_be_built_are_told(tmp_path: Path) -> None:
 
 
 def test_an_open_dimension_that_costs_every_node_is_told_with_its_name(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Sigmoid", ["r"], ["y"])]
+    nodes = parsed_nodes("r = Relu (x)  y = Sigmoid (r)")
     path = save(make(nodes, [value("x", ["count", 8])], [value("y", ["count", 8])], []), tmp_path / "open.onnx")
     command = ["convert", str(path), "--ep", "nnapi", "--level", "basic", "--reference", "none"]
     for options, told in (([], True), (["--dimension", "count=1"], False)):
@@ -81,13 +81,9 @@ QUANTIZATION = {"scale": np.float32(0.05), "zero": np.int8(3)}
 
 def test_int8_stays_int8_for_an_arm_abi(tmp_path: Path) -> None:
     """As the arm64 library's own default has it: on x86 level extended makes uint8 of it."""
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
-        helper.make_node("Sigmoid", ["d"], ["s"]),
-        helper.make_node("QuantizeLinear", ["s", "scale", "zero"], ["sq"]),
-        helper.make_node("DequantizeLinear", ["sq", "scale", "zero"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        q = QuantizeLinear (x, scale, zero)  d = DequantizeLinear (q, scale, zero)  s = Sigmoid (d)
+        sq = QuantizeLinear (s, scale, zero)  y = DequantizeLinear (sq, scale, zero)""")
     constants = [numpy_helper.from_array(np.array(one), name) for name, one in QUANTIZATION.items()]
     path = save(make(nodes, [value("x", [1, 8])], [value("y", [1, 8])], constants), tmp_path / "s8.onnx")
 

@@ -19,6 +19,7 @@ from pipeline.core.errors import ModelError
 from pipeline.core.variant import context_variant
 from pipeline.model.sources import SourceModel
 from tests.command import ROOT, Done, ort_mobile
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -135,15 +136,15 @@ def test_contexts_of_chips_and_precisions_compute_what_the_model_does(tmp_path: 
 
 
 def open_batch() -> onnx.ModelProto:
-    return model([helper.make_node("Relu", ["x"], ["y"])], [value("x", ("n", 4))], ["y"])
+    return model(parsed_nodes("y = Relu (x)"), [value("x", ("n", 4))], ["y"])
 
 
 def empty_input() -> onnx.ModelProto:
-    return model([helper.make_node("Softmax", ["x"], ["y"])], [value("x", (0, 4))], ["y"])
+    return model(parsed_nodes("y = Softmax (x)"), [value("x", (0, 4))], ["y"])
 
 
 def unknown_to_it() -> onnx.ModelProto:
-    return model([helper.make_node("Det", ["x"], ["y"])], [value("x", (4, 4))], ["y"])
+    return model(parsed_nodes("y = Det (x)"), [value("x", (4, 4))], ["y"])
 
 
 @npu

@@ -13,7 +13,7 @@ from pipeline.convert.request import SessionSettings
 from pipeline.convert.steps import save_optimized
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
-from tests.onnx_samples import conv_bn, linear, make, value, weight
+from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, value, weight
 
 
 def digest(model: onnx.ModelProto, folder: Path, level: Level = Level.NONE) -> str:
@@ -47,7 +47,7 @@ def test_names_order_and_container_do_not_matter(model: onnx.ModelProto, tmp_pat
 
 def branches(*, swapped: bool = False) -> onnx.ModelProto:
     """Two nodes that do not depend on each other, in either order; both feed a third."""
-    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Neg", ["x"], ["b"])]
+    nodes = parsed_nodes("a = Relu (x)  b = Neg (x)")
     last = helper.make_node("Add", ["a", "b"], ["y"])
     return make([*(nodes[::-1] if swapped else nodes), last], [value("x", [2])], [value("y", [2])], [])
 

@@ -24,7 +24,7 @@ from pipeline.core.variant import Level, Style, Variant
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
-from tests.onnx_samples import conv_bn, linear, make, quantized, save, value
+from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, quantized, save, value
 from tests.ort_models import ORT_STYLES, four_bits
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,7 +231,7 @@ def test_the_key_covers_every_source_that_conversion_imports(tmp_path: Path) -> 
 
 def failing() -> onnx.ModelProto:
     """A model whose operator exists in no opset."""
-    return make([helper.make_node("Reluu", ["x"], ["y"])], [value("x", [1])], [value("y", [1])], [])
+    return make(parsed_nodes("y = Reluu (x)"), [value("x", [1])], [value("y", [1])], [])
 
 
 def test_what_onnxruntime_refuses_is_told_for_every_variant(tmp_path: Path) -> None:
@@ -321,10 +321,10 @@ def test_a_full_disk_is_one_clear_error_and_nothing_half_written(tiny_disk: Path
 
 def test_impossible_constants_and_endless_functions_are_refused(tmp_path: Path) -> None:
     shape = onnx.numpy_helper.from_array(np.array([1 << 40], np.int64), "shape")
-    bomb = make([helper.make_node("ConstantOfShape", ["shape"], ["y"])], [], [value("y", None)], [shape])
+    bomb = make(parsed_nodes("y = ConstantOfShape (shape)"), [], [value("y", None)], [shape])
     with pytest.raises(ModelError, match="impossible size"):
         convert(save(bomb, tmp_path / "bomb.onnx"), tmp_path)
-    deep = make([helper.make_node("F0", ["x"], ["y"], domain="f")], [value("x", [1])], [value("y", [1])], [])
+    deep = make(parsed_nodes("y = f.F0 (x)"), [value("x", [1])], [value("y", [1])], [])
     deep.opset_import.append(helper.make_opsetid("f", 1))
     for depth in range(150):
         body = [helper.make_node(f"F{depth + 1}", ["a"], ["b"], domain="f")]

@@ -14,6 +14,7 @@ from pipeline.core.files import (
     readable_name,
     replacing,
     safe_name,
+    scratch,
     sha256_of,
     storage_errors,
     write_bytes,
@@ -109,3 +110,11 @@ def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path: Path) -> None
         os.close(reader)
     assert pipe.is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_folder_that_an_error_leaves_empty_is_not_left(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    for name in ("before", "new"):
+        with pytest.raises(ZeroDivisionError), scratch(tmp_path / name) as work:
+            (work / "half").write_bytes(bytes([1 // 0]))
+    assert [path.name for path in tmp_path.iterdir()] == ["before"]

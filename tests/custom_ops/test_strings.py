@@ -10,6 +10,7 @@ from device_runner.device import open_device
 from device_runner.result import FailureKind, Status
 from device_runner.spec import ElementType, RunSpec, TensorFile
 from tests.command import ort_mobile
+from tests.onnx_samples import parsed_nodes
 
 WORDS = ["red", "green", "blå"]
 
@@ -63,7 +64,7 @@ def test_a_text_is_what_perf_and_checks_run_on(work: Path) -> None:
 
 def test_a_text_is_no_number(work: Path) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    graph = helper.make_graph(parsed_nodes("y = Relu (x)"), "g", [x], [y])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), work / "relu.onnx")
     said = ort_mobile("perf", "relu.onnx", "--input", 'x="green"', cwd=work, code=2)
     assert "its type is float32" in said.err

@@ -12,6 +12,7 @@ from pipeline.model.signature import names_of, open_axes, resolve_dimensions
 from pipeline.partition.answer import make_settings
 from pipeline.partition.view import view
 from pipeline.passes.rewrites.facts import GraphFacts
+from tests.onnx_samples import parsed_nodes
 
 
 def takes(**shapes: tuple[int | str | None, ...]) -> list[TensorInfo]:
@@ -70,7 +71,7 @@ def test_names_are_the_shortest_that_tell_axes_apart() -> None:
 def paddle_model() -> ModelProto:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["?", 3, "?", "?"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["?", 3, "?", "?"])
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    graph = helper.make_graph(parsed_nodes("y = Relu (x)"), "g", [x], [y])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

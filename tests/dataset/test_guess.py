@@ -14,6 +14,7 @@ from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import Guess, guess_inputs, with_sums
 from pipeline.model.sources import SourceModel
+from tests.onnx_samples import parsed_nodes
 
 Dims = list[int | str | None]
 
@@ -38,7 +39,7 @@ def guess(folder: Path, made: onnx.ModelProto, **given: int) -> Guess:
 
 def flattened(features: int, dims: Dims) -> onnx.ModelProto:
     """An image model whose fully connected layer fits one size alone."""
-    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["y"])]
+    nodes = parsed_nodes("flat = Flatten (x)  y = MatMul (flat, w)")
     return model(nodes, {"x": (TensorProto.FLOAT, dims)}, {"w": np.ones((features, 2), np.float32)})
 
 
@@ -53,12 +54,12 @@ def test_placeholders_of_one_name_are_different_dimensions(tmp_path: Path) -> No
 
 
 def test_channels_may_come_last(tmp_path: Path) -> None:
-    found = guess(tmp_path, model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, [None, None, None, 3])}))
+    found = guess(tmp_path, model(parsed_nodes("y = Relu (x)"), {"x": (1, [None, None, None, 3])}))
     assert found.dimensions == {"x[0]": 1, "x[1]": 224, "x[2]": 224}
 
 
 def test_the_metadata_of_the_exporter_come_first(tmp_path: Path) -> None:
-    made = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, ["batch", 3, "height", "width"])})
+    made = model(parsed_nodes("y = Relu (x)"), {"x": (1, ["batch", 3, "height", "width"])})
     helper.set_model_props(made, {"imgsz": "[416, 640]"})
     found = guess(tmp_path, made)
     assert (found.dimensions["height"], found.dimensions["width"]) == (416, 640)
@@ -66,13 +67,13 @@ def test_the_metadata_of_the_exporter_come_first(tmp_path: Path) -> None:
 
 
 def test_features_are_what_the_connected_layer_takes(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    nodes = parsed_nodes("y = Gemm <transB = 1> (x, w)")
     found = guess(tmp_path, model(nodes, {"x": (1, ["batch", "features"])}, {"w": np.ones((2, 37), np.float32)}))
     assert found.dimensions == {"batch": 1, "features": 37}
 
 
 def embedded(rows: int) -> onnx.ModelProto:
-    nodes = [helper.make_node("Gather", ["table", "tokens"], ["y"])]
+    nodes = parsed_nodes("y = Gather (table, tokens)")
     return model(nodes, {"tokens": (TensorProto.INT64, ["batch", "length"])}, {"table": np.ones((rows, 4), np.float32)})
 
 
@@ -109,14 +110,14 @@ def test_a_number_that_the_graph_compares_with_is_given(tmp_path: Path) -> None:
 
 
 def test_states_begin_with_zeros_and_single_numbers_are_one(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Mul", ["state", "speed"], ["y"])]
+    nodes = parsed_nodes("y = Mul (state, speed)")
     found = guess(tmp_path, model(nodes, {"state": (1, [2, None, 8]), "speed": (1, [1])}))
     assert found.values == {"state": 0.0, "speed": 1.0}
     assert found.dimensions == {"state[1]": 1}
 
 
 def impossible() -> onnx.ModelProto:
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    nodes = parsed_nodes("y = Reshape (x, shape)")
     return model(nodes, {"x": (1, ["batch", "width_of_it", 7])}, {"shape": np.array([11, 13], np.int64)})
 
 
@@ -161,7 +162,7 @@ def test_a_model_that_fails_anyway_is_not_excused_by_its_dimensions(tmp_path: Pa
 
 
 def test_not_enough_memory_names_the_inputs(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MatMul", ["a", "b"], ["y"])]
+    nodes = parsed_nodes("y = MatMul (a, b)")
     made = model(nodes, {"a": (1, ["n", 1]), "b": (1, [1, "m"])})
     with pytest.raises(Exception, match=r"memory|GiB|fails") as caught:
         reference(tmp_path, made, {"n": 1 << 24, "m": 1 << 24})

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from pipeline.dataset.guess import make_feeds, ort_inputs
 from pipeline.model.sources import SourceModel
 from tests.command import Done, ort_mobile
 from tests.dataset.test_guess import embedded, flattened, impossible, model
+from tests.onnx_samples import parsed_nodes
 
 
 def paddle(folder: Path) -> Path:
@@ -51,7 +51,7 @@ def test_a_file_in_the_ort_format_says_its_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["m.onnx", "out/m.basic-fixed.ort"])
 def test_a_misspelt_dimension_is_refused_by_perf(tmp_path: Path, name: str) -> None:
-    onnx.save(model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, ["batch", 3])}), tmp_path / "m.onnx")
+    onnx.save(model(parsed_nodes("y = Relu (x)"), {"x": (1, ["batch", 3])}), tmp_path / "m.onnx")
     converted(tmp_path)
     result = measured(tmp_path / name, tmp_path, "--dimension", "bacth=3", code=2)
     assert "remedy: did you mean 'batch'?\n" in result.err

@@ -20,6 +20,7 @@ from pipeline.partition.answer import make_settings
 from pipeline.release.shipped import shipped_library
 from tests.command import Done, ort_mobile
 from tests.dataset.test_guess import embedded, flattened, impossible, model, switched
+from tests.onnx_samples import parsed_nodes
 
 
 def write(folder: Path, proto: onnx.ModelProto, *options: str, code: int | None = 0) -> Done:
@@ -137,7 +138,7 @@ def test_sizes_that_are_given_are_kept_and_the_others_found(tmp_path: Path) -> N
 
 
 def test_a_run_without_a_config_takes_the_sizes_that_its_remedy_asks_for(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    nodes = parsed_nodes("y = Reshape (x, shape)")
     made = model(nodes, {"x": (1, ["batch", "width_of_it", 7])}, {"shape": np.array([11, 91], np.int64)})
     write(tmp_path, made, code=2)
     config, _ = config_for_model(tmp_path / "m.onnx", Dataset(), {"width_of_it": 143})
@@ -174,12 +175,12 @@ def test_wrong_inputs_are_refused_before_converting(tmp_path: Path, name: str) -
 
 @pytest.mark.parametrize("value", ["x", "=1", "x=", "x=1:2:3", "x=a"])
 def test_values_that_are_none_are_refused(tmp_path: Path, value: str) -> None:
-    result = write(tmp_path, model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, [3])}), "--input", value, code=2)
+    result = write(tmp_path, model(parsed_nodes("y = Relu (x)"), {"x": (1, [3])}), "--input", value, code=2)
     assert "NAME=VALUE" in result.err
 
 
 def test_a_custom_domain_is_refused_at_once_in_the_words_of_convert(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Foo", ["x"], ["y"], domain="my.domain")]
+    nodes = parsed_nodes("y = my.domain.Foo (x)")
     takes, gives = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy")
     graph = helper.make_graph(nodes, "g", [takes], [gives])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from device_runner.adb import device, store
 from device_runner.adb.device import AdbDevice
@@ -32,6 +32,7 @@ from pipeline.core.errors import MissingError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.job.bench import opened
+from tests.onnx_samples import parsed_nodes
 from tests.probe_models import save_model
 
 MIN_RUNS = 3
@@ -90,7 +91,7 @@ def save_lane_models(ground: Ground) -> None:
         for lane in range(ground.lanes):
             save_model(
                 Path(ground.folder) / f"{member}-{lane}.onnx",
-                [helper.make_node("Mul", ["x", "zero"], ["n"]), helper.make_node("Add", ["n", "w"], ["y"])],
+                parsed_nodes("n = Mul (x, zero)  y = Add (n, w)"),
                 {"x": (TensorProto.FLOAT, [1])},
                 {"y": (TensorProto.FLOAT, [ground.values])},
                 {"w": numbers_of(ground, member, lane), "zero": np.zeros(1, np.float32)},

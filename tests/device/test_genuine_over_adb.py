@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import (
@@ -32,6 +32,7 @@ from device_runner.spec import NnapiFlag, RunOptions, RunSpec
 from tests.android_host.conftest import NEWEST, fetch
 from tests.device.adb_farm import Farm, Open, Phone, farm_in
 from tests.device.nnapi_phones import calls_of, phone_with, shims
+from tests.onnx_samples import parsed_nodes
 from tests.probe_models import save_model
 
 pytestmark = pytest.mark.android_host
@@ -136,13 +137,9 @@ def test_a_profile_from_a_phone_replays_what_its_driver_refuses(
 def save_split(path: Path) -> Path:
     """Two convolutions with an operator between them that NNAPI does not take."""
     weights = np.random.default_rng(3).standard_normal((4, 4, 3, 3), dtype=np.float32)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Selu", ["b"], ["c"]),
-        helper.make_node("Conv", ["c", "w"], ["d"], pads=[1, 1, 1, 1]),
-        helper.make_node("GlobalAveragePool", ["d"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Relu (a)  c = Selu (b)  d = Conv <pads = [1, 1, 1, 1]> (c, w)
+        y = GlobalAveragePool (d)""")
     shapes = {"x": (TensorProto.FLOAT, [1, 4, 8, 8])}, {"y": (TensorProto.FLOAT, [1, 4, 1, 1])}
     return save_model(path, nodes, *shapes, {"w": weights})
 

@@ -32,6 +32,7 @@ from device_runner.spec import (
     RunSpec,
     TensorFile,
 )
+from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
 from tests.probe_models import save_model
 
@@ -97,7 +98,7 @@ def test_random_inputs_follow_the_seed(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", sorted(set(TYPES_BY_CODE.values()) - {ElementType.STRING}))
 def test_random_inputs_of_every_type(run: Run, models: Path, tmp_path: Path, kind: ElementType) -> None:
     code = next(code for code, name in TYPES_BY_CODE.items() if name is kind)
-    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    nodes = parsed_nodes("y = Reshape (x, shape)")
     shape = {"shape": np.array([64, 16], np.int64)}
     save_model(models / f"{kind}.onnx", nodes, {"x": (code, [1024])}, {"y": (code, [64, 16])}, shape)
     result = run(f"{kind}.onnx", outputs_folder=str(tmp_path))
@@ -365,7 +366,7 @@ def test_with_onnx_runtime_s_key_an_ort_file_is_read_where_it_is_mapped(run: Run
     weights = np.zeros((side, side), np.float32)
     plain = save_model(
         models / "wide.onnx",
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        parsed_nodes("y = MatMul (x, w)"),
         {"x": (TensorProto.FLOAT, [1, side])},
         {"y": (TensorProto.FLOAT, [1, side])},
         {"w": weights},

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import pipeline.partition.plugin as claims
 from device_runner.android_host.device import AndroidHost
 from device_runner.build import build_library
+from device_runner.errors import pip_install
 from device_runner.library import LibraryFacts, read_facts
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.plugins import installed_plugin, refused
@@ -141,7 +142,7 @@ def test_without_the_package_the_error_says_how_to_get_it(run: Run, monkeypatch:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     result = run("null.onnx", options=QNN)
     assert (result.status, failure(result).kind) == (Status.SKIPPED, FailureKind.PROVIDER_MISSING)
-    assert failure(result).remedy == "pip install onnxruntime-qnn"
+    assert failure(result).remedy == pip_install("onnxruntime-qnn")
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
     package = PROVIDERS["qnn"].plugin
     assert package

@@ -14,6 +14,7 @@ from pipeline.ort_build.run import BuildRecord, BuiltFile
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE
 from tests.library.library_files import official_aar
+from tests.onnx_samples import parsed_nodes
 
 CONFIG = """
 name = "demo"
@@ -37,7 +38,7 @@ max_library_bytes = {{ arm64-v8a = {budget} }}
 def young_model(path: Path) -> Path:
     """A model of opset 20 with an operator that 1.16 does not have."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Gelu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    graph = helper.make_graph(parsed_nodes("y = Gelu (x)"), "g", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 20)]), path)
     return path
 

@@ -13,7 +13,7 @@ from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.guards import tensor_bytes
 from pipeline.model.onnx_model import LeanModel, LoadedModel, content_digest, load_model, prepare_model, range_digests
 from pipeline.model.sources import SourceModel
-from tests.onnx_samples import linear, make, save, save_external, value, weight
+from tests.onnx_samples import linear, make, parsed_nodes, save, save_external, value, weight
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def external(**entries: str) -> onnx.ModelProto:
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     for key, text in entries.items():
         tensor.external_data.add(key=key, value=text)
-    return make([helper.make_node("Identity", ["w"], ["y"])], [], [value("y", [4])], [tensor])
+    return make(parsed_nodes("y = Identity (w)"), [], [value("y", [4])], [tensor])
 
 
 REFUSED = [
@@ -221,7 +221,7 @@ def test_only_data_in_other_files_counts_as_outside(tmp_path: Path) -> None:
 
     weights = [numpy_helper.from_array(np.ones((1200, 1200), np.float32), name) for name in ("inside", "outside")]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1200, 1200]) for name in ("x", "y")]
-    nodes = [helper.make_node("MatMul", ["x", "inside"], ["m"]), helper.make_node("MatMul", ["m", "outside"], ["y"])]
+    nodes = parsed_nodes("m = MatMul (x, inside)  y = MatMul (m, outside)")
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights))
     onnx.external_data_helper.set_external_data(model.graph.initializer[1], "w.bin")
     onnx.save(model, tmp_path / "m.onnx")

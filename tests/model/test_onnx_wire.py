@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.model.onnx_model import WireError, encode_field, encode_varint, fields, lean_model, read_varint
-from tests.onnx_samples import conv_bn, linear, make, value
+from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, value
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -70,7 +70,7 @@ def test_every_way_of_storing_floats_keeps_its_values(values: list[float], way: 
     ids=["int32", "int64", "string", "misplaced", "stored twice"],
 )
 def test_what_is_not_one_plain_range_stays_in_the_message(tensor: TensorProto) -> None:
-    data = make([helper.make_node("Identity", ["w"], ["y"])], [], [value("y", None)], [tensor]).SerializeToString()
+    data = make(parsed_nodes("y = Identity (w)"), [], [value("y", None)], [tensor]).SerializeToString()
     assert lean_model(data, "model.onnx", 0) == data
 
 

@@ -10,17 +10,15 @@ from onnx import TensorProto, helper, numpy_helper
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import Optimize, Settings
 from tests import onnx_samples
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, model, value
 
 
 def half_inside(*, declared: bool) -> onnx.ModelProto:
     """A model of f16 with inputs and outputs of f32, as converters with keep_io_types make it."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["x_half"], to=TensorProto.FLOAT16, name="graph_input_cast0"),
-        helper.make_node("Gemm", ["x_half", "w"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["graph_output_cast_0"]),
-        helper.make_node("Cast", ["graph_output_cast_0"], ["y"], to=TensorProto.FLOAT, name="graph_output_cast0"),
-    ]
+    nodes = parsed_nodes("""
+        [graph_input_cast0] x_half = Cast <to = 10> (x)  logits = Gemm (x_half, w)
+        graph_output_cast_0 = Softmax (logits)  [graph_output_cast0] y = Cast <to = 1> (graph_output_cast_0)""")
     made = model(nodes, [value("x", (1, 4))], ["y"], {"w": np.ones((4, 3), np.float16)})
     if declared:
         made.graph.value_info.append(value("graph_output_cast_0", (1, 3), TensorProto.FLOAT16))
@@ -43,8 +41,7 @@ def test_a_cast_to_the_type_of_its_input_is_gone_at_level_basic(before: str, tmp
     """A provider is not shown it either, whatever stands before it."""
     nodes = [
         helper.make_node(before, ["x"], ["b"]),
-        helper.make_node("Cast", ["b"], ["same"], to=TensorProto.FLOAT),
-        helper.make_node("Cast", ["same"], ["y"], to=TensorProto.INT64),
+        *parsed_nodes("same = Cast <to = 1> (b)  y = Cast <to = 7> (same)"),
     ]
     settings = Settings(provider="nnapi", ort_release=(1, 23))
     basic = answer(model(nodes, [value("x", (1, 4))], ["y"]), tmp_path, settings, Optimize.BASIC)
@@ -73,14 +70,9 @@ def test_half_models_whose_nodes_are_fused_are_judged(provider: str, tmp_path: P
 
 def test_casts_in_a_row_come_back_together(tmp_path: Path) -> None:
     """To half precision and back: what reads the second of them still does."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
-        helper.make_node("Cast", ["half"], ["rounded"], to=TensorProto.FLOAT),
-        helper.make_node("Gemm", ["rounded", "w"], ["g"]),
-        helper.make_node("Cast", ["g"], ["h"], to=TensorProto.FLOAT16),
-        helper.make_node("Relu", ["h"], ["r"]),
-        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
-    ]
+    nodes = parsed_nodes("""
+        half = Cast <to = 10> (x)  rounded = Cast <to = 1> (half)  g = Gemm (rounded, w)  h = Cast <to = 10> (g)
+        r = Relu (h)  y = Cast <to = 1> (r)""")
     made = model(nodes, [value("x", (1, 4))], ["y"], {"w": np.ones((4, 3), np.float32)})
     settings = Settings(provider="coreml-mlprogram", ort_release=(1, 29))
     plain = answer(made, tmp_path, settings)

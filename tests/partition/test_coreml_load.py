@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.partition.answer import LoadForecast, Settings
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, model, value
 
 NN = Settings(provider="coreml-nn", ort_release=(1, 23))
@@ -35,13 +36,13 @@ def test_inlined_functions_are_asked_about_in_a_round_of_their_own(tmp_path: Pat
 
 def test_functions_that_f16_brings(tmp_path: Path) -> None:
     """Softmax-13 in f16 has no CPU kernel and is inlined, although Sub changed between opsets 13 and 17."""
-    nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), helper.make_node("Softmax", ["h"], ["y"])]
+    nodes = parsed_nodes("h = Cast <to = 10> (x)  y = Softmax (h)")
     found = load(model(nodes, [value("x", (2, 3))], ["y"]), tmp_path, MLP)
     assert len(found.rounds) == 2
 
 
 def test_output_of_unknown_rank_cannot_leave(tmp_path: Path) -> None:
-    made = model([helper.make_node("Squeeze", ["x"], ["y"])], [value("x", (1, None))], ["y"])
+    made = model(parsed_nodes("y = Squeeze (x)"), [value("x", (1, None))], ["y"])
     for settings in (NN, MLP):
         found = load(made, tmp_path, settings)
         assert "'y' leaves the Core ML model, and its rank is not known" in (found.error or "")
@@ -51,16 +52,12 @@ def test_output_of_unknown_rank_cannot_leave(tmp_path: Path) -> None:
 def grid_of_doubles() -> onnx.ModelProto:
     """GridSample checks the type of its first input only."""
     inputs = [value("x", (1, 2, 4, 4)), value("grid", (1, 3, 3, 2), TensorProto.DOUBLE)]
-    return model([helper.make_node("GridSample", ["x", "grid"], ["y"])], inputs, ["y"], opset=16)
+    return model(parsed_nodes("y = GridSample (x, grid)"), inputs, ["y"], opset=16)
 
 
 def bool_behind_cast() -> onnx.ModelProto:
     """A Cast to bool whose result the CPU reads."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("Cast", ["r"], ["b"], to=TensorProto.BOOL),
-        helper.make_node("Not", ["b"], ["y"]),
-    ]
+    nodes = parsed_nodes("r = Relu (x)  b = Cast <to = 9> (r)  y = Not (b)")
     return model(nodes, [value("x", (2, 3))], ["y"])
 
 

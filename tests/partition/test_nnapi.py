@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import NNAPI, NNAPI_NCHW, answer, chain, claims, model, quantized, value
 
 F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
@@ -115,7 +116,7 @@ def test_qdq_groups(op: str, group: set[str] | None, tmp_path: Path) -> None:
 
 
 def test_dequantize_before_a_refused_group_operator_is_claimed_alone(tmp_path: Path) -> None:
-    nodes = [helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]), helper.make_node("Sigmoid", ["d"], ["y"])]
+    nodes = parsed_nodes("d = DequantizeLinear (x, s, z)  y = Sigmoid (d)")
     made = model(nodes, [value("x", (1, 4), TensorProto.UINT8)], ["y"], {"s": np.float32(1), "z": np.uint8(0)})
     assert claims(made, tmp_path) == [{"d", "y"}]
 
@@ -123,11 +124,7 @@ def test_dequantize_before_a_refused_group_operator_is_claimed_alone(tmp_path: P
 @pytest.mark.parametrize(("zero_point", "size"), [(0, 5), (3, 5)])
 def test_redundant_relu_belongs_to_the_unit(zero_point: int, size: int, tmp_path: Path) -> None:
     """With the type's minimum as zero point one unit of five nodes, else five single nodes in one group."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
-        helper.make_node("Add", ["d", "e"], ["a"]),
-        helper.make_node("Relu", ["a"], ["r"]),
-    ]
+    nodes = parsed_nodes("e = DequantizeLinear (x1, scale, zero)  a = Add (d, e)  r = Relu (a)")
     made = quantized(nodes, zero_point=zero_point)
     made.graph.input.append(value("x1", (1, 4, 6, 6), TensorProto.UINT8))
     (group,) = claims(made, tmp_path)
@@ -161,9 +158,8 @@ def test_a_clip_is_part_of_the_unit_where_quantizing_cuts_as_much(
     ]
     given = {name: np.float32(bound) for name, bound in zip(("low", "high"), bounds, strict=True) if bound is not None}
     nodes = [
-        helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]),
-        helper.make_node("DequantizeLinear", ["y", "scale", "zero"], ["e"]),
-        helper.make_node("Add", ["d", "e"], ["a"]),
+        *parsed_nodes("""
+            d = DequantizeLinear (x, scale, zero)  e = DequantizeLinear (y, scale, zero)  a = Add (d, e)"""),
         helper.make_node("Clip", ["a", *(name if name in given else "" for name in ("low", "high"))], ["c"]),
         helper.make_node("QuantizeLinear", ["c", "scale", "zero"], ["q"]),
     ]
@@ -184,14 +180,9 @@ def test_shared_dequantize_is_copied_for_each_consumer(tmp_path: Path) -> None:
 
 
 def test_u8_transpose_needs_its_producer_in_the_same_wave(tmp_path: Path) -> None:
-    alone = model(
-        [helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])], [value("x", (2, 3), TensorProto.UINT8)], ["y"]
-    )
+    alone = model(parsed_nodes("y = Transpose <perm = [1, 0]> (x)"), [value("x", (2, 3), TensorProto.UINT8)], ["y"])
     assert claims(alone, tmp_path, NNAPI_NCHW) == []
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node("Transpose", ["q"], ["y"], perm=[1, 0]),
-    ]
+    nodes = parsed_nodes("q = QuantizeLinear (x, s, z)  y = Transpose <perm = [1, 0]> (q)")
     behind = model(nodes, [value("x", (2, 3))], ["y"], {"s": np.float32(1), "z": np.uint8(0)})
     assert claims(behind, tmp_path, NNAPI_NCHW) == [{"q", "y"}]
 
@@ -222,19 +213,16 @@ def test_a_choice_of_devices_is_said_to_be_ignored_below_level_29(level: int, tm
 
 
 def test_local_functions_are_inlined_before_the_question(tmp_path: Path) -> None:
-    body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Atan", ["t"], ["b"])]
+    body = parsed_nodes("t = Relu (a)  b = Atan (t)")
     function = helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
-    nodes = [
-        helper.make_node("F", ["x"], ["y0"], domain="local"),
-        helper.make_node("F", ["y0"], ["y1"], domain="local"),
-    ]
+    nodes = parsed_nodes("y0 = local.F (x)  y1 = local.F (y0)")
     made = model(nodes, [value("x", (1, 4))], ["y1"], functions=[function], domains=["local"])
     assert claims(made, tmp_path) == [{"_inlfunc_F_t"}, {"_inlfunc_F_token_0_t"}]
 
 
 def test_local_functions_are_inlined_in_bodies_inside_bodies(tmp_path: Path) -> None:
     """Nodes that come of a call stand in its place there, with names that no graph around has."""
-    body = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Atan", ["t"], ["b"])]
+    body = parsed_nodes("t = Relu (a)  b = Atan (t)")
     function = helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])
 
     def branching(inner: list[onnx.NodeProto], name: str) -> onnx.NodeProto:
@@ -274,8 +262,7 @@ def test_a_clip_that_processors_judge_otherwise_is_named(tmp_path: Path) -> None
     """The same function with a bound that the quantized type holds is judged alike."""
     for high, told in ((None, True), (127.5, False)):
         nodes = [
-            helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
-            helper.make_node("Add", ["d", "e"], ["a"]),
+            *parsed_nodes("e = DequantizeLinear (x1, scale, zero)  a = Add (d, e)"),
             helper.make_node("Clip", ["a", "low", *(["high"] if high else [])], ["r"]),
         ]
         made = quantized(nodes)

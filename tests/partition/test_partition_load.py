@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings
 from pipeline.partition.judge import PartitionRequest, judge
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import NNAPI_NCHW, answer, chain, model, quantized, value
 
 
@@ -21,10 +22,7 @@ def test_claims_that_build_are_counted(tmp_path: Path) -> None:
 
 def test_quantized_concat_of_two_model_inputs_cannot_be_built(tmp_path: Path) -> None:
     """NNAPI learns a u8 input's scale from its consumer's first place only (ep_rules D.7)."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x1", "scale", "zero"], ["e"]),
-        helper.make_node("Concat", ["d", "e"], ["r"], axis=1),
-    ]
+    nodes = parsed_nodes("e = DequantizeLinear (x1, scale, zero)  r = Concat <axis = 1> (d, e)")
     made = quantized(nodes)
     made.graph.input.append(value("x1", (1, 4, 6, 6), TensorProto.UINT8))
     given = answer(made, tmp_path, NNAPI_NCHW)
@@ -35,11 +33,7 @@ def test_quantized_concat_of_two_model_inputs_cannot_be_built(tmp_path: Path) ->
 
 
 def test_gemm_without_quantize_behind_it_ends_the_session(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]),
-        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["e"]),
-        helper.make_node("Gemm", ["d", "e"], ["y"]),
-    ]
+    nodes = parsed_nodes("d = DequantizeLinear (x, s, z)  e = DequantizeLinear (w, s, z)  y = Gemm (d, e)")
     constants = {"w": np.ones((4, 5), np.uint8), "s": np.float32(1), "z": np.uint8(0)}
     made = model(nodes, [value("x", (3, 4), TensorProto.UINT8)], ["y"], constants)
     given = answer(made, tmp_path, NNAPI_NCHW)
@@ -135,13 +129,10 @@ def test_an_inlined_function_reads_the_copy_of_its_call(tmp_path: Path) -> None:
     dequantize = [helper.make_node("DequantizeLinear", ["x", "scale", "zero"], [name]) for name in ("d", "f", "g")]
     nodes = [
         *dequantize,
-        helper.make_node("Add", ["d", "f"], ["a"]),
-        helper.make_node("QuantizeLinear", ["a", "scale", "zero"], ["y0"]),
-        helper.make_node("HardSwish", ["d"], ["h"]),
-        helper.make_node("QuantizeLinear", ["h", "scale", "zero"], ["q"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["e"]),
-        helper.make_node("Add", ["e", "g"], ["b"]),
-        helper.make_node("QuantizeLinear", ["b", "scale", "zero"], ["y1"]),
+        *parsed_nodes("""
+            a = Add (d, f)  y0 = QuantizeLinear (a, scale, zero)  h = HardSwish (d)
+            q = QuantizeLinear (h, scale, zero)  e = DequantizeLinear (q, scale, zero)  b = Add (e, g)
+            y1 = QuantizeLinear (b, scale, zero)"""),
     ]
     constants = {"scale": np.float32(0.5), "zero": np.uint8(3)}
     made = model(nodes, [value("x", (1, 4, 6, 6), TensorProto.UINT8)], ["y0", "y1"], constants)

@@ -21,6 +21,7 @@ from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
 from tests.npu_models import OPERATORS, REAL, asked_twice, model_names
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, model, value
 
 npu = pytest.mark.npu
@@ -262,7 +263,7 @@ def test_an_operator_that_the_provider_has_not_is_named(tmp_path: Path) -> None:
 def wide(rank: int) -> onnx.ModelProto:
     shape = [1] + [2] * (rank - 1)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "wide", [x], [y])
+    graph = helper.make_graph(parsed_nodes("y = Add (x, x)"), "wide", [x], [y])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from pipeline.advice.advise import MODEL_FIXES
 from pipeline.core.providers import on_any_chip
@@ -16,6 +16,7 @@ from pipeline.partition.qnn import claims
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
 from tests.command import ort_mobile
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -31,7 +32,7 @@ def pool(**attributes: Any) -> onnx.ModelProto:
 
 
 def old_clip() -> onnx.ModelProto:
-    return model([helper.make_node("Clip", ["x"], ["y"], min=0.0, max=6.0)], [value("x", DIMS)], ["y"], opset=10)
+    return model(parsed_nodes("y = Clip <max = 6.0, min = 0.0> (x)"), [value("x", DIMS)], ["y"], opset=10)
 
 
 def resize() -> onnx.ModelProto:
@@ -54,14 +55,11 @@ def old_resize() -> onnx.ModelProto:
 
 def wide_padding() -> onnx.ModelProto:
     weights = np.linspace(-1, 1, 8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3)
-    return model([helper.make_node("Conv", ["x", "w"], ["y"], pads=[3] * 4)], [value("x", DIMS)], ["y"], {"w": weights})
+    return model(parsed_nodes("y = Conv <pads = [3, 3, 3, 3]> (x, w)"), [value("x", DIMS)], ["y"], {"w": weights})
 
 
 def casts() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32),
-        helper.make_node("Cast", ["i"], ["y"], to=TensorProto.FLOAT),
-    ]
+    nodes = parsed_nodes("i = Cast <to = 6> (x)  y = Cast <to = 1> (i)")
     return model(nodes, [value("x", DIMS)], ["y"])
 
 
@@ -71,7 +69,7 @@ def rows_from_the_end() -> onnx.ModelProto:
 
 
 def large_norm() -> onnx.ModelProto:
-    nodes = [helper.make_node("Mul", ["x", "k"], ["l"]), helper.make_node("ReduceL2", ["l"], ["y"], axes=[1])]
+    nodes = parsed_nodes("l = Mul (x, k)  y = ReduceL2 <axes = [1]> (l)")
     return model(nodes, [value("x", DIMS)], ["y"], {"k": np.float32(3000.0)})
 
 
@@ -114,11 +112,8 @@ def test_what_is_claimed_and_computed_otherwise_is_found_and_fixed(name: str, tm
 @npu
 @pytest.mark.usefixtures("compiler")
 def test_a_crash_of_the_simulator_is_an_answer_that_names_the_node(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("AveragePool", ["a"], ["b"], kernel_shape=[2, 2], auto_pad="SAME_UPPER"),
-        helper.make_node("Add", ["a", "b"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        a = Relu (x)  b = AveragePool <auto_pad = "SAME_UPPER", kernel_shape = [2, 2]> (a)  y = Add (a, b)""")
     onnx.save(model(nodes, [value("x", DIMS)], ["y"]), tmp_path / "m.onnx")
     answer = simulated(str(tmp_path / "m.onnx"), tmp_path)["simulated"]
     assert (answer["passed"], answer["reason"]) == (False, "the simulator ended (SIGSEGV)")

@@ -16,6 +16,7 @@ from pipeline.partition.provider import claim, copies_of
 from pipeline.partition.webgpu import kernels as kernels_module
 from pipeline.partition.webgpu.kernels import kernels
 from tests.command import ort_mobile
+from tests.onnx_samples import parsed_nodes
 from tests.recorded_graphs import record, unpack
 from tests.webgpu.labels import claimed, recorded, settings_of
 
@@ -99,17 +100,13 @@ def test_reasons_name_the_nearest_kernel(op_type: str, opset: int, reason: str, 
 
 
 def test_old_opsets_have_no_layout_transformation(tmp_path: Path) -> None:
-    path = saved(tmp_path, [helper.make_node("Sigmoid", ["x"], ["y"])], [value("x", (1, 4))], opset=6)
+    path = saved(tmp_path, parsed_nodes("y = Sigmoid (x)"), [value("x", (1, 4))], opset=6)
     assert answer_of(path).claimed == 0
     assert answer_of(path, "preferredLayout=NCHW").claimed == 1
 
 
 def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="first"),
-        helper.make_node("Sigmoid", ["a"], ["b"], name="second"),
-        helper.make_node("Tanh", ["b"], ["y"], name="third"),
-    ]
+    nodes = parsed_nodes("[first] a = Relu (x)  [second] b = Sigmoid (a)  [third] y = Tanh (b)")
     path = saved(tmp_path, nodes, [value("x", (1, 4))])
     assert (answer_of(path).claimed, answer_of(path).copies) == (3, 0)
     answer = answer_of(path, "forceCpuNodeNames=second")
@@ -123,8 +120,7 @@ def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("names", "claimed"), [("first\nsecond", 1), ("first second", 3), ("third node", 2)])
 def test_names_of_nodes_are_lines_as_names_may_have_spaces(tmp_path: Path, names: str, claimed: int) -> None:
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="first"),
-        helper.make_node("Sigmoid", ["a"], ["b"], name="second"),
+        *parsed_nodes("[first] a = Relu (x)  [second] b = Sigmoid (a)"),
         helper.make_node("Tanh", ["b"], ["y"], name="third node"),
     ]
     path = saved(tmp_path, nodes, [value("x", (1, 4))])
@@ -133,7 +129,7 @@ def test_names_of_nodes_are_lines_as_names_may_have_spaces(tmp_path: Path, names
 
 def test_a_bias_without_a_name_ends_the_process(tmp_path: Path) -> None:
     weights = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [1.0])
-    path = saved(tmp_path, [helper.make_node("ConvTranspose", ["x", "w", ""], ["y"])], [value("x", (1, 1, 4, 4))])
+    path = saved(tmp_path, parsed_nodes("""y = ConvTranspose (x, w, "")"""), [value("x", (1, 1, 4, 4))])
     model = onnx.load(path)
     model.graph.initializer.append(weights)
     onnx.save(model, path)
@@ -151,7 +147,7 @@ def test_options_that_the_provider_would_ignore_are_errors() -> None:
 
 
 def test_an_android_library_for_arm_is_not_asked(tmp_path: Path) -> None:
-    path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], [value("x", (1, 4))])
+    path = saved(tmp_path, parsed_nodes("y = Relu (x)"), [value("x", (1, 4))])
     result = ort_mobile("partition", path, "--ep", "webgpu", "--reference", "android:1.29.0", "--abi", "arm64", code=2)
     assert "no GPU" in result.text
 

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.partition.answer import Settings
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, claims, model, quantized, value
 
 
@@ -75,11 +76,7 @@ def test_one_operator(made: onnx.ModelProto, claimed: bool, tmp_path: Path) -> N
 
 
 def test_every_claimed_node_stands_alone(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["y0"]),
-        helper.make_node("Relu", ["y0"], ["y1"]),
-        helper.make_node("MaxPool", ["y1"], ["y2"], kernel_shape=[2, 2]),
-    ]
+    nodes = parsed_nodes("y0 = Conv (x, w)  y1 = Relu (y0)  y2 = MaxPool <kernel_shape = [2, 2]> (y1)")
     made = model(nodes, [value("x", (1, 4, 8, 8))], ["y2"], WEIGHT)
     assert claims(made, tmp_path, xnnpack()) == [{"y0"}, {"y2"}]
 
@@ -92,10 +89,7 @@ def test_opset_window(opset: int, claimed: bool, tmp_path: Path) -> None:
 
 def qdq_conv(weight_kind: Any, zero: Any, scale: Any = 0.5) -> onnx.ModelProto:
     """A QDQ Conv of an i8 or u8 input with weights of some type."""
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["e"], axis=0),
-        helper.make_node("Conv", ["d", "e"], ["r"]),
-    ]
+    nodes = parsed_nodes("e = DequantizeLinear <axis = 0> (w, ws, wz)  r = Conv (d, e)")
     made = quantized(nodes)
     added = {"w": np.ones((2, 4, 3, 3), weight_kind), "ws": np.asarray(scale, np.float32), "wz": zero}
     for name, array in added.items():
@@ -162,7 +156,7 @@ def test_short_scales_end_the_process(tmp_path: Path) -> None:
 
 def conv_relu(*, shown: bool) -> onnx.ModelProto:
     """Conv and Relu, with the value between them perhaps a graph output."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["y0"]), helper.make_node("Relu", ["y0"], ["y1"])]
+    nodes = parsed_nodes("y0 = Conv (x, w)  y1 = Relu (y0)")
     return model(nodes, [value("x", (1, 4, 8, 8))], ["y0", "y1"] if shown else ["y1"], WEIGHT)
 
 
@@ -177,7 +171,7 @@ def test_fused_activations_lose_what_others_read_until_release_1_28(tmp_path: Pa
 
 def quantized_softmax(scale: float) -> onnx.ModelProto:
     """A QDQ Softmax whose output has a scale of its own."""
-    made = quantized([helper.make_node("Softmax", ["d"], ["r"], axis=-1)])
+    made = quantized(parsed_nodes("r = Softmax <axis = -1> (d)"))
     made.graph.node[2].input[1] = "out"
     made.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(scale, np.float32), "out"))
     return made

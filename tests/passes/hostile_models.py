@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnx_samples import parsed_nodes
+
 FLOAT, WIDTH = TensorProto.FLOAT, 8
 
 
@@ -30,10 +32,8 @@ def _model(
 
 def random_values() -> onnx.ModelProto:
     """16 GiB of random numbers."""
-    return _model([
-        helper.make_node("RandomNormal", [], ["r"], shape=[1 << 16, 1 << 16]),
-        helper.make_node("ReduceMax", ["r"], ["most"]), helper.make_node("Add", ["m", "most"], ["y"]),
-    ])  # fmt: skip
+    return _model(parsed_nodes("""
+        r = RandomNormal <shape = [65536, 65536]> ()  most = ReduceMax (r)  y = Add (m, most)"""))  # fmt: skip
 
 
 def doubling(times: int = 26) -> onnx.ModelProto:
@@ -44,7 +44,7 @@ def doubling(times: int = 26) -> onnx.ModelProto:
             "own", f"f{n}", ["a"], ["c"],
             [helper.make_node(f"f{n - 1}", ["a"], ["b"], domain="own"),
              helper.make_node(f"f{n - 1}", ["b"], ["c"], domain="own")]
-            if n else [helper.make_node("Relu", ["a"], ["c"])],
+            if n else parsed_nodes("c = Relu (a)"),
             opsets,
         )
         for n in range(times)
@@ -55,7 +55,7 @@ def doubling(times: int = 26) -> onnx.ModelProto:
 def endless() -> onnx.ModelProto:
     """A Loop of 2^62 rounds."""
     body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Relu", ["a"], ["b"])], "body",
+        parsed_nodes("on = Identity (go)  b = Relu (a)"), "body",
         [helper.make_tensor_value_info("i", TensorProto.INT64, []),
          helper.make_tensor_value_info("go", TensorProto.BOOL, []), helper.make_tensor_value_info("a", FLOAT, None)],
         [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_tensor_value_info("b", FLOAT, None)],
@@ -84,15 +84,14 @@ def many_weights(count: int = 50_000) -> onnx.ModelProto:
 def large_constant() -> onnx.ModelProto:
     """1.9 GB of zeros, computed from their size."""
     return _model(
-        [helper.make_node("ConstantOfShape", ["size"], ["zeros"]), helper.make_node("ReduceMax", ["zeros"], ["most"]),
-         helper.make_node("Add", ["m", "most"], ["y"])],
+        parsed_nodes("zeros = ConstantOfShape (size)  most = ReduceMax (zeros)  y = Add (m, most)"),
         {"size": np.array([475_000_000], np.int64)},
     )  # fmt: skip
 
 
 def large_value() -> onnx.ModelProto:
     """32 GiB made of the input."""
-    nodes = [helper.make_node("Tile", ["m", "times"], ["t"]), helper.make_node("ReduceMax", ["t"], ["y"])]
+    nodes = parsed_nodes("t = Tile (m, times)  y = ReduceMax (t)")
     return _model(nodes, {"times": np.array([1 << 15, 1 << 15], np.int64)})
 
 

@@ -11,6 +11,7 @@ from onnx import helper
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.passes.base import NotApplicable
 from pipeline.passes.batch_size import RULES
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 from tests.passes.real_models import assert_same, extract, run
 
@@ -128,14 +129,14 @@ MIXING = {
     "channels among samples": one("Reshape", (2, 6), "s", constants={"s": i64(3, 4)}),
     "indices of pooling": one("MaxPool", outputs=("y", "z"), kernel_shape=[2, 2]),
     "samples as channels": model(
-        [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2, 3]), helper.make_node("Conv", ["t", "w"], ["y"])],
+        parsed_nodes("t = Transpose <perm = [1, 0, 2, 3]> (x)  y = Conv (t, w)"),
         [value("x", (1, 1, 6, 6))], ["y"], {"w": f32(2, 1, 3, 3)},
     ),
     "scales for each sample": one(
         "QuantizeLinear", (2, 4), "s", "z", constants={"s": f32(2) + 1, "z": np.zeros(2, np.uint8)}, axis=0
     ),
     "products of samples": model(
-        [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])],
+        parsed_nodes("t = Transpose <perm = [1, 0]> (x)  y = MatMul (x, t)"),
         [value("x", (2, 4))], ["y"],
     ),
 }  # fmt: skip
@@ -154,14 +155,11 @@ SAFE = {
     "softmax": one("Softmax", (2, 4), axis=-1),
     "old softmax": one("Softmax", (2, 4, 3), axis=1, opset=11),
     "merged and back": model(
-        [
-            helper.make_node("Reshape", ["x", "s"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["b"]),
-            helper.make_node("Reshape", ["b", "t"], ["y"]),
-        ],
+        parsed_nodes("a = Reshape (x, s)  b = MatMul (a, w)  y = Reshape (b, t)"),
         [value("x", (1, 5, 4))], ["y"], {"s": i64(5, 4), "w": f32(4, 3), "t": i64(1, 5, 3)},
     ),
     "token for all": model(
-        [helper.make_node("Concat", ["w", "x"], ["y"], axis=1)], [value("x", (1, 3, 4))], ["y"], {"w": f32(1, 1, 4)}
+        parsed_nodes("y = Concat <axis = 1> (w, x)"), [value("x", (1, 3, 4))], ["y"], {"w": f32(1, 1, 4)}
     ),
     "sizes": one("Resize", (1, 2, 3, 3), "", "", "s", constants={"s": i64(1, 2, 6, 6)}, mode="nearest"),
     "scales": one("Resize", (2, 2, 3, 3), "", "s", constants={"s": np.array([1, 1, 2, 2], np.float32)}),
@@ -177,7 +175,7 @@ SAFE = {
     "arg": one("ArgMax", (2, 4, 3), axis=1, keepdims=0),
     "two to six": one("Reshape", (2, 6), "s", constants={"s": i64(2, 3, 2)}),
     "rnn": model(
-        [helper.make_node("GRU", ["x", "w", "r", "", "", "h"], ["y"], hidden_size=3)], [value("x", (5, 1, 4))], ["y"],
+        parsed_nodes("""y = GRU <hidden_size = 3> (x, w, r, "", "", h)"""), [value("x", (5, 1, 4))], ["y"],
         {"w": f32(1, 9, 4), "r": f32(1, 9, 3), "h": f32(1, 1, 3)},
     ),
 }  # fmt: skip

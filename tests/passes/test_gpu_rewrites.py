@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.passes.base import NotApplicable
+from tests.onnx_samples import parsed_nodes
 from tests.passes.real_models import assert_same, extract, run
 
 
@@ -25,10 +26,7 @@ def test_a_float_model_has_nothing_to_undo(tmp_path: Path) -> None:
 
 
 def test_empty_inputs_at_the_end_go_and_others_stay(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("ConvTranspose", ["x", "w", ""], ["c"]),
-        helper.make_node("Clip", ["c", "", "high"], ["y"]),
-    ]
+    nodes = parsed_nodes("""c = ConvTranspose (x, w, "")  y = Clip (c, "", high)""")
     tensors = [
         helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [2.0]),
         helper.make_tensor("high", TensorProto.FLOAT, [], [1.0]),

@@ -13,6 +13,7 @@ from pipeline.passes.base import NotApplicable
 from pipeline.passes.registry import PASSES
 from pipeline.passes.rewrites.table import REWRITES
 from tests.advice.fix_cases import CASES, Make
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
 from tests.passes.real_models import assert_same, extract, run
 
@@ -34,11 +35,8 @@ def test_what_a_provider_refuses_is_rewritten_for_it(name: str, provider: str, m
 
 def two_pads() -> onnx.ModelProto:
     """A Pad that NNAPI claims (constant, rank 4) and one that it does not (reflect)."""
-    nodes = [
-        helper.make_node("Pad", ["x", "pads"], ["a"], mode="constant"),
-        helper.make_node("Pad", ["a", "pads"], ["b"], mode="reflect"),
-        helper.make_node("Relu", ["b"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        a = Pad <mode = "constant"> (x, pads)  b = Pad <mode = "reflect"> (a, pads)  y = Relu (b)""")
     return model(nodes, [value("x", (1, 2, 6, 6))], ["y"], {"pads": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)})
 
 
@@ -93,7 +91,7 @@ def test_weights_that_nobody_reads_any_more_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_without_such_nodes_is_refused(name: str, tmp_path: Path) -> None:
-    made = model([helper.make_node("Sigmoid", ["x"], ["y"])], [value("x", (2, 3))], ["y"])
+    made = model(parsed_nodes("y = Sigmoid (x)"), [value("x", (2, 3))], ["y"])
     onnx.save(made, tmp_path / "m.onnx")
     with pytest.raises(NotApplicable, match=f"{name}: nothing to rewrite"):
         run(tmp_path / "m.onnx", tmp_path, name)

@@ -20,6 +20,7 @@ from pipeline.passes.registry import parse_step, run_passes
 from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq
 from tests import onnx_samples
 from tests.ground_truth import ORACLE
+from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import value
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, run, saved, sqnr
 
@@ -132,7 +133,7 @@ def test_what_no_data_help_is_said_before_that_data_lack(tmp_path: Path, name: s
     with pytest.raises(NotApplicable, match=f"{name}: the model is quantized already"):
         run_passes(saved(onnx_samples.quantized(), tmp_path), [step], context(tmp_path))
     nothing = onnx_samples.make(
-        [onnx.helper.make_node("Tan", ["x"], ["y"])], [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])], []
+        parsed_nodes("y = Tan (x)"), [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])], []
     )
     with pytest.raises(NotApplicable, match=f"{name}: the model has no operator to quantize"):
         run_passes(saved(nothing, tmp_path), [step], context(tmp_path))
@@ -141,7 +142,7 @@ def test_what_no_data_help_is_said_before_that_data_lack(tmp_path: Path, name: s
 
 
 def test_no_operator_to_quantize_is_said(tmp_path: Path) -> None:
-    nodes = [onnx.helper.make_node("Tan", ["x"], ["y"])]
+    nodes = parsed_nodes("y = Tan (x)")
     model = saved(
         onnx_samples.make(nodes, [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])], []), tmp_path
     )
@@ -165,11 +166,7 @@ def test_an_excluded_node_that_there_is_not(mnist: LoadedModel, tmp_path: Path) 
 def test_float_readers_of_a_shared_weight_keep_it(tmp_path: Path) -> None:
     """Two layers of one weight, of which one is excluded: it computes with the float numbers."""
     model = onnx_samples.linear(16)
-    nodes = [
-        onnx.helper.make_node("MatMul", ["x", "w"], ["m"], name="first"),
-        onnx.helper.make_node("Tan", ["m"], ["t"]),
-        onnx.helper.make_node("MatMul", ["t", "w"], ["y"], name="second"),
-    ]
+    nodes = parsed_nodes("[first] m = MatMul (x, w)  t = Tan (m)  [second] y = MatMul (t, w)")
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     loaded = saved(model, tmp_path)
@@ -208,13 +205,9 @@ def test_sessions_that_check_a_quantized_model_load(tmp_path: Path) -> None:
 
 def normalized() -> onnx.ModelProto:
     """Parts of a layer normalization, Sigmoid, Tanh and Softmax in a row: most have no quantized form of their own."""
-    nodes = [
-        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[-1]),
-        helper.make_node("Sub", ["x", "mean"], ["centred"]),
-        helper.make_node("Sigmoid", ["centred"], ["s"]),
-        helper.make_node("Tanh", ["s"], ["t"]),
-        helper.make_node("Softmax", ["t"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        mean = ReduceMean <axes = [-1]> (x)  centred = Sub (x, mean)  s = Sigmoid (centred)  t = Tanh (s)
+        y = Softmax (t)""")
     graph = helper.make_graph(nodes, "g", [value("x", (1, 8, 16))], [value("y", (1, 8, 16))])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 

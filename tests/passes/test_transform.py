@@ -20,7 +20,7 @@ from pipeline.passes import registry, run
 from pipeline.passes.base import Effect, Options, Pass, PassContext, Step
 from tests.command import Done, ort_mobile
 from tests.ground_truth import ORACLE
-from tests.onnx_samples import linear, make, save, value
+from tests.onnx_samples import linear, make, parsed_nodes, save, value
 from tests.passes.real_models import extract
 
 
@@ -207,7 +207,7 @@ def test_the_command_leaves_nothing_of_a_hostile_model(folder: Path) -> None:
 
 def test_bodies_without_end_are_refused_before_a_library_sees_them(folder: Path) -> None:
     value = helper.make_tensor_value_info("o", onnx.TensorProto.FLOAT, [])
-    body = helper.make_graph([helper.make_node("Identity", ["c"], ["o"])], "g", [], [value])
+    body = helper.make_graph(parsed_nodes("o = Identity (c)"), "g", [], [value])
     for _ in range(24):
         node = helper.make_node("If", ["c"], ["o"], then_branch=body)
         body = helper.make_graph([node], "g", [], [value])

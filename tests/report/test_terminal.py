@@ -68,7 +68,7 @@ def test_every_outcome_is_told(report: CampaignReport) -> None:
         "(3 times)",
         "no NNAPI in this libonnxruntime",
         "broken: not an ONNX file",
-        "short samples",
+        "under 1 ms",
         "What ships",
         "fastest of those whose outputs are right",
     ):
@@ -142,7 +142,7 @@ def test_usual_doubts_are_one_line_and_the_report_has_their_numbers(report: Camp
     rows = tuple(msgspec.structs.replace(row, cautions=cautions if not n else ()) for n, row in enumerate(report.rows))
     given = msgspec.structs.replace(report, rows=rows)
     text = " ".join(shown(given, 200).split())
-    assert "spread in 1, extreme in 1, short samples in 1 of the rows above" in text
+    assert "times differ widely in 1, a time far from the median in 1, under 1 ms in 1 of the rows above" in text
     assert "because of throttled" in text
     assert "because of spread" not in text
     assert "because of spread" in formats.markdown_page(given)

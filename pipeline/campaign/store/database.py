@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine
 
+from device_runner.errors import pip_install
 from pipeline.campaign.store.store import Store
 from pipeline.campaign.store.tables import hidden, store_errors
 from pipeline.core.errors import ConfigError, MissingError, PipelineError, install_extra
@@ -145,7 +146,7 @@ def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> E
         raise MissingError(
             f"the driver {error.name!r} for {kind} is not installed",
             where=where,
-            remedy=install_extra(DRIVERS[kind]) if kind in DRIVERS else f"pip install '{error.name}'",
+            remedy=install_extra(DRIVERS[kind]) if kind in DRIVERS else pip_install(str(error.name)),
         ) from error
     except (sa.exc.ArgumentError, TypeError, ValueError) as error:
         raise ConfigError("the database URL has a wrong part", where=where, why=str(error)) from error

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
@@ -16,8 +15,10 @@ from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import (
+    ContextCode,
     class_name,
     comment_text,
+    contexts_of,
     identifiers,
     java_calls,
     java_text,
@@ -123,20 +124,6 @@ class JavaRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JavaContext:
-    """What one chip's NPU runs: assets as literals, what the provider wrote of it, the generation of the NPU."""
-
-    chip: str
-    generation: int
-    compatibility: str
-    min_api_level: int
-    asset: str
-    sha256: str
-    binary: str
-    binary_sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JavaModel:
     """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
@@ -151,7 +138,7 @@ class JavaModel:
     ways: tuple[tuple[str, tuple[str, ...]], ...]
     files: tuple[JavaFile, ...]
     rows: tuple[JavaRow, ...]
-    contexts: tuple[JavaContext, ...]
+    contexts: tuple[ContextCode, ...]
     inputs: tuple[JavaTensor, ...]
     outputs: tuple[JavaTensor, ...]
     typed: bool
@@ -223,7 +210,7 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
     ships = [content.ships[number] for number in numbers]
     ways = list({options_name(options): options for shipped in ships for options in shipped.runs}.items())
     places = {name: place for place, (name, _) in enumerate(ways)}
-    contexts = tuple(_contexts(content, target, model, digests))
+    contexts = contexts_of(content, target, model, asset_path)
     return JavaModel(
         name=comment_text(model),
         class_name=java_class(model),
@@ -253,21 +240,6 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
         typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
         gpu=any(provider_named(options.provider).gpu for _, options in ways),
     )
-
-
-def _contexts(content: Content, target: str, model: str, digests: Mapping[str, str]) -> Iterator[JavaContext]:
-    for context in content.contexts:
-        if (context.target, context.model) == (target, model):
-            yield JavaContext(
-                chip=context.chip,
-                generation=CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
-                compatibility=context.compatibility,
-                min_api_level=context.min_api_level,
-                asset=java_text(asset_path(context.file)),
-                sha256=digests[context.file],
-                binary=java_text(asset_path(context.binary)),
-                binary_sha256=digests[context.binary],
-            )
 
 
 def asset_path(file: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from device_runner.result import Struct
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
-from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError
+from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError, install_extra
 from pipeline.core.files import make_folder, replacing, scratch
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.workers import Task, run_tasks, still_at_work
@@ -73,7 +73,7 @@ class Framework:
                 importlib.import_module(name)
             except ImportError as error:
                 raise MissingError(f"{self.title} models need the package {name}", where=where, why=str(error)[:200],
-                                   remedy=f"pip install 'ort-mobile[{self.extra}]'") from error  # fmt: skip
+                                   remedy=install_extra(self.extra)) from error  # fmt: skip
 
     def has(self, model: Any) -> bool:
         """Whether an object is one of its models; a framework that nobody has imported has none."""

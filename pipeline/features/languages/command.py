@@ -13,7 +13,7 @@ from pipeline.cli.outputs import Outputs, json_option
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--for", "language", required=True, help="Kind of app.",
-    type=click.Choice(["react-native", "flutter", "maui", "cpp", "python"]),
+    type=click.Choice(["kotlin", "react-native", "flutter", "maui", "cpp", "python"]),
 )  # fmt: skip
 @click.option("--model", metavar="NAME", help="Model.  [default: all that ship to the target]")
 @click.option("--target", metavar="NAME", help="Target of the config.  [default: the only one that such apps run on]")
@@ -27,13 +27,15 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release.app_code import target_of
     from pipeline.release.manifest import refuse_unproven, verify_bundle
+    from pipeline.release.shipped import shipped_files
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     wanted = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
     opened = openings(manifest.content, wanted, model)
-    code, missing = code_for(language, opened), lost(language, opened)
-    files = [opening.file for opening in opened]
+    contexts = [row for row in manifest.content.contexts if row.target == wanted and model in (None, row.model)]
+    code, missing = code_for(language, opened, contexts), lost(language, opened)
+    files = [opening.file for opening in opened] + [Path(path).name for path in shipped_files(contexts)]
     outputs.write_json({"target": wanted, "code": code, "files": files, "lost": missing})
     for line in missing:
         click.echo(visible(f"warning: {line}"), err=True)

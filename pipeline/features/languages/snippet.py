@@ -17,16 +17,22 @@ from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import (
     CPP,
     CPP_LEVELS,
+    KOTLIN,
+    ContextCode,
     SessionCalls,
     class_name,
+    contexts_of,
     cpp_calls,
     java_text,
+    kotlin_calls,
+    kotlin_text,
     lacks,
     render_source,
     rows_of,
     session_calls,
 )
-from pipeline.release.manifest import Content, SelectionRow, Shipped
+from pipeline.release.manifest import Content, SelectionRow, Shipped, ShippedContext
+from pipeline.release.shipped import gradle_notations
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
@@ -59,13 +65,17 @@ REACT_NATIVE_LEVELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A file of a model and how it is opened: `where` says which devices have it, `ways` are tried in their order."""
+    """A file of a model and how it is opened: `where` says which devices have it, `ways` are tried in their order.
+
+    `contexts` come before them: what was compiled for NPUs.
+    """
 
     model: str
     file: str
     sha256: str
     where: str
     ways: tuple[RunOptions, ...]
+    contexts: tuple[ContextCode, ...]
 
     @property
     def function(self) -> str:
@@ -87,7 +97,10 @@ def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Ite
     """The lines that open one file in a language; `calls` are those that set a way's options."""
     asset = java_text(f"assets/models/{opening.file}").replace("$", "\\$")
     ways = [(remark(options_name(options)), list(calls(options))) for options in opening.ways]
-    values = {"opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file)}
+    values = {
+        "opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file),
+        "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
+    }  # fmt: skip
     return render_source("pipeline.features.languages", f"{language}.jinja", **values)
 
 
@@ -139,6 +152,14 @@ def maui(options: RunOptions) -> Iterator[str]:
         yield f"options.AppendExecutionProvider({java_text(provider.append_name)}, {text});"
     elif provider.name != CPU:
         raise _no_call(options, "Microsoft.ML.OnnxRuntime")
+
+
+def kotlin(options: RunOptions) -> list[str]:
+    """Kotlin by onnxruntime-android; ConfigError for a provider that it does not have."""
+    provider = provider_named(options.provider)
+    if provider.name != CPU and not provider.java:
+        raise _no_call(options, "onnxruntime-android")
+    return kotlin_calls(options)
 
 
 def _no_call(options: RunOptions, package: str) -> ConfigError:
@@ -200,7 +221,8 @@ MAUI = SessionCalls(
 class Language:
     """How code for one kind of app is written, and which options of providers its package cannot set.
 
-    `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options.
+    `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options. `support` is a
+    template that comes once, too, with what opens contexts; a language without one opens none.
     """
 
     title: str
@@ -210,6 +232,7 @@ class Language:
     calls: SessionCalls
     lacks: frozenset[str]
     platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
+    support: str = ""
 
 
 def openings(content: Content, target: str, model: str | None) -> list[Opening]:
@@ -232,18 +255,22 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
                 ships = content.ships[number]
                 classes = [row for row in rows if row.ships == number] if len(rows) > 1 else []
                 title = f"{name} {place}" if place > 1 else name
-                opened.append(_opening(ships, classes, title, digests[ships.file]))
+                contexts = contexts_of(content, target, name, str)
+                opened.append(_opening(ships, classes, title, digests[ships.file], contexts))
     _refuse_equal(opened)
     return opened
 
 
-def _opening(shipped: Shipped, rows: Sequence[SelectionRow], name: str, sha256: str) -> Opening:
+def _opening(
+    shipped: Shipped, rows: Sequence[SelectionRow], name: str, sha256: str, contexts: tuple[ContextCode, ...]
+) -> Opening:
     return Opening(
         model=name,
         file=shipped.file.rpartition("/")[2],
         sha256=sha256,
         where="; ".join(_class(row) for row in rows) or "every device",
         ways=shipped.runs,
+        contexts=contexts,
     )
 
 
@@ -266,10 +293,17 @@ def _refuse_equal(opened: Sequence[Opening]) -> None:
             )
 
 
-def snippet(language: str, opened: Sequence[Opening]) -> str:
-    """The code for a language of `LANGUAGES`; what its package cannot set stands in comments."""
+def snippet(language: str, opened: Sequence[Opening], contexts: Sequence[ShippedContext]) -> str:
+    """The code for a language of `LANGUAGES`; what its package cannot set stands in comments.
+
+    `contexts` are those of the target.
+    """
     kind = LANGUAGES[language]
     lines = [*kind.head]
+    if kind.support:
+        plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
+        values = {"contexts": bool(contexts), "plugin": plugin, "runtime": runtime}
+        lines.append(render_source("pipeline.features.languages", kind.support, **values).rstrip("\n"))
     for opening in opened:
         lines += ["", f"{kind.blank} {remark(opening.file)}, sha256 {opening.sha256}"]
         lines += [f"{kind.blank} for {remark(opening.where)}"]
@@ -282,6 +316,12 @@ def lost(language: str, opened: Sequence[Opening]) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
     texts = []
     for opening in opened:
+        if opening.contexts and not LANGUAGES[language].support:
+            chips = ", ".join(row.chip for row in opening.contexts)
+            texts.append(
+                f"{opening.model}: without what was compiled for the NPU of {chips}, which Kotlin (--for kotlin) and "
+                "the classes of `release android` open"
+            )
         for options in opening.ways:
             missing = [*lacks(LANGUAGES[language].calls, options), *_provider_lacks(LANGUAGES[language], options)]
             if missing:
@@ -307,6 +347,10 @@ def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
 
 
 LANGUAGES: dict[str, Language] = {
+    "kotlin": Language(
+        title="onnxruntime-android", blank="//", write=kotlin, calls=KOTLIN, platforms=("android",), head=(),
+        lacks=frozenset(), support="kotlin-head.jinja",
+    ),
     "react-native": Language(
         title="onnxruntime-react-native", blank="//", write=react_native, calls=REACT_NATIVE,
         platforms=("android", "ios"),

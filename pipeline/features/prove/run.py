@@ -20,7 +20,7 @@ from device_runner.android_host.calls import CallSummary, read_calls, summarize
 from device_runner.android_host.device import AndroidHost, Phone, default_profile
 from device_runner.chips import CHIPS
 from device_runner.device import Device, DriverType, open_device
-from device_runner.errors import RunnerError
+from device_runner.errors import RunnerError, pip_install
 from device_runner.host_device import CPUS, check_host, common_cpus
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
 from device_runner.plugins import installed_plugin
@@ -113,7 +113,7 @@ def _problem(contexts: Sequence[ShippedContext], library: str) -> MissingError |
                 f"the contexts are for QAIRT {context.qairt}, and the simulator here is of {installed or 'another'}",
                 where=context.file,
                 why="another QAIRT than the app's may read and compute them otherwise",
-                remedy=f"pip install onnxruntime-qnn=={context.plugin}",
+                remedy=pip_install(f"onnxruntime-qnn=={context.plugin}"),
             )
     return None
 

@@ -335,6 +335,8 @@ def failure_of(run: RunRecord, goals: Iterable[Goal]) -> str:
         return result.failure.message.partition("\n")[0][:300] if result.failure else result.status.value
     if wrong := [check for check in run.checks if check.failed]:
         return f"output {wrong[0].output} differs from the original's: {wrong[0].reason or 'out of tolerance'}"
+    if Mark.SOFTWARE_GPU in result.marks:
+        return "a software GPU computed: its times and memory are no GPU's"
     if {Mark.NOT_A_PHONE, Mark.SIMULATED} & set(result.marks) and TIMED & set(goals):
         return "its times are not a phone's"
     return "" if result.latencies_ns else "it timed nothing"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 import msgspec
 
 from device_runner.chips import Chip
-from device_runner.errors import RunnerError
+from device_runner.errors import RunnerError, pip_install
 from device_runner.files import cache_folder
 from device_runner.reading import decode_json, read_regular
 from pipeline.core.errors import MissingError, ModelError, PipelineError, install_extra
@@ -184,7 +184,7 @@ def compiler_lacking() -> MissingError | None:
         return MissingError(
             "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
             why=f"it needs {Release(*least)} or later, installed is {Release(*installed_release())}",
-            remedy="install a later onnxruntime (pip install --upgrade onnxruntime)",
+            remedy=f"install a later onnxruntime: {pip_install('--upgrade', 'onnxruntime')}",
         )
     return None
 

@@ -32,6 +32,12 @@ public class Build {
     }
 }
 """,
+    "android/system/Os.java": """
+package android.system;
+public class Os {
+    public static void setenv(String name, String value, boolean overwrite) throws ErrnoException {}
+}
+""",
     "android/content/res/AssetManager.java": """
 package android.content.res;
 import java.io.*;
@@ -113,21 +119,50 @@ def with_contexts(folder: Path, *chips: str) -> Path:
     return folder / "bundle"
 
 
+def phone_classes(folder: Path) -> Path:
+    """The classes of Android that an app on a phone has, of `STAND_INS` and of the signatures."""
+    for name, text in STAND_INS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    files = [folder / name for name in STAND_INS]
+    files += SIGNATURES.rglob("android/content/*.java")
+    compiler = [*JAVAC, "-sourcepath", str(SIGNATURES), "-implicit:class", "-d", str(folder / "android.jar")]
+    subprocess.run([*compiler, *map(str, files)], check=True)
+    return folder / "android.jar"
+
+
+def plugin_folder() -> Path:
+    """The folder of the plugin and its libraries; a skip where the package is not installed."""
+    package = importlib.util.find_spec("onnxruntime_qnn")
+    if package is None or package.origin is None:
+        pytest.skip("the package onnxruntime-qnn is not installed")
+    return Path(package.origin).parent
+
+
+def mnist_for_the_npu(folder: Path) -> Path:
+    """A bundle of the example, as the model m, and of its context for SM8650."""
+    example = ROOT / "build_configs/examples/mnist"
+    (folder / "npu.toml").write_text(
+        f"""
+name = "digits"
+models = [{{ path = "{example / "mnist.onnx"}", name = "m", test_data = "{example / "evaluation.npz"}" }}]
+variants = {{ levels = ["all"], styles = ["fixed"], contexts = ["SM8650"] }}
+targets = [{{ name = "phone", platform = "android", ort_release = "1.28" }}]
+"""
+    )
+    ort_mobile("run", folder / "npu.toml", "--output", folder / "out", "--convert-only")
+    return folder / "out/bundle"
+
+
 def opened(bundle: Path, library: Path, libraries: Path, chip: str, given: Path, output: str = "y") -> list[str]:
     """What an app prints that opens and runs the released model on a device with a chip."""
     folder = bundle.parent
     aar = released(bundle)
     with zipfile.ZipFile(aar) as archive:
         archive.extractall(folder / "aar")
-    for name, text in STAND_INS.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    files = [str(folder / name) for name in STAND_INS]
-    compiler = [*JAVAC, "-sourcepath", str(SIGNATURES), "-implicit:class", "-d", str(folder / "android.jar")]
-    subprocess.run([*compiler, *files, *map(str, SIGNATURES.rglob("android/content/*.java"))], check=True)
     lines = run(
         OPEN.replace("@OUTPUT@", output), (str(libraries), str(folder / "private"), str(given)),
-        (library, folder / "android.jar", aar.parent / "classes.jar"), folder,
+        (library, phone_classes(folder), aar.parent / "classes.jar"), folder,
         options=(f"-Dchip={chip}", f"-Dassets={folder / 'aar/assets'}"),
     )  # fmt: skip
     return [line for line in lines if "LIBNATIVE" not in line]  # the plugin says so once
@@ -164,11 +199,9 @@ def test_a_device_without_the_npu_opens_the_next_row_and_says_why(
 @pytest.mark.npu
 @pytest.mark.long
 def test_the_plugin_is_loaded_and_what_it_refuses_is_the_reason(tmp_path: Path, ones: Path) -> None:
-    package = importlib.util.find_spec("onnxruntime_qnn")
-    if package is None or package.origin is None:
-        pytest.skip("the package onnxruntime-qnn is not installed")
+    libraries = plugin_folder()
     library = fetched("jvm:1.28.0")
-    lines = opened(with_contexts(tmp_path, "SM8650"), library, Path(package.origin).parent, "SM8650", ones)
+    lines = opened(with_contexts(tmp_path, "SM8650"), library, libraries, "SM8650", ones)
     assert lines[0] == "cpu"
     assert "m.qnn-SM8650.onnx" in lines[2], "these bytes are no context"
 
@@ -177,26 +210,12 @@ def test_the_plugin_is_loaded_and_what_it_refuses_is_the_reason(tmp_path: Path, 
 @pytest.mark.npu
 @pytest.mark.long
 def test_a_context_is_opened_by_the_java_api_and_computes_what_the_model_does(tmp_path: Path) -> None:
-    package = importlib.util.find_spec("onnxruntime_qnn")
-    if package is None or package.origin is None:
-        pytest.skip("the package onnxruntime-qnn is not installed")
+    libraries = plugin_folder()
     library = fetched("jvm:1.28.0")
-    example = ROOT / "build_configs/examples/mnist"
-    (tmp_path / "npu.toml").write_text(
-        f"""
-name = "digits"
-models = [{{ path = "{example / "mnist.onnx"}", name = "m", test_data = "{example / "evaluation.npz"}" }}]
-variants = {{ levels = ["all"], styles = ["fixed"], contexts = ["SM8650"] }}
-targets = [{{ name = "phone", platform = "android", ort_release = "1.28" }}]
-"""
-    )
-    ort_mobile("run", tmp_path / "npu.toml", "--output", tmp_path / "out", "--convert-only")
-    bundle = tmp_path / "out/bundle"
+    bundle = mnist_for_the_npu(tmp_path)
     (reference,) = read_manifest(bundle).references
     (output,) = reference.outputs
-    lines = opened(
-        bundle, library, Path(package.origin).parent, "SM8650", bundle / reference.inputs[0].path, output.name
-    )
+    lines = opened(bundle, library, libraries, "SM8650", bundle / reference.inputs[0].path, output.name)
     assert (lines[0], lines[2:]) == ("qnn+SM8650", [])
     expected = np.fromfile(bundle / output.path, np.float32)
     np.testing.assert_allclose(np.array(lines[1].split(), np.float32), expected, atol=0.02 * np.abs(expected).max())

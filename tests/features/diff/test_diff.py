@@ -14,6 +14,7 @@ from pipeline.features.diff.changes import MOST_NODES, MS, NCHWC, FileGraph, dif
 from pipeline.model.sources import SourceModel
 from tests import onnx_samples
 from tests.command import ROOT, ort_mobile
+from tests.onnx_samples import parsed_nodes
 
 MNIST = ROOT / "build_configs/examples/mnist/mnist.onnx"
 PICTURES = ROOT / "docs/pictures"
@@ -22,14 +23,8 @@ PICTURES = ROOT / "docs/pictures"
 def gelu() -> onnx.ModelProto:
     """The exact GELU as exporters write it: x/2 (1 + erf(x / sqrt 2)), behind a bias."""
     constants = {"two": 1.4142135, "whole": 1.0, "half": 0.5}
-    nodes = [
-        helper.make_node("Add", ["x", "bias"], ["b"]),
-        helper.make_node("Div", ["b", "two"], ["d"]),
-        helper.make_node("Erf", ["d"], ["e"]),
-        helper.make_node("Add", ["e", "whole"], ["s"]),
-        helper.make_node("Mul", ["b", "s"], ["p"]),
-        helper.make_node("Mul", ["p", "half"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        b = Add (x, bias)  d = Div (b, two)  e = Erf (d)  s = Add (e, whole)  p = Mul (b, s)  y = Mul (p, half)""")
     weights = [numpy_helper.from_array(full((), number, float32), name) for name, number in constants.items()]
     weights.append(onnx_samples.weight("bias", 8))
     return onnx_samples.make(nodes, [onnx_samples.value("x", [2, 8])], [onnx_samples.value("y", [2, 8])], weights)
@@ -37,13 +32,9 @@ def gelu() -> onnx.ModelProto:
 
 def leftovers() -> onnx.ModelProto:
     """What rewriting rules take away: Identity in the middle, a constant sum, the same sum twice."""
-    nodes = [
-        helper.make_node("Identity", ["x"], ["i"]),
-        helper.make_node("Add", ["c", "c"], ["constant"]),
-        helper.make_node("Mul", ["i", "constant"], ["first"]),
-        helper.make_node("Mul", ["i", "constant"], ["second"]),
-        helper.make_node("Sub", ["first", "second"], ["y"]),
-    ]
+    nodes = parsed_nodes("""
+        i = Identity (x)  constant = Add (c, c)  first = Mul (i, constant)  second = Mul (i, constant)
+        y = Sub (first, second)""")
     ends = [onnx_samples.value("x", [4])], [onnx_samples.value("y", [4])]
     return onnx_samples.make(nodes, *ends, [numpy_helper.from_array(ones(4, float32), "c")])
 

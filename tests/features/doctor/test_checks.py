@@ -41,6 +41,7 @@ from pipeline.features.doctor.diagnosis import (
     winners,
 )
 from pipeline.partition.answer import ModelAnswer, Settings, SizedAnswer
+from tests.onnx_samples import parsed_nodes
 from tests.report_samples import BAD, GOOD, record
 
 RULE = DecisionRule(margin=0.01)
@@ -221,10 +222,7 @@ def test_remedies_together_keep_the_last_word_to_the_last() -> None:
 
 def test_the_width_of_a_graph_is_how_many_heavy_operators_are_level(tmp_path: Path) -> None:
     value = helper.make_tensor_value_info
-    nodes = [
-        helper.make_node("MatMul", ["x", "x"], ["a"]), helper.make_node("MatMul", ["x", "x"], ["b"]),
-        helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("MatMul", ["c", "x"], ["y"]),
-    ]  # fmt: skip
+    nodes = parsed_nodes("a = MatMul (x, x)  b = MatMul (x, x)  c = Add (a, b)  y = MatMul (c, x)")
     graph = helper.make_graph(
         nodes, "g", [value("x", TensorProto.FLOAT, ["n", "n"])], [value("y", TensorProto.FLOAT, ["n", "n"])]
     )

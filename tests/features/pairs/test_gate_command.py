@@ -70,7 +70,7 @@ def test_a_real_regression_is_found_and_nothing_is_measured_twice(tmp_path: Path
     assert (tmp_path / "g.md").read_text().startswith("# Regression: 1 of 1 slower")
     again = ort_mobile(*line, cwd=tmp_path, code=4)
     assert again.document() == document
-    assert "measure: 0 to do" in again.err
+    assert "measure: nothing to do" in again.err
     compared = ort_mobile("compare", "output/gate", "output/gate", cwd=tmp_path, code=2)
     assert "these are runs of `gate` or `doctor`" in compared.err
 

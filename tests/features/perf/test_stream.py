@@ -5,10 +5,10 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import helper
 
 from tests import onnx_samples
 from tests.command import Done, ort_mobile
+from tests.onnx_samples import parsed_nodes
 
 SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
 STATES = ("--state", "h1=h0", "--state", "c1=c0")
@@ -21,10 +21,7 @@ def lstm(scale: float = 1.0) -> onnx.ModelProto:
     for value in (projection,):
         numbers = onnx.numpy_helper.to_array(value) * scale
         value.CopyFrom(onnx.numpy_helper.from_array(numbers.astype("float32"), "p"))
-    nodes = [
-        helper.make_node("LSTM", ["x", "w", "r", "", "", "h0", "c0"], ["", "h1", "c1"], hidden_size=8),
-        helper.make_node("MatMul", ["h1", "p"], ["y"]),
-    ]
+    nodes = parsed_nodes(""""", h1, c1 = LSTM <hidden_size = 8> (x, w, r, "", "", h0, c0)  y = MatMul (h1, p)""")
     takes = [onnx_samples.value("x", [1, 1, 4]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h0", "c0"))]
     gives = [onnx_samples.value("y", [1, 1, 3]), *(onnx_samples.value(name, [1, 1, 8]) for name in ("h1", "c1"))]
     return onnx_samples.make(nodes, takes, gives, [*weights, projection])

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
+from device_runner.errors import pip_install
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level, Variant
@@ -61,7 +62,7 @@ def test_a_simulator_of_another_qairt_than_the_contexts_is_named() -> None:
     ):
         contexts_to_run(manifest("SM8650"), ProofOrder(library="x", chips=("SM8650",)), ["phone"])
     assert "are for QAIRT 2.51.0, and the simulator here is of 2.49.0" in caught.value.what
-    assert caught.value.remedy == "pip install onnxruntime-qnn==2.7.0"
+    assert caught.value.remedy == pip_install("onnxruntime-qnn==2.7.0")
 
 
 @pytest.mark.npu

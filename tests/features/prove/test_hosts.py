@@ -9,7 +9,7 @@ import pytest
 
 from device_runner.android_host import build
 from device_runner.device import open_device
-from device_runner.errors import SpecError, UnavailableError
+from device_runner.errors import SpecError, UnavailableError, pip_install
 from device_runner.local import wheel_library
 from pipeline.core.progress import NoProgress
 from pipeline.features.prove import ProofOrder, prove_bundle
@@ -124,5 +124,5 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("device_runner.build.zig_command", tuple)
     with pytest.raises(UnavailableError, match="no C compiler") as caught:
         build.build_host()
-    assert "pip install ziglang" in caught.value.remedy
+    assert pip_install("ziglang") in caught.value.remedy
     assert "`local`" in caught.value.remedy
