@@ -114,7 +114,7 @@ def test_an_address_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, addres
     monkeypatch.setenv("ORT_MOBILE_MAVEN", address)
     with pytest.raises(MissingError) as caught:
         by_https(WANTED)
-    assert "https://repo1.fetch.org" in caught.value.remedy
+    assert "https://repo1.maven.org" in caught.value.remedy
 
 
 @pytest.mark.usefixtures("own_caches")
@@ -334,7 +334,7 @@ def test_a_known_release_in_a_build_tools_cache_must_be_the_released_file(
     ],
 )  # fmt: skip
 def test_mavens_reason_is_its_sentence(answer: str, why: str) -> None:
-    found = fetch.REASON.search(f"[INFO] line\n{answer}\n[ERROR]\n")
+    found = fetch.MAVEN_REASON.search(f"[INFO] line\n{answer}\n[ERROR]\n")
     assert found
     assert found[1] == why
 
