@@ -336,7 +336,7 @@ def _compared(
         return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
     # An exact fix after one that rounds must not add to the error; so the looser tolerance of the two holds.
     tolerance = max(before.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
-    checks = difference(Path(after.request.source.path), bench.reference, tolerance)
+    checks = difference(after.loaded, bench.reference, tolerance)
     result, checked = _with_error(result, after, checks, tolerance)
     if why := _objection(checks, exact=fix.exact):
         return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
@@ -356,10 +356,13 @@ def _with_error(
     ), state
 
 
-def difference(path: Path, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
-    """How far a model's outputs are from the reference's on its inputs, by the rule of every numeric check."""
+def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
+    """How far a model's outputs are from the reference's on its inputs, by the rule of every numeric check.
+
+    On as many threads as the reference's: with another number of them sums are rounded otherwise.
+    """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-    session = make_session(path, HostSession())
+    session = make_session(Path(loaded.source.path), HostSession(brief=True, small=not loaded.weights))
     wanted = {value.name for value in session.get_inputs()}
     names = [tensor.name for tensor in reference.outputs]
     values = session.run(names, {name: array for name, array in feeds.items() if name in wanted})
@@ -510,7 +513,7 @@ def _attempt_form(form: Pass, precision: str, state: State, bench: TrialContext)
         if result.outcome is FixOutcome.NO_GAIN or isinstance(bench.reference, str):
             return result, None
         share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
-        checks = difference(Path(loaded.source.path), bench.reference, share)
+        checks = difference(loaded, bench.reference, share)
     except PipelineError as error:
         return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=error.reason), None
     result, formed = _with_error(result, formed, checks, share)
@@ -619,15 +622,17 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
         words.append("--webgpu-options enableInt64=1")
     if best.request.optimize is Optimize.BASIC and base.request.optimize is not Optimize.BASIC:
         words.append("--optimize basic")
+    share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
+    far = bool(best.precision) and (best.error or 0.0) > share  # what its further fixes were allowed says nothing
     return Combination(
         fixes=tuple(fix.name for fix in used),
         gain=gain_of(base.standing, best.standing, bench.provider),
         after=best.standing,
         verdict=verdict(best.standing, best.request.settings.provider),
         error=best.error,
-        tolerance=best.tolerance,
+        tolerance=share if far else best.tolerance,
         absolute_error=best.absolute_error,
-        limit=best.limit,
+        limit=None if far else best.limit,
         settings=tuple(words),
         simulated=best.answer.simulated,
     )

@@ -78,7 +78,9 @@ def _error(result: FixResult | Combination) -> str:
     if result.error == 0:
         return ", outputs equal"
     if result.tolerance is not None and result.error > result.tolerance:
-        return f", absolute error {result.absolute_error:.1g} of {result.limit:.1g} allowed"
+        if result.limit is not None and (result.absolute_error or 0.0) <= result.limit:
+            return f", absolute error {result.absolute_error:.1g} of {result.limit:.1g} allowed"
+        return f", relative error {result.error:.1g} where {result.tolerance:g} is usual: ask `accuracy` with test data"
     return f", relative error {result.error:.1g} of {result.tolerance:g} allowed"
 
 

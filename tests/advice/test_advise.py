@@ -100,6 +100,18 @@ def test_mnist_of_open_batch_gets_one_partition(tmp_path: Path) -> None:
     assert outcome(given, "level-basic") is FixOutcome.NOT_APPLICABLE
 
 
+def test_an_exact_fix_is_compared_on_as_many_threads_as_the_original_ran_on(tmp_path: Path) -> None:
+    """Two threads round the sums of a convolution over few pixels otherwise than one."""
+    made = model(
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], [value("x", ("n", 96, 7, 7))], ["y"],
+        {"w": np.random.default_rng(0).standard_normal((24, 96, 3, 3)).astype(np.float32)},
+    )  # fmt: skip
+    onnx.save(made, tmp_path / "m.onnx")
+    given = advice(tmp_path / "m.onnx", NNAPI, sizes={"n": 1})
+    assert given.best is not None
+    assert (given.best.fixes, given.best.error) == (("fixed-dimensions",), 0.0)
+
+
 def test_wanted_sizes_are_used(tmp_path: Path) -> None:
     fixed = tmp_path / "fixed.onnx"
     onnx.save(chain("Relu", "Tanh", dims=("n", 3, None)), tmp_path / "m.onnx")

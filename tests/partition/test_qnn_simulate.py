@@ -161,6 +161,21 @@ def test_numbers_beyond_half_precision_are_named(tmp_path: Path) -> None:
     assert "half precision ends at 65504" in answer["simulated"]["reason"]
 
 
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_form_with_more_noise_than_signal_gives_way_to_a_more_exact_one(tmp_path: Path) -> None:
+    """A step of 8 bits from 0 to 3000 is larger than all that the model gives."""
+    nodes = [helper.make_node("Add", ["x", "far"], ["a"]), helper.make_node("Sub", ["a", "far"], ["y"])]
+    onnx.save(model(nodes, [value("x", DIMS)], ["y"], {"far": np.full(DIMS, 3000, np.float32)}), tmp_path / "m.onnx")
+    target = tmp_path / "out.json"
+    ort_mobile("partition", tmp_path / "m.onnx", "--ep", "qnn", "--chip", "SM8635", "--simulate", "--advise",
+               "--input", "x=0:1", "--json", target)  # fmt: skip
+    advice = json.loads(target.read_bytes())["models"][0]["advice"]
+    assert advice["best"]["fixes"] == ["qnn16"]
+    (lost,) = [row["after"]["wrong"] for row in advice["fixes"] if row["name"] == "qnn"]
+    assert "not even on the CPU is this form near the original" in lost
+
+
 def accuracy(*arguments: str, code: int = 0) -> Any:
     data = ("--reference", MNIST, "--test-data", "build_configs/examples/mnist/evaluation.npz")
     return ort_mobile("accuracy", MNIST, *data, *arguments, code=code)

@@ -58,6 +58,9 @@ MOST_VALUES = 2000
 MOST_LOST_DB, ENOUGH_DB = 3.0, 30.0
 """What a form may lose on the chip against the CPU's own computing of it; from so much on any loss is small."""
 
+LEAST_DB = 6.0
+"""With less, noise is over half of a form's outputs: no chip that computes it faithfully makes them right."""
+
 REMEDIES: Mapping[str, str] = {
     "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
     "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`)",
@@ -90,12 +93,17 @@ def simulate(
     """Run a model in the chip's simulator, compare it with the CPU, and find the first node that departs.
 
     `graph` is the view of `model`, whose weights are those of `loaded`. A form of an `original` is right where it is as
-    near to it as on the CPU: where weights amplify rounding, no form is near. ModelError where it cannot be run here.
+    near to it as on the CPU, and the CPU's has more signal than noise. ModelError where it cannot be run here.
     """
     reference = original or _reference(loaded, data, folder)
     inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
+    cpu = _decibels(expected, on_cpu) if original else None
+    if cpu is not None and cpu < LEAST_DB:
+        why = f"not even on the CPU is this form near the original: {cpu:.1f} dB of signal to noise"
+        remedy = "give test data like the app's; else leave operators float (`transform --do mixed-precision`)"
+        return Simulation(passed=False, reason=why, remedy=remedy, data=reference.data.source, cpu_sqnr_db=cpu)
     answered = _simulated(loaded, model, chip, inputs, folder / "simulated.onnx")
     if isinstance(answered, Refusal):
         failed = Simulation(passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source)
@@ -104,7 +112,7 @@ def simulate(
     tolerance = _tolerance(reference)
     checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
-    cpu, chips = (_decibels(expected, given) for given in (on_cpu, answered))
+    chips = _decibels(expected, answered)
     passed = None if worst.unknown else not worst.failed
     if original:
         passed = chips is None or chips >= min(ENOUGH_DB if cpu is None else cpu - MOST_LOST_DB, ENOUGH_DB)
