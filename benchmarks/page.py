@@ -24,8 +24,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import Host, RunRecord
 from pipeline.partition.placement import ClaimReason, PlacedNode, Placement
 from pipeline.report import html
-from pipeline.report.model import CampaignReport, ChoiceRow
-from pipeline.report.rows import MeasuredRow, make_rows
+from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRow, make_rows
 
 DEVICES, MODELS, ROUNDS, LATENCIES = 100, 5, 5, 45
 VARIANTS = {"none-fixed": 1.0, "basic-fixed": 0.9, "extended-fixed": 0.7, "all-fixed": 0.68}

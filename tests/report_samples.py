@@ -13,8 +13,7 @@ from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import warning
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.report.model import CampaignReport, ChoiceRow
-from pipeline.report.rows import MeasuredRow, make_rows
+from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRow, make_rows
 
 GOOD = OutputCheck(
     output="logits", passed=True, max_abs_error=1.1e-5, max_rel_error=4.2e-7, cosine=1.0, top1_agreement=1.0

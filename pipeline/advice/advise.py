@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pipeline.advice.precisions import in_precision, precision_of, quantized_advice, recipes_for
 from pipeline.advice.verdict import (
     Advice,
     AdvisedAnswer,
@@ -24,8 +23,12 @@ from pipeline.advice.verdict import (
     ProviderSupport,
     gain_of,
     improves,
+    in_precision,
     perfect,
+    precision_of,
     preference,
+    quantized_advice,
+    recipes_for,
     standing_of,
     verdict,
 )
@@ -414,7 +417,18 @@ def advise(
     Raises ConfigError for sizes and data that are no input of the model, and for --fix's file.
     """
     with scratch() as folder:
-        loaded = _loaded(source, folder)
+        # The model as a file in `folder` with its weights' files beside it; ModelError when it cannot be
+        # changed.
+        subject = open_subject(source, folder)
+        if subject.loaded is None:
+            raise ModelError(
+                "an ORT format file cannot be changed",
+                where=source.name,
+                remedy="name the ONNX model that it was made from",
+            )
+        path = folder / "original.onnx"
+        write_lean(subject.loaded, path)
+        loaded = load_model(SourceModel(path=str(path)), folder)
         sizes = given_sizes(data, loaded.proto, sizes, source.name)
         reference = _reference(loaded, data, sizes, folder)
         if not isinstance(reference, str):  # dimensions that nobody gave a size have that of the reference's inputs
@@ -509,20 +523,6 @@ MORE = 1.2
 """Factor by which the error of a quantized model may grow with a fix, which changes what is rounded."""
 
 
-def _loaded(source: SourceModel, folder: Path) -> LoadedModel:
-    """The model as a file in `folder` with its weights' files beside it; ModelError when it cannot be changed."""
-    subject = open_subject(source, folder)
-    if subject.loaded is None:
-        raise ModelError(
-            "an ORT format file cannot be changed",
-            where=source.name,
-            remedy="name the ONNX model that it was made from",
-        )
-    path = folder / "original.onnx"
-    write_lean(subject.loaded, path)
-    return load_model(SourceModel(path=str(path)), folder)
-
-
 def _reference(loaded: LoadedModel, data: Dataset, sizes: dict[str, int], folder: Path) -> Reference | str:
     """What the original computes on its data, or why it does not; ConfigError for data that are no input of it."""
     try:
@@ -614,6 +614,13 @@ def _rank(state: State | None, provider: str) -> tuple[bool, tuple[int, int, int
 def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialContext) -> Combination | None:
     if not used:
         return None
+    words = []
+    if best.request.settings.provider is not base.request.settings.provider:
+        words.append(f"--ep {best.request.settings.provider}")
+    if best.request.settings.webgpu.int64 and not base.request.settings.webgpu.int64:
+        words.append("--webgpu-options enableInt64=1")
+    if best.request.optimize is Optimize.BASIC and base.request.optimize is not Optimize.BASIC:
+        words.append("--optimize basic")
     share = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED]
     far = bool(best.precision) and (best.error or 0.0) > share  # what its further fixes were allowed says nothing
     return Combination(
@@ -625,20 +632,9 @@ def _combination(base: State, best: State, used: Sequence[Pass], bench: TrialCon
         tolerance=share if far else best.tolerance,
         absolute_error=best.absolute_error,
         limit=None if far else best.limit,
-        settings=tuple(_settings(base.request, best.request)),
+        settings=tuple(words),
         simulated=best.answer.simulated,
     )
-
-
-def _settings(before: PartitionRequest, after: PartitionRequest) -> list[str]:
-    words = []
-    if after.settings.provider is not before.settings.provider:
-        words.append(f"--ep {after.settings.provider}")
-    if after.settings.webgpu.int64 and not before.settings.webgpu.int64:
-        words.append("--webgpu-options enableInt64=1")
-    if after.optimize is Optimize.BASIC and before.optimize is not Optimize.BASIC:
-        words.append("--optimize basic")
-    return words
 
 
 def _written(combination: Combination | None, best: State, destination: str) -> Combination | None:

@@ -8,8 +8,16 @@ from typing import NamedTuple
 import msgspec
 
 from device_runner.providers import CPU
-from pipeline.advice.precisions import precision_of, quantized_advice
-from pipeline.advice.verdict import AdviceVerdict, FixChoice, Help, ProviderSupport, helps_of, standing_of, verdict
+from pipeline.advice.verdict import (
+    AdviceVerdict,
+    FixChoice,
+    Help,
+    helps_of,
+    precision_of,
+    quantized_advice,
+    standing_of,
+    verdict,
+)
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
@@ -303,13 +311,10 @@ def _of(answer: ModelAnswer) -> ProviderFit:
         partitions=None if rules.on_cpu or rules.copies else standing.partitions,
         copies=standing.copies,
         verdict=ANSWERS[advised.choice],
-        reason=_load_failure(standing) or advised.reason,
+        reason=(f"no session can be made on the phone: {standing.load_error}" if standing.load_error else "")
+        or advised.reason,
         refused=answer.refused_operators,
     )
-
-
-def _load_failure(standing: ProviderSupport) -> str:
-    return f"no session can be made on the phone: {standing.load_error}" if standing.load_error else ""
 
 
 def _on_cpu(nodes: int, error: str) -> ProviderFit:

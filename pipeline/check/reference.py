@@ -35,9 +35,8 @@ from pipeline.core.files import make_folder
 from pipeline.core.ort_session import first_line, ort_errors
 from pipeline.core.workers import still_at_work
 from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
-from pipeline.dataset.candidates import open_session, run_session
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import blame_dimensions, complete_data
+from pipeline.dataset.guess import blame_dimensions, complete_data, open_session, run_session
 from pipeline.model.edit import copied
 from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact

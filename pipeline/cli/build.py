@@ -1,6 +1,6 @@
 """`ort-mobile build`: plans and runs custom builds of ONNX Runtime, and says what is missing for them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.ort_build.doctor import Check
     from pipeline.ort_build.plan import BuildPlan
     from pipeline.ort_build.request import Request
-    from pipeline.ort_build.run import BuildRecord, SizeChange, SourceTree
+    from pipeline.ort_build.run import BuildRecord, SourceTree
 
 FILE = click.Path(path_type=Path)
 
@@ -152,7 +152,13 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
         ranked = [{"abi": abi, "addition": addition} for abi, addition in ranking(record for _, record in builds)]
         outputs.write_json({"builds": listed, "ranking": ranked})
     if outputs.text:
-        _show_builds(builds)
+        if not builds:
+            click.echo("no builds yet: `ort-mobile build run` makes one")
+        for folder, record in builds:
+            click.echo(f"{folder.name}  {record.target}  {record.version} {record.kind}")
+            for file in record.files:
+                click.echo(f"  {file.size_bytes:>12,}  {file.file}")
+        _show_ranking([record for _, record in builds])
 
 
 @build.command("probe")
@@ -184,16 +190,6 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
         click.echo(f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}")
 
 
-def _show_builds(builds: "Sequence[tuple[Path, BuildRecord]]") -> None:
-    if not builds:
-        click.echo("no builds yet: `ort-mobile build run` makes one")
-    for folder, record in builds:
-        click.echo(f"{folder.name}  {record.target}  {record.version} {record.kind}")
-        for file in record.files:
-            click.echo(f"  {file.size_bytes:>12,}  {file.file}")
-    _show_ranking([record for _, record in builds])
-
-
 def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
     from pipeline.ort_build.run import added_names, measured_at, size_changes
 
@@ -203,17 +199,13 @@ def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
     removes = added_names(new, old) if old and new else ()
     outputs.write_json({"changes": changes, "adds": adds, "removes": removes})
     if outputs.text:
-        _show_comparison(changes, adds, removes)
-
-
-def _show_comparison(changes: "Iterable[SizeChange]", adds: Iterable[str], removes: Iterable[str]) -> None:
-    for change in changes:
-        cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
-        grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
-        click.echo(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
-    for verb, names in (("adds", adds), ("removes", removes)):
-        for name in names:
-            click.echo(f"{verb} {name}")
+        for change in changes:
+            cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
+            grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
+            click.echo(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
+        for verb, names in (("adds", adds), ("removes", removes)):
+            for name in names:
+                click.echo(f"{verb} {name}")
 
 
 def _requests(

@@ -41,8 +41,7 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
         for known, name in campaigns.items() if outputs.text else ():
             click.echo(f"{known}  {name}")
         return
-    from pipeline.report.ci_campaign import of_campaign
-    from pipeline.report.terminal import show_report
+    from pipeline.report.formats import of_campaign, show_report
 
     assembled = stored(folder, database, campaign)
     write_reports(assembled, folder)
@@ -74,8 +73,8 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
     from pipeline.job.ship import ship
     from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest, read_manifest
+    from pipeline.report.formats import proof_parts
     from pipeline.report.show import show
-    from pipeline.report.terminal import proof_parts
 
     assembled = stored(folder, database, campaign)
     _gate(assembled, folder)

@@ -1,16 +1,19 @@
-"""`ort-mobile devices`: the devices that can run models and whether each is ready."""
+"""`ort-mobile devices`, those that can run models; `ort-mobile library`, ONNX Runtime's libraries by name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli.command import Command
-from pipeline.cli.outputs import Outputs, json_option, write_result
+from pipeline.cli.command import Command, Group
+from pipeline.cli.outputs import Outputs, json_option, quiet, write_result
 
 if TYPE_CHECKING:
     from device_runner.adb.link import NoServer
     from device_runner.device import DeviceFacts
+    from pipeline.library.difference import LibraryDiff
+    from pipeline.library.fetch import Contents
+    from pipeline.report.wording import Part
 
 
 @click.command(cls=Command)
@@ -33,13 +36,17 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
     from device_runner.device import Readiness, open_device
 
     connected, no_server = _connected(selector)
-    matching = _matching(connected, selector)
+    # Those that SELECTOR matches; raises SpecError for one that makes no sense.
+    from device_runner.device import parse_selector, split_server
+
+    matches = parse_selector(split_server(selector)[0])
+    matching = [facts for facts in connected if matches(facts)]
     here = [open_device("local").facts()] if selector == "*" else []
     outputs.write_json({"devices": [*here, *matching]})
     shown = Outputs("-" if profile_to == "-" else outputs.json_to)
     if shown.text and (here or matching):
+        from pipeline.report.formats import device_listing
         from pipeline.report.show import show
-        from pipeline.report.terminal import device_listing
 
         show([device_listing([*here, *matching])])
     if not matching:
@@ -63,14 +70,6 @@ def _connected(selector: str) -> "tuple[list[DeviceFacts], NoServer | None]":
         return list_devices(f"*@{address}" if address else "*"), None
     except NoServer as error:
         return [], error
-
-
-def _matching(connected: "Sequence[DeviceFacts]", selector: str) -> "list[DeviceFacts]":
-    """Those that SELECTOR matches; raises SpecError for one that makes no sense."""
-    from device_runner.device import parse_selector, split_server
-
-    matches = parse_selector(split_server(selector)[0])
-    return [facts for facts in connected if matches(facts)]
 
 
 CONNECT = (
@@ -115,3 +114,144 @@ def _write_profile(ready: "Sequence[DeviceFacts]", profile_to: str) -> None:
     write_result(msgspec.json.encode(profile), profile_to)
     names = ", ".join(driver.name for driver in profile.devices) or "no device: NNAPI names them from API 29 on"
     click.echo(f"{profile_to}: {names}", err=True)
+
+
+@click.group(cls=Group)
+def library() -> None:
+    """Download and inspect libraries of ONNX Runtime (AAR, JAR, libonnxruntime.so).
+
+    Names are android:RELEASE (the AAR for phones), jvm:RELEASE (the JAR for desktops) and wheel:RELEASE (Linux).
+    """
+
+
+@library.command("list")
+@json_option
+def list_libraries(outputs: Outputs) -> None:
+    """List libraries that are available on this computer, and those that can be downloaded."""
+    from pipeline.library.fetch import known_libraries
+
+    known = known_libraries()
+    outputs.write_json({"libraries": known})
+    for item in known if outputs.text else ():
+        state = "available" if item.at_hand else "download "
+        licence = f"  [{item.licence}]" if item.licence else ""
+        click.echo(f"{item.name:<16} {item.abi:<9} {state}  {item.place}{licence}")
+
+
+@library.command("get")
+@click.argument("name")
+@click.option("--abi", help="Unpack the library of this ABI (arm64-v8a, x86_64, ...) and print its path.")
+@json_option
+@click.option("--accept-licence", is_flag=True, help="Accept the licence of a package that is not MIT.")
+def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> None:
+    """Download an ONNX Runtime library such as `android:1.29.0`, or find it in a local cache, and print its path.
+
+    Searched in this order: what was fetched before, the caches of Gradle and Maven, Maven Central (by `mvn`, then by
+    HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
+    Files are compared with the sha256 of the release; a warning says so where ort-mobile does not know it.
+    """
+    from device_runner.files import visible
+    from device_runner.library import resolve
+    from pipeline.library.fetch import get_library
+
+    def say(line: str) -> None:
+        if not quiet():
+            click.echo(visible(line), err=True)
+
+    entry = get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
+    file = resolve(entry.file, abi).facts.path if abi else entry.file
+    outputs.write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source})
+    if outputs.text:
+        click.echo(file)
+    say(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}, licence {entry.licence}")
+
+
+@library.command("show")
+@click.argument("name")
+@json_option
+def show(name: str, outputs: Outputs) -> None:
+    """Show release, ABIs, kind of build, providers and page size of NAME (a release, an AAR, a JAR, a .so).
+
+    Of arm64-v8a also which extensions its code uses (dot product to SME2), and what it asks of the processor before.
+    """
+    from pipeline.library.fetch import show_library
+
+    contents = show_library(name)
+    outputs.write_json(contents)
+    if outputs.text:
+        _show(contents)
+
+
+def _show(contents: "Contents") -> None:
+    from device_runner.files import visible
+    from pipeline.core.releases import ARM64
+
+    click.echo(visible(contents.archive))
+    for facts in contents.libraries:
+        pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"
+        pages = pages if facts.system == "android" else ""
+        release = f"{facts.system} {facts.release or 'of unknown release'}"
+        commit = f" (commit {facts.commit})" if facts.commit else ""
+        kind = f"{facts.kind} build, {facts.size_bytes:,} bytes{pages}"
+        click.echo(visible(f"  {facts.abi:<12} {release}{commit}, {kind}"))
+        click.echo(visible(f"  {'':<12} providers {', '.join(facts.providers)}"))
+        click.echo(f"  {'':<12} sha256 {facts.sha256}")
+        for code in contents.arm_code if facts.abi == ARM64 else ():
+            rows = [f"{row.extension} {row.functions} ({row.instructions:,})" for row in code.extensions]
+            click.echo(f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}")
+            asked = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
+            click.echo(f"  {'':<12} asks of the processor: {'; '.join(asked) or 'nothing'}")
+    if contents.unknown_imports:
+        click.echo(visible(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"))
+
+
+@library.command("diff")
+@click.argument("old")
+@click.argument("new")
+@click.option(
+    "--abi", default="arm64-v8a", show_default=True, metavar="ABI", help="The ABI whose libraries are compared."
+)
+@json_option
+def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
+    """Show what differs between libraries OLD and NEW: releases, AARs or .so files.
+
+    Providers, session config keys, functions, sizes and telemetry are read from the files. Operators and versions are
+    asked of both, a session for each: by the libraries for x86_64 of the same packages, which run on this computer.
+    """
+    from device_runner.errors import UnavailableError
+    from device_runner.library import resolve, resolve_all
+    from pipeline.core.releases import X86_64, read_abi
+    from pipeline.library.difference import compare_libraries
+
+    wanted = read_abi(abi, "--abi")
+    both = [next((row for row in resolve_all(text) if row.abi == wanted), None) for text in (old, new)]
+    pair = [row or resolve(text, wanted) for row, text in zip(both, (old, new), strict=True)]
+    runs = None
+    try:
+        runs = resolve(old, X86_64), resolve(new, X86_64)
+        _ = [row.facts for row in runs]
+    except UnavailableError:
+        runs = None
+    difference = compare_libraries(pair[0], pair[1], runs)
+    outputs.finish(difference, _diff_parts(difference))
+
+
+def _diff_parts(difference: "LibraryDiff") -> "Iterator[Part]":
+    from pipeline.core.groups import grouped
+    from pipeline.report.wording import Line, Listing
+
+    names = [
+        f"{row.system} {row.release or 'of unknown release'}, {row.abi}" for row in (difference.old, difference.new)
+    ]
+    yield Line((f"{names[0]} -> {names[1]}", "bold"))
+    if not difference.changes:
+        yield Line("no difference in what is compared")
+    parts = grouped((row.part, row) for row in difference.changes)
+    values = [rows[0] for rows in parts.values() if not rows[0].name]
+    tables = {"": values, **{part: rows for part, rows in parts.items() if rows[0].name}}
+    for part, rows in tables.items():
+        if rows:
+            cells = tuple((row.name or row.part, row.old or "-", row.new or "-") for row in rows)
+            yield Listing(title=part.capitalize() or "Values", head=("", "Old", "New"), rows=cells)
+    line = f"{difference.operators_asked} operators and versions were asked of both"
+    yield Line(line if difference.operators_asked else f"operators were not asked for: {difference.why_not_asked}")

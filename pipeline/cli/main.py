@@ -38,14 +38,6 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
     return "".join(plain), error.end
 
 
-def accept_any_text() -> None:
-    """Make stdout and stderr write every text, whatever encoding the terminal, locale or pipe has."""
-    codecs.register_error(HANDLER, _in_ascii)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # not so where there is none, or a test has its own
-            stream.reconfigure(errors=HANDLER)
-
-
 FIRST_PAGE: dict[str, dict[str, tuple[str, str]]] = {
     "From a model to a release": {
         "check": ("cli.partition:check", "Show what NNAPI, CoreML, XNNPACK and GPUs support of a model."),
@@ -70,7 +62,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
         "partition": ("cli.partition:partition", "Show which nodes a provider supports, why not others, and fixes."),
         "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
         "diff": ("features.diff:diff", "Show what changed between two model files, by which optimizer."),
-        "transform": ("cli.transform:transform", "Change a model by steps, and check its outputs."),
+        "transform": ("cli.convert:transform", "Change a model by steps, and check its outputs."),
     },
     "Measurement": {
         "compare": ("features.pairs:compare", "Compare two stored results, and name what changed."),
@@ -79,7 +71,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Apps and libraries of ONNX Runtime": {
         "app": ("features.app:app", "Show what of an app's libraries and models breaks on phones."),
-        "library": ("cli.library:library", "Download and inspect libraries of ONNX Runtime."),
+        "library": ("cli.devices:library", "Download and inspect libraries of ONNX Runtime."),
         "op-config": ("cli.op_config:op_config", "Create and check operator configs of reduced builds."),
         "build": ("cli.build:build", "Plan and run custom builds of ONNX Runtime."),
     },
@@ -255,21 +247,21 @@ def _fill_missing_streams() -> None:
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
 
 
-def _end_as_by_ctrl_c() -> None:
-    """SIGTERM (a cancelled CI job) and SIGHUP (a closed terminal) end a command as Ctrl-C; `nohup` stays in force."""
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the codes of `ExitCode`."""
     _fill_missing_streams()
     if arguments is None:
-        _end_as_by_ctrl_c()
+        # SIGTERM (a cancelled CI job) and SIGHUP (a closed terminal) end a command as Ctrl-C; `nohup` stays in
+        # force.
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
     debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
-    accept_any_text()
+    codecs.register_error(HANDLER, _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not so where there is none, or a test has its own
+            stream.reconfigure(errors=HANDLER)
     try:
         code = cli.main(args=arguments, prog_name="ort-mobile", standalone_mode=False)
         _leave(code if isinstance(code, int) else ExitCode.DONE)

@@ -125,7 +125,12 @@ def check(
     outputs.write_json({"config": str(config), "missing": missing, "log": findings})
     err = not outputs.text
     _print_missing(missing, err=err)
-    _print_findings(findings, err=err)
+    for finding in findings:
+        _show(finding.what, err=err)
+        _show(f"    cause: {finding.why}", err=err)
+        _show(f"    remedy: {finding.remedy}", err=err)
+        if finding.line:
+            click.echo(f"    {finding.line}", err=err)
     kernels = {(item.domain, item.op, item.since_version) for items in missing.values() for item in items}
     if count := len(kernels | {item.line for item in findings if item.line}):
         raise CheckFailed(
@@ -136,7 +141,11 @@ def check(
         raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
                           remedy="see the advice with each of them")  # fmt: skip
     if outputs.text:
-        click.echo(_all_covered(config, needs, log))
+        operators = {(need.domain, need.op) for wanted in needs.values() for need in wanted}
+        sizes = f"{counted(len(operators), 'operator')} of {counted(len(needs), 'artifact')}"
+        proven = f"{config}: covers all {sizes}" if needs else ""
+        silent = f"{log}: nothing about operators" if log else ""
+        click.echo("\n".join(line for line in (proven, silent) if line))
 
 
 @op_config.command()
@@ -160,7 +169,12 @@ def explain(
     unused = list(operator_lines(superfluous(read_config(config), needs) if config else EMPTY))
     outputs.write_json({"uses": shown, "superfluous": unused})
     if outputs.text:
-        _show_uses(shown, unused)
+        for use in shown:
+            _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
+            for name, nodes in use.artifacts.items():
+                _show(f"    {name}: {_nodes(nodes[0], len(nodes))}")
+        for line in unused:
+            click.echo(f"no model needs {line}")
 
 
 def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
@@ -176,15 +190,6 @@ def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[O
             remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {known}",
         )  # fmt: skip
     return [use for use in uses if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
-
-
-def _show_uses(shown: "Sequence[OperatorUse]", unused: Sequence[str]) -> None:
-    for use in shown:
-        _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
-        for name, nodes in use.artifacts.items():
-            _show(f"    {name}: {_nodes(nodes[0], len(nodes))}")
-    for line in unused:
-        click.echo(f"no model needs {line}")
 
 
 @op_config.command()
@@ -289,15 +294,6 @@ def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> N
         show(f"    {line}")
 
 
-def _print_findings(findings: "tuple[LogFinding, ...]", *, err: bool) -> None:
-    for finding in findings:
-        _show(finding.what, err=err)
-        _show(f"    cause: {finding.why}", err=err)
-        _show(f"    remedy: {finding.remedy}", err=err)
-        if finding.line:
-            click.echo(f"    {finding.line}", err=err)
-
-
 def _show(line: str, *, err: bool = False) -> None:
     """Print a line that holds names from models and logs, which may hold what steers a terminal."""
     from pipeline.report.wording import visible
@@ -311,11 +307,3 @@ def _listed(types: Sequence[str], before: str) -> str:
 
 def _nodes(first: str, count: int) -> str:
     return f"node {first}" + (f" and {count - 1} more" if count > 1 else "")
-
-
-def _all_covered(config: Path, needs: "dict[str, Needs]", log: Path | None) -> str:
-    operators = {(need.domain, need.op) for wanted in needs.values() for need in wanted}
-    sizes = f"{counted(len(operators), 'operator')} of {counted(len(needs), 'artifact')}"
-    proven = f"{config}: covers all {sizes}" if needs else ""
-    silent = f"{log}: nothing about operators" if log else ""
-    return "\n".join(line for line in (proven, silent) if line)

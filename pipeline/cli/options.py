@@ -489,7 +489,7 @@ def chips_named(texts: Iterable[str], where: str) -> tuple[str, ...]:
 
 def same_command() -> str:
     """The command line that goes on with this job: as it was given but for passwords, with --resume."""
-    from pipeline.campaign.store.errors import hidden
+    from pipeline.campaign.store.tables import hidden
 
     given = [hidden(word) for word in sys.argv[1:]]
     return shlex.join(["ort-mobile", *given, *(() if "--resume" in given else ("--resume",))])

@@ -1,18 +1,25 @@
-"""What a command does with its result: text for people, JSON, files for a CI, and the exit code."""
+"""What a command does with its result: text for people, JSON, files for a CI, and the exit code, by conditions, too."""
 
+import difflib
+import operator
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
 from pipeline.cli.command import QUIET
+from pipeline.core.errors import ExitCode, Finding, Severity
+from pipeline.core.providers import PROVIDER_RULES
 
 if TYPE_CHECKING:
     from pipeline.report.ci import CiDocument
     from pipeline.report.wording import Part
+
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 DOCUMENT_VERSION = 1
@@ -147,3 +154,161 @@ sarif_option = output_option(
 def ci_options(command: AnyCommand) -> AnyCommand:
     """Add the three options of files for a CI to a command."""
     return junit_option(sarif_option(markdown_option(command)))
+
+
+SIGNS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
+}  # fmt: skip
+MEASURES: Mapping[str, str] = {
+    "partitions": "partitions>1",
+    "coverage": "coverage<0.9",
+    "memory": "memory>200MB",
+}
+"""What is counted of a model with a provider, with a condition as an example; memory in MB of 1,000,000 bytes."""
+MEASURED = re.compile(r"(?:([\w-]+)\.)?([a-z]+) *(<=|>=|<|>|=) *(\d+(?:\.\d+)?)(%|MB|)")
+NAMED = re.compile(r"(?:([\w-]+)\.)?(refused|finding):(.+)")
+OPERATOR = re.compile(r"[\w.]+:\w+")
+"""An operator with its domain, as com.microsoft:Gelu: there is no list of those."""
+
+
+class Watched(NamedTuple):
+    """What a condition is tested on: a model with a provider, an artifact or a package."""
+
+    place: str
+    provider: str = ""
+    measures: Mapping[str, float] = {}
+    refused: Collection[str] = ()
+    findings: Sequence[Finding] = ()
+
+
+class Condition(NamedTuple):
+    """One value of `--fail-on`: `broken` gives the words that say how a thing breaks it, "" where it does not."""
+
+    text: str
+    provider: str
+    broken: Callable[[Watched], str]
+
+
+class ConditionKinds(NamedTuple):
+    """What the conditions of a command can be about."""
+
+    measures: Sequence[str] = ()
+    operators: bool = False
+    rules: Sequence[str] = ()
+
+    @property
+    def examples(self) -> list[str]:
+        """A condition of each kind."""
+        return [
+            *(MEASURES[name] for name in self.measures), *(("refused:Resize",) if self.operators else ()),
+            *((f"finding:{self.rules[0]}",) if self.rules else ()), *map(str, Severity),
+        ]  # fmt: skip
+
+
+def fail_on_option(
+    measures: Sequence[str] = (), *, operators: bool = False, rules: Sequence[str] = ()
+) -> Callable[[AnyCommand], AnyCommand]:
+    """`--fail-on` of a command with these measures and rules of findings; `operators`: it reports refused operators."""
+    kinds = ConditionKinds(measures, operators, rules)
+
+    def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
+        try:
+            return tuple(_condition(value.strip(), kinds) for value in values)
+        except _Wrong as error:
+            raise click.BadParameter(str(error), ctx, param) from error
+
+    return click.option(
+        "--fail-on", "fail_on", multiple=True, callback=read, metavar="CONDITION",
+        help=f"End with exit code 4 where this holds: {', '.join(kinds.examples)}; may be repeated.",
+    )  # fmt: skip
+
+
+class _Wrong(ValueError):
+    """A value that is no condition: why, and the nearest one."""
+
+    def __init__(self, text: str, why: str, kinds: ConditionKinds, close: Sequence[str]) -> None:
+        hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(kinds.examples)}"
+        super().__init__(f"{text!r}: {why}; {hint}")
+
+
+def _condition(text: str, kinds: ConditionKinds) -> Condition:
+    if text in tuple(Severity):
+        return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
+    measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
+    provider = (measured or named or [None, None])[1] or ""
+    known = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
+    if provider and provider not in known:
+        close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, known, n=1)]
+        raise _Wrong(text, f"no provider {provider!r}", kinds, close)
+    if measured and kinds.measures:
+        return _measure(text, measured, kinds)
+    if named and named[2] == "finding" and kinds.rules:
+        rule = named[3]
+        if rule not in kinds.rules:
+            close = [f"finding:{near}" for near in difflib.get_close_matches(rule, kinds.rules, n=1, cutoff=0.4)]
+            raise _Wrong(text, f"no rule {rule!r} among {', '.join(kinds.rules)}", kinds, close)
+        return Condition(text, "", lambda subject: _worst([row for row in subject.findings if row.rule == rule], None))
+    if named and named[2] == "refused" and kinds.operators:
+        name = named[3]
+        if not OPERATOR.fullmatch(name) and name not in _operators():
+            close = [f"refused:{near}" for near in difflib.get_close_matches(name, _operators(), n=1)]
+            raise _Wrong(text, f"ONNX has no operator {name!r}", kinds, close)
+        return Condition(text, provider, lambda subject: f"{name} is refused" if name in subject.refused else "")
+    conditions = [*kinds.examples, *(f"finding:{rule}" for rule in kinds.rules)]
+    raise _Wrong(text, "this is no condition here", kinds, difflib.get_close_matches(text, conditions, n=1))
+
+
+def _measure(text: str, match: re.Match[str], kinds: ConditionKinds) -> Condition:
+    name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] == "%" else 1)
+    if name not in kinds.measures or (match[5] == "MB") != (name == "memory"):
+        close = [MEASURES[near] for near in difflib.get_close_matches(name, kinds.measures, n=1)]
+        raise _Wrong(text, f"{name!r} is not measured here", kinds, close)
+    if name == "coverage" and limit > 1:
+        raise _Wrong(text, "coverage is a share", kinds, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
+
+    unit = "MB" if name == "memory" else ""
+
+    def broken(subject: Watched) -> str:
+        value = subject.measures.get(name)
+        return f"{name} is {value:.4g}{unit}" if value is not None and SIGNS[sign](value, limit) else ""
+
+    return Condition(text, match[1] or "", broken)
+
+
+def _worst(findings: Sequence[Finding], least: Severity | None) -> str:
+    rows = [row for row in findings if least is not Severity.ERROR or row.severity is Severity.ERROR]
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return f"{rows[0].what} ({rows[0].where}){more}" if rows else ""
+
+
+@cache
+def _operators() -> frozenset[str]:
+    """The names of ONNX's operators."""
+    import onnx
+
+    return frozenset(schema.name for schema in onnx.defs.get_all_schemas())
+
+
+def breaking(conditions: Iterable[Condition], watched: Iterable[Watched]) -> Iterator[str]:
+    """What breaks conditions, a line for each thing that does."""
+    things = list(watched)
+    for condition in conditions:
+        for subject in things:
+            row = PROVIDER_RULES.get(subject.provider)
+            concerned = condition.provider in ("", subject.provider, row.provider if row else "")
+            if concerned and (words := condition.broken(subject)):
+                where = f"{subject.place} with {subject.provider}" if subject.provider else subject.place
+                yield f"--fail-on {condition.text}: {where}: {words}"
+
+
+def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) -> int:
+    """The exit code of a command that would end with `code`; what breaks conditions goes to stderr.
+
+    What could not be judged at all keeps its code: a condition that nobody could test did not hold.
+    """
+    from device_runner.files import visible
+
+    lines = list(breaking(conditions, watched))
+    for line in lines:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)
+    return max(code, ExitCode.CHECK_FAILED) if lines else code

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     chip_option,
     custom_ops_option,
@@ -21,7 +20,7 @@ from pipeline.cli.options import (
     settings_of,
     sizes,
 )
-from pipeline.cli.outputs import Outputs, json_option, sarif_option
+from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, sarif_option
 from pipeline.core.providers import PROVIDER_RULES, on_any_chip
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ def _write_claims(
 
     answers = [answer for document in documents for answer in document.models]
     if outputs.for_ci:
-        from pipeline.report.ci_campaign import of_partition
+        from pipeline.report.formats import of_partition
 
         outputs.write_ci(of_partition(answers))
     if svg and len(answers) != 1:

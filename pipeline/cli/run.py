@@ -305,7 +305,7 @@ def run(
         plan(settings, options, percents, outputs)
     result = completed_job(ctx, settings, options)
     from pipeline.cli.show import job_document, show_job
-    from pipeline.report.ci_campaign import of_campaign
+    from pipeline.report.formats import of_campaign
 
     outputs.write_json(job_document(result))
     outputs.write_ci(of_campaign(result.assembled.report, result.findings))

@@ -13,8 +13,8 @@ from pipeline.job.assemble import Assembled
 from pipeline.job.ship import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.release.shipped import context_line
+from pipeline.report.formats import show_report
 from pipeline.report.layout import failed_lines
-from pipeline.report.terminal import show_report
 from pipeline.report.wording import visible
 
 

@@ -216,7 +216,12 @@ def read_config(path: Path, *, existing: bool = False) -> Config:
             remedy="fix the line; see docs/reference/config.md",
         ) from error
     _refuse_unfilled(path, text)
-    _check_releases(document, path, text)
+    # ConfigError for an `ort_release` that is none; other mistakes are found later.
+    targets = document.get("targets")
+    for number, target in enumerate(targets if isinstance(targets, list) else ()):
+        if isinstance(target, dict) and "ort_release" in target:
+            key = ("targets", number, "ort_release")
+            read_release(target["ort_release"], key[-1], _place(path, _line_of(text, key)))
     try:
         config = msgspec.convert(document, Config)
     except msgspec.ValidationError as error:
@@ -269,15 +274,6 @@ def _read_text(path: Path) -> str:
             "the config file cannot be read", where=str(path), why=str(error),
             remedy="a config is a TOML file in UTF-8; `ort-mobile init MODEL` writes one",
         ) from error  # fmt: skip
-
-
-def _check_releases(document: dict[str, object], path: Path, text: str) -> None:
-    """ConfigError for an `ort_release` that is none; other mistakes are found later."""
-    targets = document.get("targets")
-    for number, target in enumerate(targets if isinstance(targets, list) else ()):
-        if isinstance(target, dict) and "ort_release" in target:
-            key = ("targets", number, "ort_release")
-            read_release(target["ort_release"], key[-1], _place(path, _line_of(text, key)))
 
 
 def _explain(path: Path, text: str, message: str) -> ConfigError:
@@ -372,19 +368,14 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _same_names(config.targets)
     for number, run in enumerate(config.runs):
         yield from provider_problems(("runs", number, "provider"), run.providers)
-    yield from _of_aware(config.variants.aware)
+    possible = aware_names()
+    for name in (name for joined in config.variants.aware for name in joined.split("+") if name not in possible):
+        what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
+        yield Problem(("variants", "aware"), what, why, _suggest(name, possible))
     yield from _of_chips(config.variants.contexts)
     yield from _of_metric(config.accuracy.metric)
     for number, model in enumerate(config.models):
         yield from _of_parts(("models", number), model)
-
-
-def _of_aware(aware: Iterable[str]) -> Iterator[Problem]:
-    """Providers that no variant can be aware of."""
-    possible = aware_names()
-    for name in (name for joined in aware for name in joined.split("+") if name not in possible):
-        what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
-        yield Problem(("variants", "aware"), what, why, _suggest(name, possible))
 
 
 def _of_chips(chips: Iterable[str]) -> Iterator[Problem]:

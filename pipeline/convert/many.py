@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.advice.precisions import PrecisionVerdict
+from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, CheckRequest, check_all, make_references, tolerance_for
 from pipeline.compat.contexts import NpuContext

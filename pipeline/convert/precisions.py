@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from pipeline.advice.precisions import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
+from pipeline.advice.verdict import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
 from pipeline.core.errors import MissingError, ModelError, PipelineError
 from pipeline.core.progress import Progress
 from pipeline.core.releases import ARM_ABIS

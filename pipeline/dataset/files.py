@@ -15,8 +15,7 @@ from device_runner.spec import ElementType, TensorFile
 from pipeline.config.tables import PreprocessConfig
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import write_bytes
-from pipeline.dataset.media import image_tensor, wav_tensor
-from pipeline.dataset.values import plain_dtype
+from pipeline.dataset.values import image_tensor, plain_dtype, wav_tensor
 from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:

@@ -1,32 +1,378 @@
-"""Finds sizes for a model's dynamic dimensions: from test data, from what the graph requires, else the usual, tried."""
+"""Sizes for a model's dynamic dimensions: from test data, from what the graph requires, else the usual, tried."""
 
+import itertools
+import json
+import math
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from device_runner.errors import RunnerError
+from device_runner.failures import Topic, text_of_message
 from device_runner.spec import TYPES_BY_CODE, TensorFile
-from pipeline.config.tables import InputValue
+from pipeline.config.tables import InputValue, Range
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
-from pipeline.dataset import Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
-from pipeline.dataset.candidates import (
-    ONE,
-    assignments,
-    check_operators,
-    guess_values,
-    open_session,
-    run_session,
-    units,
-    with_sums,
-)
+from pipeline.core.ort_session import (
+    HostSession,
+    first_line,
+    load_session,
+    make_exact_session,
+    make_session,
+    ort_errors,
+)  # fmt: skip
+from pipeline.core.variant import Level
+from pipeline.dataset import Array, Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
+from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, PreparedModel, load_model, prepare_model
 from pipeline.model.ort_format import TensorType, read_ort
 from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
+
+if TYPE_CHECKING:
+    import onnx
+
+
+PASSING = frozenset({"Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Clip"})
+"""Operators behind which a value is still the input's, in another type or shape."""
+STATE = re.compile(r"state|hidden|cell|cache|past|(^|[^a-z])[hc](_?[0n0-9]+)?($|[^a-z])", re.IGNORECASE)
+RATE = re.compile(r"^sr$|sampl\w*_rate", re.IGNORECASE)
+MASK = re.compile(r"mask", re.IGNORECASE)
+
+
+class Reads:
+    """Who reads which value, in the main graph and in the bodies inside it."""
+
+    def __init__(self, model: "onnx.ModelProto") -> None:
+        from pipeline.model.edit import subgraphs
+
+        self.constants: dict[str, onnx.TensorProto] = {}
+        self.readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+        for graph in subgraphs(model.graph):
+            self.constants.update((tensor.name, tensor) for tensor in graph.initializer)
+            for node in graph.node:
+                for name in node.input:
+                    self.readers[name].append(node)
+                if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+                    self.constants[node.output[0]] = node.attribute[0].t
+
+    def of(self, name: str) -> Iterator[tuple["onnx.NodeProto", int]]:
+        """Nodes that read a value, also behind operators that only pass it on, with the slot they read it in."""
+        seen, names = {name}, [name]
+        while names:
+            current = names.pop()
+            for node in self.readers[current]:
+                yield node, list(node.input).index(current)
+                if node.op_type in PASSING and node.input[0] == current and node.output[0] not in seen:
+                    seen.add(node.output[0])
+                    names.append(node.output[0])
+
+
+def metadata_size(model: "onnx.ModelProto") -> tuple[int, int] | None:
+    """Height and width that the exporter wrote into the model's metadata (`imgsz` of Ultralytics)."""
+    for entry in model.metadata_props:
+        if entry.key == "imgsz":
+            try:
+                value = json.loads(entry.value)
+            except ValueError:
+                return None
+            sizes = value if isinstance(value, list) else [value, value]
+            if len(sizes) == 2 and all(isinstance(size, int) and 1 < size < 10_000 for size in sizes):
+                return sizes[0], sizes[1]
+    return None
+
+
+def connected_size(reads: Reads, name: str) -> int | None:
+    """How many features the fully connected layer that reads an input takes."""
+    for node, slot in reads.of(name):
+        weight = reads.constants.get(node.input[1]) if slot == 0 and node.op_type in ("MatMul", "Gemm") else None
+        if weight is not None and len(weight.dims) == 2:
+            transposed = any(a.name == "transB" and a.i for a in node.attribute)
+            return int(weight.dims[1 if transposed else 0])
+    return None
+
+
+def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
+    """Values for inputs that random numbers would not suit, each with the reason."""
+    reads = Reads(model)
+    guesses = {info.name: _guess(reads, info) for info in takes}
+    return {name: guess for name, guess in guesses.items() if guess}
+
+
+def _guess(reads: Reads, info: TensorInfo) -> tuple[InputValue, str] | None:
+    kind = info.dtype.value if info.dtype else ""
+    single = info.shape is not None and all(size == 1 for size in info.shape)
+    if kind.startswith(("int", "uint")):
+        if MASK.search(info.name):
+            return 1, "a mask that leaves everything in"
+        if single and (number := _compared(reads, info.name)) is not None:
+            return number, "the model compares it with this number"
+        if single and RATE.search(info.name):
+            return 16000, "samples a second, as usual for speech"
+        if rows := _table_rows(reads, info.name):
+            return Range(low=0, high=rows), "rows of its embedding table"
+    if kind.startswith("float"):
+        if STATE.search(info.name):
+            return 0.0, "a state begins with zeros"
+        if single:
+            return 1.0, "a single number"
+    return None
+
+
+def _table_rows(reads: Reads, name: str) -> int | None:
+    """Rows of the smallest table that an input looks up."""
+    rows = [
+        int(table.dims[0])
+        for node, slot in reads.of(name)
+        if node.op_type == "Gather" and slot == 1
+        if (table := reads.constants.get(_table_of(reads, node.input[0]))) is not None and len(table.dims) >= 2
+        if not any(a.name == "axis" and a.i for a in node.attribute)
+    ]
+    return min(rows, default=None)
+
+
+def _table_of(reads: Reads, name: str) -> str:
+    """The constant behind a DequantizeLinear, Cast or Identity."""
+    for _ in range(3):
+        if name in reads.constants:
+            return name
+        makers = [n for ns in reads.readers.values() for n in ns if name in n.output]
+        if not makers or makers[0].op_type not in ("DequantizeLinear", "Cast", "Identity"):
+            return name
+        name = makers[0].input[0]
+    return name
+
+
+def _compared(reads: Reads, name: str) -> int | None:
+    """The integer that a single number is compared with."""
+    from onnx import numpy_helper
+
+    for node, slot in reads.of(name):
+        other = reads.constants.get(node.input[1 - slot]) if node.op_type == "Equal" and len(node.input) == 2 else None
+        if other is not None and math.prod(other.dims) == 1 and other.data_type in (6, 7):
+            return int(numpy_helper.to_array(other).reshape(-1)[0])
+    return None
+
+
+def open_session(model: PreparedModel, *, optimized: bool = False, brief: bool = False) -> Any:
+    """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would.
+
+    `brief`: it runs a few times.
+    """
+    check_structure(model.proto, model.source.name)
+    make = make_exact_session if optimized else make_session
+    level = Level.ALL if optimized else Level.NONE
+    settings = HostSession(level=level, weights=model.folder, brief=brief, small=not model.weights)
+    try:
+        return make(model.proto.SerializeToString(), settings)
+    except ort_errors() as error:
+        raise _refused(error, model.source.name) from error
+
+
+def check_operators(model: PreparedModel) -> None:
+    """ModelError for what no session loads: operators of custom domains, types that do not fit.
+
+    None is made: a model may have no kernel on this computer's CPU, and run on an accelerator.
+    """
+    check_structure(model.proto, model.source.name)
+    try:
+        load_session(model.proto.SerializeToString(), HostSession(weights=model.folder))
+    except ort_errors() as error:
+        raise _refused(error, model.source.name) from error
+
+
+def _refused(error: Exception, where: str) -> ModelError:
+    what = "the original model does not run on this computer's CPU"
+    remedy = "nothing can be compared without it: fix the model, or try another onnxruntime"
+    if known := text_of_message(str(error), Topic.MODEL):
+        what, remedy = known.cause, known.remedy
+    return ModelError(what, where=where, why=first_line(error), remedy=remedy)
+
+
+def run_session(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
+    """The outputs that are tensors, by name; ModelError when the model fails on these inputs."""
+    names = [output.name for output in session.get_outputs()]
+    try:
+        values = session.run(None, dict(feeds))
+    except Exception as error:
+        raise _failed(error, feeds, where) from error
+    return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
+
+
+def _failed(error: Exception, feeds: Mapping[str, Array], where: str) -> ModelError:
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+    if isinstance(error, MemoryError) or "Failed to allocate memory" in str(error):
+        return ModelError(
+            "not enough memory for these inputs", where=where, why=f"inputs: {shapes}",
+            remedy="give smaller dimensions (`dimensions` in the config, --dimension), or smaller test data",
+        )  # fmt: skip
+    return ModelError(
+        "the original model fails on these inputs",
+        where=where,
+        why=f"{first_line(error)}; inputs: {shapes}",
+        remedy="give test data that fits the model (`test_data` in the config, --test-data), or change `dimensions`",
+    )
+
+
+SIDES = (
+    224, 320, 640, 256, 384, 512, 416, 299, 240, 288, 192, 128, 160, 112, 96, 480, 448, 336, 1024, 64, 32, 28, 48, 227,
+)  # fmt: skip
+"""Sides of square images, by how usual they are: classifiers, detectors, segmentation, then the rest."""
+LINES = ((48, 320), (32, 320), (32, 100))
+"""Height and width of lines of text, as recognizers take them; none has as many pixels as a usual square."""
+BATCH, PAST, CHANNELS = (1,), (16, 8), (3, 1)
+TOKENS = (128, 64, 32, 16, 256, 512, 77, 8)
+SIGNAL = (16000, 512, 1024, 480, 256, 160, 4096, 8000, 48000)
+FRAMES = (100, 128, 64, 200, 3000, 256, 512, 16)
+OTHER = (64, 32, 16, 128, 8, 4, 256)
+USUAL = "usual"
+ONE = "one at a time"
+
+
+Choices: TypeAlias = tuple[tuple[tuple[int, ...], str], ...]
+"""Sizes for some dimensions together, each with the reason, most likely first."""
+
+
+DimensionUnit: TypeAlias = tuple[tuple[str, ...], Choices]
+"""The names of dimensions that are tried together, and sizes for them."""
+
+
+def units(model: "onnx.ModelProto", takes: Sequence[TensorInfo], axes: Sequence[OpenAxis]) -> tuple[DimensionUnit, ...]:
+    """What is to be tried for the open axes, one unit for height and width."""
+    infos = {info.name: info for info in takes}
+    named = {name: group for name, group in names_of(axes).items() if not sum_parts(name)}
+    kinds = {name: kind_of(infos[group[0].input], group[0].axis, group[0].symbol) for name, group in named.items()}
+    tried, done = [], set[str]()
+    for name, group in named.items():
+        if name in done:
+            continue
+        info = infos[group[0].input]
+        names = [n for n, group in named.items() if any(axis.input == info.name for axis in group)]
+        sides = [n for kind in ("height", "width") for n in names if kinds[n] == kind]
+        pair = tuple(sides) if name in sides else (name,)
+        done |= set(pair)
+        if len(pair) == 2 or kinds[name] in ("height", "width"):
+            tried.append((tuple(pair), _images(model, info, pair)))
+        else:
+            tried.append(((name,), _usual(model, info, kinds[name])))
+    return tuple(tried)
+
+
+def sum_parts(name: str) -> tuple[str, str] | None:
+    """The parts of a symbolic name that is a sum, as `past + 1`: such a size follows from the others."""
+    match = re.fullmatch(r"(\w+) ?\+ ?(\w+)", name)
+    return (match.group(1), match.group(2)) if match else None
+
+
+def assignments(tried: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int, str]]]:
+    """Sizes with reasons for every dimension, the likeliest combinations first."""
+    ranked = [list(enumerate(choices)) for _, choices in tried]
+    combinations = sorted(itertools.product(*ranked), key=lambda combination: sum(rank for rank, _ in combination))
+    for combination in combinations:
+        yield {
+            name: (size, reason)
+            for (names, _), (_, (sizes, reason)) in zip(tried, combination, strict=True)
+            for name, size in zip(names, sizes, strict=True)
+        }
+
+
+def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """The sizes with those of names that are sums of others."""
+    known = dict(sizes)
+    for name in names:
+        parts = sum_parts(name)
+        terms = [known.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
+        if parts and all(term is not None for term in terms):
+            known[name] = sum(term for term in terms if term is not None)
+    return known
+
+
+def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
+    """What an axis counts, from its name, its place and the axes beside it."""
+    shape, text = info.shape or (), symbol.lower()
+    integer = bool(info.dtype) and str(info.dtype).startswith(("int", "uint", "bool"))
+    if re.search(r"batch|^(n|b|bs)$", text):
+        return "batch"
+    if re.search(r"past|cache", f"{info.name} {text}".lower()) and len(shape) >= 3 and axis:
+        return "past"
+    if re.search(r"seq|len|token|time|frame|sample|audio", text):
+        return "tokens" if integer else _in_time(shape, axis)
+    for rule in (_image_axis, _flat_axis):
+        if kind := rule(info, axis, integer):
+            return kind
+    if axis == 0 or (
+        len(shape) == 3 and axis == 1 and (STATE.search(info.name) or (isinstance(shape[0], int) and shape[0] > 1))
+    ):
+        return "batch"
+    return _in_time(shape, axis) if len(shape) == 3 else "other"
+
+
+def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
+    """Samples of a signal where nothing else has a size, else frames of features."""
+    others = [size for place, size in enumerate(shape) if place not in (0, axis)]
+    features = any(isinstance(size, int) and size > 2 for size in others)
+    return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
+
+
+def _image_axis(info: TensorInfo, axis: int, integer: bool) -> str:
+    del integer
+    shape = info.shape or ()
+    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape]
+    if len(shape) == 4:
+        places = {1: "height", 2: "width", 3: "channels"} if few[3] and not few[1] else {
+            1: "channels", 2: "height", 3: "width"
+        }  # fmt: skip
+        return places.get(axis, "")
+    if len(shape) == 3 and shape[2] == 3:
+        return {0: "height", 1: "width"}.get(axis, "")
+    if len(shape) == 3 and shape[0] == 3:
+        return {1: "height", 2: "width"}.get(axis, "")
+    return ""
+
+
+def _flat_axis(info: TensorInfo, axis: int, integer: bool) -> str:
+    shape = info.shape or ()
+    if len(shape) > 2 or (len(shape) == 2 and axis == 0):
+        return ""
+    return "tokens" if integer else "signal"
+
+
+def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -> Choices:
+    """Sizes of images; where one side is fixed, the same for the other comes first."""
+    known = metadata_size(model)
+    if len(pair) == 2:
+        first = [(known, "from the model's metadata")] if known else []
+        squares = [(side, side) for side in SIDES]
+        rest = [*squares[:4], *LINES, *squares[4:]]  # a recognizer of lines takes small squares too, and no large ones
+        return (*first, *((sizes, USUAL) for sizes in rest))
+    fixed = [
+        size for axis, size in enumerate(info.shape or ())
+        if isinstance(size, int) and kind_of(info, axis, "") in ("height", "width")
+    ]  # fmt: skip
+    beside = [(size, "as its other side") for size in fixed if size >= SMALLEST_SQUARE]
+    lines = [(width, USUAL) for height, width in LINES if fixed and height == fixed[0]]
+    return tuple(((size,), reason) for size, reason in (*beside, *lines, *((side, USUAL) for side in SIDES)))
+
+
+SMALLEST_SQUARE = 65
+"""An image with a fixed side below this may be a line of text."""
+
+
+def _usual(model: "onnx.ModelProto", info: TensorInfo, kind: str) -> Choices:
+    lists: dict[str, tuple[int, ...]] = {
+        "batch": BATCH, "past": PAST, "channels": CHANNELS, "tokens": TOKENS, "signal": SIGNAL, "frames": FRAMES,
+    }  # fmt: skip
+    choices = [((size,), ONE if kind == "batch" else USUAL) for size in lists.get(kind, OTHER)]
+    demands: dict[str, Callable[[], int | None]] = {"signal": lambda: connected_size(Reads(model), info.name)}
+    demanded = demands[kind]() if kind in demands else None
+    if demanded:
+        choices.insert(0, ((demanded,), "what the first fully connected layer takes"))
+    return tuple(choices)
 
 
 def make_feeds(
@@ -139,7 +485,12 @@ def _guessed(
     """Sizes and values for what is not given."""
     axes = open_axes(takes)
     if data.test_data:
-        return _from_data(takes, axes, data)
+        named: dict[str, set[int]] = {}
+        for sample in samples(data, takes):
+            for name, group in names_of(axes).items():
+                named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
+        same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
+        return Guess(inputs=takes, dimensions=same, reasons=dict.fromkeys(same, DATA))
     guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
     reasons = {name: reason for name, (_, reason) in guessed.items()}
@@ -158,15 +509,6 @@ def _guessed(
         reasons=reasons | {name: reason for name, (_, reason) in sized.items()},
         fixable=_runs_fixed(loaded, given | sizes, data),
     )
-
-
-def _from_data(takes: tuple[TensorInfo, ...], axes: Sequence[OpenAxis], data: Dataset) -> Guess:
-    named: dict[str, set[int]] = {}
-    for sample in samples(data, takes):
-        for name, group in names_of(axes).items():
-            named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
-    same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
-    return Guess(inputs=takes, dimensions=same, reasons=dict.fromkeys(same, DATA))
 
 
 def _first_that_runs(

@@ -1,18 +1,20 @@
-"""Tensors without a file: declared constants and ranges, seeded random numbers, and functions of the user's."""
+"""Tensors that no test data gives as they are: constants, random numbers, users' functions, images, recordings."""
 
 import importlib
 import sys
+import wave
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from device_runner.spec import ElementType
-from pipeline.config.tables import InputValue, Range
-from pipeline.core.errors import ConfigError
+from pipeline.config.tables import Channels, Fit, ImageLayout, InputValue, PreprocessConfig, Range
+from pipeline.core.errors import ConfigError, MissingError, install_extra
 from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
+    from PIL.Image import Image
 
 
 MAX_BYTES = 4 << 30
@@ -35,13 +37,22 @@ def value_array(
         raise _unfit(info, f"its type is {info.dtype}", text if dtype.kind == "U" else "give a number")
     if isinstance(value, tuple):
         return _elements(info, value, sizes, dtype)
-    shape = generated_shape(info, sizes)
+    # A size for every axis: the model's own, that in `sizes`, else 1.
+    shape = tuple(
+        size if isinstance(size, int) else sizes.get(f"{info.name}[{axis}]") or (size and sizes.get(size)) or 1
+        for axis, size in enumerate(info.shape or ())
+    )
     if isinstance(value, str):
         return np.full(shape, value)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_BYTES:
         raise _unfit(info, f"{list(shape)} would be more than {MAX_BYTES >> 30} GiB", "give it smaller dimensions")
     if isinstance(value, Range):
-        return _random_in(info, value, shape, dtype, generator)
+        low, high = _cast(info, (value.low, value.high), dtype, end=True)
+        if not low < high:
+            raise _unfit(info, f"the range from {value.low} to {value.high} is empty", "give `high` above `low`")
+        if dtype.kind == "f":
+            return generator.uniform(low, high, shape).astype(dtype)
+        return generator.integers(int(low), int(high), shape).astype(dtype)
     if value is not None:
         return np.full(shape, _cast(info, (value,), dtype)[0], dtype)
     if dtype.kind == "f":
@@ -59,14 +70,6 @@ def plain_dtype(info: TensorInfo) -> "np.dtype[Any]":
         why = f"its type is {info.dtype.value if info.dtype else 'no tensor'}, which no array here has"
         raise _unfit(info, why, "leave the model out")
     return np.dtype(info.dtype.value)
-
-
-def generated_shape(info: TensorInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A size for every axis: the model's own, that in `sizes`, else 1."""
-    return tuple(
-        size if isinstance(size, int) else sizes.get(f"{info.name}[{axis}]") or (size and sizes.get(size)) or 1
-        for axis, size in enumerate(info.shape or ())
-    )
 
 
 def _elements(
@@ -87,21 +90,6 @@ def _elements(
         return np.array(_cast(info, value, dtype), dtype).reshape(shape)
     except ValueError as error:
         raise _unfit(info, f"{len(value)} elements do not fill {info}", "give one number, or all elements") from error
-
-
-def _random_in(
-    info: TensorInfo,
-    value: Range,
-    shape: tuple[int, ...],
-    dtype: "np.dtype[Any]",
-    generator: "np.random.Generator",
-) -> Array:
-    low, high = _cast(info, (value.low, value.high), dtype, end=True)
-    if not low < high:
-        raise _unfit(info, f"the range from {value.low} to {value.high} is empty", "give `high` above `low`")
-    if dtype.kind == "f":
-        return generator.uniform(low, high, shape).astype(dtype)
-    return generator.integers(int(low), int(high), shape).astype(dtype)
 
 
 def _cast(
@@ -205,3 +193,153 @@ def _bad(where: str, why: str) -> ConfigError:
         "the function for test data gives no samples", where=where, why=why,
         remedy="give dicts from input name to numpy array, or pairs of a dict and a label",
     )  # fmt: skip
+
+
+MAX_PIXELS = 100_000_000
+MAX_RECORDING_BYTES = 256 << 20
+
+
+def image_tensor(file: Path, wanted: PreprocessConfig, info: TensorInfo) -> Array:
+    """One image as the tensor of an input, with a batch axis where the input has one.
+
+    ConfigError for a file that is no image; MissingError without Pillow.
+    """
+    import numpy as np
+
+    with _open_image(file) as image:
+        pixels = np.asarray(_sized(image.convert("L" if wanted.channels is Channels.GRAY else "RGB"), wanted))
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    pixels = pixels[..., ::-1] if wanted.channels is Channels.BGR else pixels
+    values = _scaled(pixels, wanted, file)
+    values = values.transpose(2, 0, 1) if wanted.layout is ImageLayout.NCHW else values
+    return _as_input(values, info)
+
+
+def _open_image(file: Path) -> "Image":
+    try:
+        from PIL import Image as pillow  # noqa: N813 - `Image` is the name of the type
+    except ImportError as error:
+        raise MissingError(
+            "images need Pillow",
+            where=str(file),
+            remedy=f"{install_extra('images')}, or give .npy files",
+        ) from error
+    try:
+        image: Image = pillow.open(file)
+        if image.width * image.height > MAX_PIXELS:
+            raise ConfigError(
+                "this image is too large", where=str(file), why=f"it has {image.width}x{image.height} pixels"
+            )
+        image.load()
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise ConfigError(
+            "this image cannot be read", where=str(file), why=str(error)[:300], remedy="remove it, or save it again"
+        ) from error
+    return image
+
+
+def _sized(image: "Image", wanted: PreprocessConfig) -> "Image":
+    from PIL import Image, ImageOps
+
+    bilinear = Image.Resampling.BILINEAR
+    if wanted.resize:
+        height, width = wanted.resize
+        ways: dict[Fit, Any] = {
+            Fit.STRETCH: lambda: image.resize((width, height), bilinear),
+            Fit.COVER: lambda: ImageOps.fit(image, (width, height), bilinear),
+            Fit.PAD: lambda: ImageOps.pad(image, (width, height), bilinear),
+        }
+        image = ways[wanted.fit]()
+    if wanted.crop:
+        height, width = wanted.crop
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+    return image
+
+
+def _scaled(values: Array, wanted: PreprocessConfig, file: Path) -> Array:
+    """(value - mean) * scale, with one number or one for each entry of the last axis."""
+    import numpy as np
+
+    mean, scale = np.asarray(wanted.mean, np.float64), np.asarray(wanted.scale, np.float64)
+    if not all(part.size in (1, values.shape[-1]) for part in (mean, scale)):
+        raise ConfigError(
+            "`mean` and `scale` do not fit the channels", where=f"preprocess, for {file}",
+            why=f"there are {values.shape[-1]} channels, {mean.size} means and {scale.size} scales",
+            remedy="give one number, or one for each channel",
+        )  # fmt: skip
+    return (values.astype(np.float64) - mean) * scale
+
+
+def wav_tensor(file: Path, wanted: PreprocessConfig, info: TensorInfo) -> Array:
+    """One recording as the tensor of an input; ConfigError for a file that is no PCM WAV."""
+    import numpy as np
+
+    values, rate = _read_wav(file)
+    if wanted.mono:
+        values = values.mean(axis=1, keepdims=True)
+    if wanted.sample_rate and wanted.sample_rate != rate:
+        values = _resampled(values, max(1, round(len(values) * wanted.sample_rate / rate)))
+    length = wanted.length or _length_of(info)
+    if length:
+        values = np.concatenate([values[:length], np.zeros((max(0, length - len(values)), values.shape[1]))])
+    values = _scaled(values, wanted, file)
+    return _as_input(values[:, 0] if values.shape[1] == 1 else values.T, info)
+
+
+def _length_of(info: TensorInfo) -> int | None:
+    """How many samples an input takes, when every axis has a size or is the batch."""
+    sizes = [size for size in (info.shape or ())[-2:] if isinstance(size, int) and size > 2]
+    return sizes[-1] if sizes else None
+
+
+def _read_wav(file: Path) -> tuple[Array, int]:
+    """Samples from -1 to 1, [time, channel], and their rate."""
+    import numpy as np
+
+    try:
+        with wave.open(str(file)) as opened:
+            width, channels, rate = opened.getsampwidth(), opened.getnchannels(), opened.getframerate()
+            if opened.getnframes() * width * channels > MAX_RECORDING_BYTES:
+                raise ConfigError("this recording is too long", where=str(file), remedy="cut it")
+            data = opened.readframes(opened.getnframes())
+    except (wave.Error, OSError, EOFError) as error:
+        raise ConfigError(
+            "this recording cannot be read", where=str(file), why=str(error) or "it ends early",
+            remedy="save it as WAV with PCM samples",
+        ) from error  # fmt: skip
+    raw = np.frombuffer(data[: len(data) // (width * channels) * width * channels], np.uint8)
+    if width == 1:
+        values = raw.astype(np.float64) / 128 - 1
+    else:  # little-endian two's complement of 2, 3 or 4 bytes, in the high bytes of 32 bits
+        wide = np.zeros((raw.size // width, 4), np.uint8)
+        wide[:, 4 - width :] = raw.reshape(-1, width)
+        values = wide.view("<i4")[:, 0].astype(np.float64) / (1 << 31)
+    if not values.size or rate <= 0:
+        raise ConfigError("this recording has no samples", where=str(file), remedy="remove it")
+    return values.reshape(-1, channels), rate
+
+
+def _resampled(values: Array, length: int) -> Array:
+    """Band-limited to another number of samples: the spectrum is cut or filled with zeros."""
+    import numpy as np
+
+    spectrum = np.fft.rfft(values, axis=0)
+    return np.fft.irfft(spectrum[: length // 2 + 1], length, axis=0) * (length / len(values))
+
+
+def _as_input(values: Array, info: TensorInfo) -> Array:
+    """The values in the input's type and rank: axes of one are put before, or behind where the model ends in one."""
+    import numpy as np
+
+    dtype = plain_dtype(info)
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        values = np.clip(np.round(values), bounds.min, bounds.max)
+    missing = len(info.shape or values.shape) - values.ndim
+    behind = int(missing > 1 and bool(info.shape) and info.shape[-1] == 1) if info.shape else 0
+    for _ in range(behind):
+        values = values[..., None]
+    for _ in range(missing - behind):
+        values = values[None]
+    return np.ascontiguousarray(values.astype(dtype))

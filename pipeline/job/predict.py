@@ -8,7 +8,7 @@ import msgspec
 
 from device_runner.device import Device, DeviceFacts
 from device_runner.files import scratch_folder
-from device_runner.profile import Coverage, measured_coverage, with_profile, with_profiler
+from device_runner.profile import measured_coverage, with_profile, with_profiler
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id
@@ -22,8 +22,8 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.placement import Placement, placement_of
+from pipeline.report.model import MeasuredRow
 from pipeline.report.profiles import Profiled
-from pipeline.report.rows import MeasuredRow
 
 
 def predict(
@@ -156,6 +156,9 @@ def profiled(
     model: str, variant: str, options: RunOptions, result: RunResult, prediction: Prediction | None
 ) -> Profiled:
     """What one profile run says."""
+    # Nodes as the provider saw the model, partitions as it was asked last. Providers that want NHWC are asked
+    # again when Transposes were put in, which are no nodes of the model.
+    first, last = measured_coverage(result.log), measured_coverage(reversed(result.log))
     return Profiled(
         name=variant if model == ALL_FILES else f"{model} / {variant}",
         model=model,
@@ -165,20 +168,11 @@ def profiled(
         device=result.device,
         file=result.profile_file or "",
         profile=result.profile,
-        coverage=_coverage(result),
+        coverage=msgspec.structs.replace(first, partitions=last.partitions) if first and last else None,
         prediction=prediction,
         finding=finding(prediction, [result]),
         failure=result.failure.message if result.failure else "",
     )
-
-
-def _coverage(result: RunResult) -> Coverage | None:
-    """Nodes as the provider saw the model, partitions as it was asked last.
-
-    Providers that want NHWC are asked again when Transposes were put in, which are no nodes of the model.
-    """
-    first, last = measured_coverage(result.log), measured_coverage(reversed(result.log))
-    return msgspec.structs.replace(first, partitions=last.partitions) if first and last else None
 
 
 def profiles_of(planned: Iterable[RecordedRun], runs: Sequence[RunRecord]) -> Iterator[Profiled]:

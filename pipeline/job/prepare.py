@@ -11,7 +11,7 @@ from device_runner.providers import provider_named
 from device_runner.spec import Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
-from pipeline.advice.precisions import PrecisionVerdict
+from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.campaign.plan import run_options
 from pipeline.campaign.record import PrecisionSearch
 from pipeline.check.compare import OutputCheck
@@ -57,11 +57,6 @@ def oldest_release(config: Config) -> str:
     return min((release for release in named if release), key=line_of, default="")
 
 
-def optimizer_platform(config: Config) -> OptimizerPlatform:
-    """ARM where any target has an ARM processor."""
-    return OptimizerPlatform.of_abi(_abi_of(*config.targets))
-
-
 def _abi_of(*targets: Target) -> str:
     """The ABI that claims, graphs and precisions are made for: the first ARM one of the targets, if there is one."""
     return deciding_abi([abi for target in targets for abi in abis_of_target(target.platform, target.abis)])
@@ -69,14 +64,6 @@ def _abi_of(*targets: Target) -> str:
 
 COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
 """iOS release to CoreML's version (ep_rules E.1); later ones have the last of these."""
-
-
-def aware_settings(config: Config) -> tuple[Settings, ...]:
-    """What provider-aware variants may count on: the lowest API level, OS version and release among the targets.
-
-    Nothing where the config wants none: rules of claims begin with a later release than conversion.
-    """
-    return provider_settings(config) if config.variants.aware else ()
 
 
 def aware_source(config: Config) -> AwareSource | None:
@@ -323,19 +310,24 @@ def prepare(
         [_subject(original.model, given[original.model.name][1]) for original in changed], work / "changed"
     )
     with progress.stage("convert", sum(len(group.models) for group in sets)) as stage:
+        # What provider-aware variants may count on: the lowest API level, OS version and release among the
+        # targets. Nothing where the config wants none: rules of claims begin with a later release than
+        # conversion.
         converted = convert_models(
             sets,
             lambda precision: tuple(wanted_variants(config.variants, precision)),
             output=folder / ARTIFACTS,
             cache=cache_folder() / "artifacts",
             release=oldest_release(config),
-            platform=optimizer_platform(config),
-            aware=aware_settings(config),
+            platform=OptimizerPlatform.of_abi(_abi_of(*config.targets)),
+            aware=provider_settings(config) if config.variants.aware else (),
             reference=aware_source(config) if config.variants.aware else None,
             done=stage.done,
         )
     converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)
-    _stop_if_hopeless(converted)
+    errors = [model.error for model in converted if model.error]
+    if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
+        raise errors[0]
     # what could not be converted is not tried a second time: it may have taken its whole time
     prepared = [
         _named(*pair, conversion, group) for pair, conversion, group in zip(models, converted, sets, strict=True)
@@ -397,12 +389,6 @@ def _simulated(
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
     stream = Stream(steps=table.stream_steps, states=table.state) if table.state else None
     return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
-
-
-def _stop_if_hopeless(converted: Sequence[Converted]) -> None:
-    errors = [model.error for model in converted if model.error]
-    if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
-        raise errors[0]
 
 
 def _stop_at_config_errors(references: References) -> None:

@@ -17,9 +17,10 @@ import msgspec
 from device_runner.device import Device, DeviceFacts
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
-from pipeline.accuracy.score import measure_outputs
+from pipeline.accuracy.evaluate import measure_outputs
 from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
 from pipeline.campaign.plan import (
+    ON_THIS_COMPUTER,
     Inputs,
     PlannedRun,
     check_runs,
@@ -32,7 +33,6 @@ from pipeline.campaign.plan import (
     planned_id,
     recorded,
 )
-from pipeline.campaign.provenance import ON_THIS_COMPUTER
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import Array, OutputCheck, beside_simulator, compare_outputs, read_tensor, top1_check
@@ -45,11 +45,9 @@ from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch
 from pipeline.core.progress import Progress, StageLog
-from pipeline.job.assemble import assemble, compared_runs
-from pipeline.job.bench import Bench, libraries_by_device, opened, require_devices
-from pipeline.job.predict import predict
-from pipeline.job.prepare import QUICKER, Prepared, find, left_out, numbered, prepare, quick, with_accuracy
-from pipeline.job.record import (
+from pipeline.job.assemble import (
+    assemble,
+    compared_runs,
     conversion_skips,
     host,
     known_on_network,
@@ -61,6 +59,9 @@ from pipeline.job.record import (
     stored_config,
     versions,
 )
+from pipeline.job.bench import Bench, libraries_by_device, opened, require_devices
+from pipeline.job.predict import predict
+from pipeline.job.prepare import QUICKER, Prepared, find, left_out, numbered, prepare, quick, with_accuracy
 from pipeline.job.ship import (
     EndedCampaign,
     JobResult,
@@ -367,11 +368,6 @@ def output_folder(config: Config, options: JobOptions) -> Path:
     return options.output or Path(config.output.folder or Path("output") / config.name)
 
 
-def database_url(config: Config, folder: Path) -> str:
-    """The database of a job: the config's, or a file in its output folder."""
-    return config.output.database or f"sqlite:///{folder / DATABASE}"
-
-
 def _with_kept_database(config: Config, folder: Path) -> Config:
     """The config with the database that the folder keeps, where it names none itself: there is what is to go on."""
     database = config.output.database or kept_campaigns(folder).database
@@ -411,5 +407,6 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         write_operator_configs(config, folder, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
         checked = check_against_targets(config, artifacts, folder)
         entered = partial(keep_campaign, folder, database=config.output.database)
-        with open_store(database_url(config, folder)) as store:
+        # The database of a job: the config's, or a file in its output folder.
+        with open_store(config.output.database or f"sqlite:///{folder / DATABASE}") as store:
             yield CampaignJob(config, options, prepared, folder, store, checked, hints, entered), work

@@ -16,8 +16,7 @@ import msgspec
 
 from device_runner.device import Device
 from device_runner.options import Denied
-from pipeline.campaign.plan import PlannedRun
-from pipeline.campaign.provenance import MAKERS
+from pipeline.campaign.plan import MAKERS, PlannedRun
 from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
 from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts, runtime_on, use_of
@@ -62,7 +61,7 @@ from pipeline.release.shipped import (
     signature_of,
     takes_contexts,
 )
-from pipeline.report.markdown_page import measured_text
+from pipeline.report.formats import measured_text
 from pipeline.report.modes import required_operators
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 
@@ -156,15 +155,6 @@ def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
         findings += context_findings(contexts, target, kind, release)
     findings += _without_choice(config.targets, assembled)
     return tuple(dict.fromkeys(findings))
-
-
-def unshipped(assembled: Assembled, findings: Iterable[Finding]) -> Assembled:
-    """The same with what kept the bundle from being made among the report's refusals and warnings."""
-    refusals = tuple(f"{finding.where}: {finding.text}" for finding in errors(findings))
-    against = (msgspec.structs.replace(finding, what=f"no bundle: {finding.what}") for finding in errors(findings))
-    warnings = (*assembled.report.warnings, *against)
-    report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=refusals)
-    return replace(assembled, report=report)
 
 
 def _placed(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -275,7 +265,11 @@ def ship_or_refuse(
     """
     findings = check_shipping(assembled, folder)
     if errors(findings):
-        return unshipped(assembled, findings), None, findings
+        refusals = tuple(f"{finding.where}: {finding.text}" for finding in errors(findings))
+        against = (msgspec.structs.replace(finding, what=f"no bundle: {finding.what}") for finding in errors(findings))
+        warnings = (*assembled.report.warnings, *against)
+        report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=refusals)
+        return replace(assembled, report=report), None, findings
     content = ship(assembled, folder, library=library, progress=progress)
     return proven(assembled, folder), content, findings
 

@@ -101,7 +101,9 @@ def config_text(model: Path, folder: Path, guess: Guess, data: Dataset) -> str:
         name=quoted(campaign_name(model)),
         path=quoted(os.path.relpath(model, folder)),
         inputs="".join(f"#   {safe_line(str(info))}\n" for info in guess.inputs),
-        test_data=_test_data_text(data, folder),
+        test_data='# test_data = "samples"'
+        if not data.test_data
+        else f"test_data = {quoted(os.path.relpath(data.test_data, folder))}",
         values=_values_text(guess, data),
         dimensions=_dimensions_text(guess),
         compared=", ".join(on_any_chip()),
@@ -178,12 +180,6 @@ def campaign_name(model: Path) -> str:
 def _guessed(guess: Guess) -> tuple[str, ...]:
     """The dimensions to fix whose sizes neither data nor the user said."""
     return tuple(name for name in guess.to_fix if guess.reasons[name] not in (DATA, GIVEN))
-
-
-def _test_data_text(data: Dataset, folder: Path) -> str:
-    if not data.test_data:
-        return '# test_data = "samples"'
-    return f"test_data = {quoted(os.path.relpath(data.test_data, folder))}"
 
 
 def _values_text(guess: Guess, data: Dataset) -> str:

@@ -106,7 +106,14 @@ class XcFramework:
 
     def members(self) -> dict[str, Path | bytes]:
         """The files of an xcframework with these slices alone, by their path below its folder."""
-        members: dict[str, Path | bytes] = {INFO: _info([part.listed for part in self.slices])}
+        listed = [part.listed for part in self.slices]
+        libraries = [{key: value for key, value in msgspec.to_builtins(entry).items() if value} for entry in listed]
+        document = {
+            "AvailableLibraries": libraries,
+            "CFBundlePackageType": "XFWK",
+            "XCFrameworkFormatVersion": "1.0",
+        }
+        members: dict[str, Path | bytes] = {INFO: plistlib.dumps(document, sort_keys=True)}
         for part in self.slices:
             files = [path for path in part.folder.rglob("*") if path.is_file()]
             members |= {f"{part.listed.identifier}/{path.relative_to(part.folder).as_posix()}": path for path in files}
@@ -123,7 +130,10 @@ def opened(path: Path) -> Iterator[XcFramework]:
         folder = path
         if path.is_file():
             _unpack(path, work)
-            folder = _only_framework(path, work)
+            frameworks = [info.parent for info in sorted(work.rglob(INFO)) if info.parent.suffix == ".xcframework"]
+            if len(frameworks) != 1:
+                raise _no_framework(path, f"the ZIP has {len(frameworks)} folders NAME.xcframework with an {INFO}")
+            folder = frameworks[0]
         yield _checked(path, folder)
 
 
@@ -145,13 +155,6 @@ def _unpack(path: Path, work: Path) -> None:
                 write_bytes(work / info.filename, archive.read(info))
     except ZIP_ERRORS as error:
         raise _no_framework(path, str(error)[:200]) from error
-
-
-def _only_framework(path: Path, work: Path) -> Path:
-    frameworks = [info.parent for info in sorted(work.rglob(INFO)) if info.parent.suffix == ".xcframework"]
-    if len(frameworks) != 1:
-        raise _no_framework(path, f"the ZIP has {len(frameworks)} folders NAME.xcframework with an {INFO}")
-    return frameworks[0]
 
 
 def _no_framework(path: Path, why: str) -> ConfigError:
@@ -217,16 +220,6 @@ def _listed(path: Path, folder: Path) -> list[Listed]:
         raise _no_framework(path, f"{INFO} cannot be read: {error.strerror or error}") from error
     except (ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError, MemoryError) as error:
         raise _no_framework(path, f"its {INFO} is damaged: {str(error)[:200]}") from error
-
-
-def _info(listed: list[Listed]) -> bytes:
-    libraries = [{key: value for key, value in msgspec.to_builtins(entry).items() if value} for entry in listed]
-    document = {
-        "AvailableLibraries": libraries,
-        "CFBundlePackageType": "XFWK",
-        "XCFrameworkFormatVersion": "1.0",
-    }
-    return plistlib.dumps(document, sort_keys=True)
 
 
 def _slice(path: Path, folder: Path, listed: Listed) -> XcSlice:
@@ -323,19 +316,14 @@ def _findings(part: XcSlice) -> Iterator[str]:
         if image.system != (part.listed.platform, part.listed.variant):
             yield f"{name} has code for {' '.join(image.system).strip() or 'an unknown system'}"
     if not part.images[0].static and part.listed.path.endswith(".framework"):
-        yield from _embedding(part)
-
-
-def _embedding(part: XcSlice) -> Iterator[str]:
-    """What App Store checks demand of a dynamic framework inside an app."""
-    path = part.folder / part.listed.path / INFO
-    try:
-        document = plistlib.loads(read_regular(path, INFO_BYTES))
-    except (OSError, ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError):
-        document = {}
-    for key in ("CFBundleIdentifier", "MinimumOSVersion"):
-        if not isinstance(document, dict) or not isinstance(document.get(key), str):
-            yield f"{part.listed.identifier}/{part.listed.path}/{INFO} has no {key}, and app stores refuse that"
+        path = part.folder / part.listed.path / INFO
+        try:
+            document = plistlib.loads(read_regular(path, INFO_BYTES))
+        except (OSError, ValueError, ExpatError, struct.error, IndexError, OverflowError, RecursionError):
+            document = {}
+        for key in ("CFBundleIdentifier", "MinimumOSVersion"):
+            if not isinstance(document, dict) or not isinstance(document.get(key), str):
+                yield f"{part.listed.identifier}/{part.listed.path}/{INFO} has no {key}, and app stores refuse that"
 
 
 def _release(part: XcSlice, findings: list[str]) -> Release | None:

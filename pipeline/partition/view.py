@@ -19,7 +19,7 @@ from device_runner.files import open_regular
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import share_file, storage_errors
 from pipeline.core.ort_session import HostSession, load_session, make_session, ort_errors
-from pipeline.dataset.candidates import assignments, units, with_sums
+from pipeline.dataset.guess import assignments, units, with_sums
 from pipeline.model.edit import copied
 from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
 from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, load_model, read_in

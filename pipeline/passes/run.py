@@ -21,7 +21,7 @@ from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sour
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_work, time_limit
 from pipeline.dataset import Dataset, TensorInfo, samples
-from pipeline.dataset.candidates import open_session, run_session
+from pipeline.dataset.guess import open_session, run_session
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, PreparedModel, content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs

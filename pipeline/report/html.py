@@ -33,14 +33,13 @@ from pipeline.report.layout import (
     drivers,
     inventory,
     offered,
+    proof_listing,
     results,
     searches,
     sections,
 )
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport, MeasuredRow, Row
 from pipeline.report.modes import BAR, mode_listings, needed_operators, time_tables
-from pipeline.report.proof import proof_listing
-from pipeline.report.rows import MeasuredRow
 from pipeline.report.wording import Listing, visible
 
 MOST_ROWS = 150

@@ -1,21 +1,50 @@
-"""What every writer of a report gets: plain data, at the same time the document results.json with its schema."""
+"""What every writer of a report gets: plain data, at the same time the document results.json; its rows from runs."""
 
-from typing import Any, Final, Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from device_runner.device import DeviceFacts
-from device_runner.result import Status, Struct
+from device_runner.result import Failure, FailureKind, RunResult, Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
-from pipeline.campaign.record import FailureRow, Host, ModelFacts, PrecisionSearch, Prediction, Skipped, TuneReport
-from pipeline.campaign.statistics import Caution, Comparison, Statistics
-from pipeline.check.compare import OutputCheck
+from pipeline.campaign.plan import facts_of_run
+from pipeline.campaign.record import (
+    FRESH_FROM,
+    FailureRow,
+    Host,
+    ModelFacts,
+    PrecisionSearch,
+    Prediction,
+    RecordedRun,
+    RunRecord,
+    Skipped,
+    TuneReport,
+    rounds_of,
+)
+from pipeline.campaign.statistics import (
+    DEFAULT_RULE,
+    Caution,
+    Comparison,
+    DecisionRule,
+    Round,
+    RunGroup,
+    Statistics,
+    compare,
+    summarize,
+)
+from pipeline.check.compare import OutputCheck, worst_sqnr
 from pipeline.check.library_proof import LibraryProof
 from pipeline.compat.contexts import NpuContext
+from pipeline.config import MeasureMode
 from pipeline.core.documents import decode_document, document_schema
-from pipeline.core.errors import Finding, PipelineError
+from pipeline.core.errors import Finding, PipelineError, warning
 from pipeline.core.files import RESULTS
+from pipeline.core.groups import grouped
 from pipeline.core.variant import Artifact
 from pipeline.partition.placement import Placement
 from pipeline.report.profiles import Profiled, ProfileView
@@ -218,3 +247,281 @@ def schema() -> dict[str, Any]:
         "results.json of ort-mobile",
         "A campaign: what was converted, measured, checked and chosen. Times are nanoseconds.",
     )
+
+
+SHAPE_POINTS = 20
+NEVER_RUN = "no round of it was run: the campaign ended before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """All runs of one artifact with one set of run options on one device; `run` names the options.
+
+    `same_as` is VARIANT/RUN of the one that was run in its place, with the same bytes and options; it has no runs then.
+    """
+
+    device: str
+    model: str
+    variant: str
+    run: str
+    runs: Sequence[RunRecord]
+    size_bytes: int = 0
+    baseline: bool = False
+    same_as: str = ""
+
+    @property
+    def status(self) -> Status:
+        """That of the best round; skipped where there is none."""
+        statuses = {record.result.status for record in self.runs}
+        return next((status for status in (Status.OK, Status.FAILED) if status in statuses), Status.SKIPPED)
+
+    @property
+    def key(self) -> str:
+        """VARIANT/RUN."""
+        return f"{self.variant}/{self.run}"
+
+
+AnyRow = TypeVar("AnyRow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Generic[AnyRow]):
+    """What runs come to. What was skipped in every round has no row."""
+
+    rows: tuple[AnyRow, ...]
+    failures: tuple[FailureRow, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def own_runs(
+    planned: Sequence[RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
+) -> tuple[RunRecord, ...]:
+    """Without those of a planned run of another device: whoever measures one device says nothing of the others."""
+    devices = {run.id: run.device for run in planned}
+    strange = [run for run in runs if devices.get(run.planned, run.result.device) != run.result.device]
+    left_out += [
+        warning(
+            f"round {run.round} of the run {run.spec.id} was left out: it was planned for {devices[run.planned]}",
+            " at the host ".join(filter(None, (run.result.device, run.result.host))),
+        )
+        for run in strange
+    ]
+    return tuple(run for run in runs if devices.get(run.planned, run.result.device) == run.result.device)
+
+
+def measured_rows(
+    planned: Sequence[RecordedRun],
+    runs: Iterable[RunRecord],
+    size_bytes: Mapping[tuple[str, str], int],
+    mode: MeasureMode = MeasureMode.STEADY,
+) -> list[MeasuredRow]:
+    """Planned runs of a mode with their timed runs, in the order of the plan; sizes are by model and variant."""
+    timed = grouped(
+        (record.planned, record) for record in runs if not record.spec.profile and record.round < FRESH_FROM
+    )
+    keys = {run.id: f"{run.variant}/{run.run}" for run in planned}
+    return [
+        MeasuredRow(
+            device=run.device,
+            model=run.model,
+            variant=run.variant,
+            run=run.run,
+            runs=timed.get(run.id, ()),
+            size_bytes=size_bytes[run.model, run.variant],
+            baseline=run.baseline,
+            same_as=keys.get(run.same_as, ""),
+        )
+        for run in planned
+        if run.mode is mode
+    ]
+
+
+def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: RecordedRun) -> Comparison | None:
+    """The chosen run and another in rounds that chose nothing; None without any."""
+    groups = []
+    for planned in (chosen, other):
+        rounds = (
+            Round(number=run.round, latencies_ns=run.result.latencies_ns, marks=run.result.marks)
+            for run in runs
+            if run.planned == planned.id and run.round >= FRESH_FROM and run.result.failure is None
+        )
+        groups.append(RunGroup(key=f"{planned.variant}/{planned.run}", rounds=tuple(rounds)))
+    return compare(groups[0], groups[1])
+
+
+def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> Rows[Row]:
+    """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
+
+    Raises ValueError for two of the same device, model, variant and run.
+    """
+    groups = grouped(((row.device, row.model), row) for row in measured).values()
+    run = [row for group in groups for row in group if not row.same_as]
+    return Rows(
+        rows=tuple(row for group in groups for row in _rows(group, rule)),
+        failures=tuple(failure for row in run for failure in _failures(row)),
+        skipped=tuple(skipped for row in run for skipped in _skipped(row)),
+    )
+
+
+def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
+    """The median latency of rows that have one, in nanoseconds, by device, model, variant and run."""
+    return {(row.device, row.model, row.variant, row.run): row.statistics.median_ns for row in rows if row.statistics}
+
+
+def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
+    """The rows of one device and model; what was not run itself has those numbers that count for it."""
+    run = [measured for measured in group if not measured.same_as]
+    base = baseline_row(run)
+    run = [replace(measured, baseline=measured is base) for measured in run]
+    summaries = summarize([run_group(measured) for measured in run], base.key if base else None, rule)
+    by_key = {row.key: _row(row, *summaries[row.key]) for row in run if row.status is not Status.SKIPPED}
+    rows = []
+    for measured in group:
+        row = by_key.get(measured.same_as or measured.key)
+        if row and measured.same_as:  # its numbers, without the doubts and the drawing that the other shows
+            row = msgspec.structs.replace(
+                row, variant=measured.variant, run=measured.run, same_as=measured.same_as, baseline=False,
+                cautions=(), shape=Shape(),
+            )  # fmt: skip
+        rows += [row] if row else []
+    return rows
+
+
+def baseline_row(group: Sequence[MeasuredRow]) -> MeasuredRow | None:
+    """What the others of a device and model are compared with: the row marked so or, where all its runs failed, the
+    first that gave times, one with the same options before others.
+    """
+
+    def gave_times(row: MeasuredRow) -> bool:
+        return any(record.result.status is Status.OK for record in row.runs)
+
+    marked = next((row for row in group if row.baseline), None)
+    if marked is None or gave_times(marked):
+        return marked
+    return min(filter(gave_times, group), key=lambda row: row.run != marked.run, default=marked)
+
+
+def run_group(row: MeasuredRow) -> RunGroup:
+    """The latencies of every round that gave times, under `VARIANT/RUN`."""
+    return rounds_of(row.runs, row.key)
+
+
+def _row(
+    measured: MeasuredRow, statistics: Statistics | None, comparison: Comparison | None, cautions: tuple[Caution, ...]
+) -> Row:
+    results = [record.result for record in measured.runs if record.result.status is Status.OK]
+    return Row(
+        device=measured.device,
+        model=measured.model,
+        variant=measured.variant,
+        run=measured.run,
+        status=measured.status,
+        baseline=measured.baseline,
+        rounds=len(results),
+        failed_rounds=sum(record.result.status is Status.FAILED for record in measured.runs),
+        size_bytes=measured.size_bytes,
+        load_ns=_median(result.load_ns for result in results),
+        first_run_ns=_median(result.first_run_ns for result in results),
+        memory_peak_bytes=max((result.memory_peak_bytes for result in results), default=0),
+        statistics=statistics,
+        comparison=comparison,
+        checks=worst_checks(record.checks for record in measured.runs),
+        cautions=cautions,
+        shape=_shape(results),
+        prediction=next((record.prediction for record in measured.runs if record.prediction is not None), None),
+        measured_with=next((facts_of_run(record) for record in measured.runs if record.result.status is Status.OK), {}),
+    )
+
+
+def _median(values: Iterable[int]) -> int:
+    known = list(values)
+    return int(np.median(known)) if known else 0
+
+
+def _shape(results: Sequence[RunResult]) -> Shape:
+    pooled = [latency for result in results for latency in result.latencies_ns]
+    if not pooled:
+        return Shape()
+    shares = (np.arange(SHAPE_POINTS) + 0.5) / SHAPE_POINTS
+    return Shape(latencies_ns=tuple(np.quantile(pooled, shares, method="inverted_cdf").astype(int).tolist()))
+
+
+def worst_checks(checks: Iterable[Sequence[OutputCheck]]) -> tuple[OutputCheck, ...]:
+    """One check per output over several runs: the largest errors, the smallest agreement, passed only if always.
+
+    Failed once is failed; what was known once only is not known.
+    """
+    by_output = grouped((check.output, check) for of_run in checks for check in of_run)
+    return tuple(map(_worst, by_output.values()))
+
+
+def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
+    """One check for those of all rounds; the first whose metric was computed has it for all."""
+    measured = next((check for check in checks if check.metric), checks[0])
+    passed, failed = all(check.passed for check in checks), any(check.failed for check in checks)
+    # what failed counts before what is not known
+    gravest = min((check for check in checks if not check.passed), key=lambda check: not check.failed, default=None)
+    return OutputCheck(
+        output=checks[0].output,
+        passed=passed,
+        unknown=not passed and not failed,
+        random_inputs=any(check.random_inputs for check in checks),
+        max_abs_error=_among(max, (check.max_abs_error for check in checks)),
+        max_rel_error=_among(max, (check.max_rel_error for check in checks)),
+        limit=_among(min, (check.limit for check in checks)),
+        sqnr_db=worst_sqnr(checks),
+        cosine=_among(min, (check.cosine for check in checks)),
+        top1_agreement=_among(min, (check.top1_agreement for check in checks)),
+        reason=gravest.reason if gravest else "",
+        remedy=gravest.remedy if gravest else "",
+        metric=measured.metric,
+        value=measured.value,
+        original_value=measured.original_value,
+        from_simulator=_among(max, (check.from_simulator for check in checks)),
+    )
+
+
+def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _failures(row: MeasuredRow) -> list[FailureRow]:
+    """Equal failures of several rounds once, with how often."""
+    silent = Failure(kind=FailureKind.GARBAGE, message="the run failed and did not say why")
+    failed = (record.result for record in row.runs if record.result.status is Status.FAILED)
+    counts = Counter(silent if result.failure is None else result.failure for result in failed)
+    return [
+        FailureRow(
+            kind=failure.kind.value,
+            message=failure.message,
+            cause=failure.cause,
+            remedy=failure.remedy,
+            device=row.device,
+            model=row.model,
+            variant=row.variant,
+            run=row.run,
+            times=times,
+        )
+        for failure, times in counts.items()
+    ]
+
+
+def _skipped(row: MeasuredRow) -> list[Skipped]:
+    """Why it was skipped, where every round was or there was none."""
+    if row.status is not Status.SKIPPED:
+        return []
+    failures = [record.result.failure for record in row.runs if record.result.failure is not None]
+    reason = "; ".join(dict.fromkeys(failure.message for failure in failures)) or NEVER_RUN
+    failure = failures[0] if failures else Failure(kind=FailureKind.WRONG_DEVICE, message="")
+    return [
+        Skipped(
+            what=reason,
+            why=failure.cause,
+            remedy=failure.remedy,
+            device=row.device,
+            model=row.model,
+            variant=row.variant,
+            run=row.run,
+        )
+    ]

@@ -21,9 +21,17 @@ from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, sum
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from pipeline.core.groups import grouped
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport, ModeRow, RequiredOperator
+from pipeline.report.model import (
+    CampaignReport,
+    MeasuredRow,
+    ModeRow,
+    RequiredOperator,
+    Rows,
+    baseline_row,
+    make_rows,
+    measured_rows,
+)
 from pipeline.report.profiles import Profiled
-from pipeline.report.rows import MeasuredRow, Rows, baseline_row, make_rows, measured_rows
 from pipeline.report.wording import Listing
 from pipeline.required_ops import RequiredOps
 from pipeline.required_ops.value import CUSTOM

@@ -53,7 +53,13 @@ def advice_lines(advice: Advice) -> Iterator[Line]:
         yield Line("  no fix gains anything")
     for result in gains:
         yield Line("    ", (result.name, "green"), f" ({result.title}): {result.gain}{_error(result)}")
-    yield from _others(advice)
+    for result in advice.fixes:
+        if result.outcome is FixOutcome.REJECTED:
+            yield Line("    ", (result.name, "yellow"), f" rejected: {result.why}")
+    for outcome in (FixOutcome.NO_GAIN, FixOutcome.NOT_APPLICABLE):
+        names = [result.name for result in advice.fixes if result.outcome is outcome]
+        if names:
+            yield Line("    ", (f"{outcome.value}: {', '.join(names)}", "dim"))
     if advice.precision:
         yield Line(f"  {advice.precision}")
     if advice.copied:
@@ -75,17 +81,6 @@ def _error(result: FixResult | Combination) -> str:
             return f", absolute error {result.absolute_error:.1g} of {result.limit:.1g} allowed"
         return f", relative error {result.error:.1g} where {result.tolerance:g} is usual: ask `accuracy` with test data"
     return f", relative error {result.error:.1g} of {result.tolerance:g} allowed"
-
-
-def _others(advice: Advice) -> Iterator[Line]:
-    """Fixes that were rejected with their reasons, and how many had nothing to do or gained nothing."""
-    for result in advice.fixes:
-        if result.outcome is FixOutcome.REJECTED:
-            yield Line("    ", (result.name, "yellow"), f" rejected: {result.why}")
-    for outcome in (FixOutcome.NO_GAIN, FixOutcome.NOT_APPLICABLE):
-        names = [result.name for result in advice.fixes if result.outcome is outcome]
-        if names:
-            yield Line("    ", (f"{outcome.value}: {', '.join(names)}", "dim"))
 
 
 def _best_lines(best: Combination) -> Iterator[Line]:

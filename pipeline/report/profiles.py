@@ -139,31 +139,28 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
     kept = {(node.name, node.operator) for node in second.nodes}
     # what the second profile has not, or has as another operator
     gone = {node.name: node.operator for node in first.nodes if (node.name, node.operator) not in kept}
+    changes = {
+        (row.operator, row.provider): OperatorChange(operator=row.operator, provider=row.provider)
+        for row in (*first.operators, *second.operators)
+    }
+    for row in first.operators:
+        key = row.operator, row.provider
+        changes[key] = msgspec.structs.replace(changes[key], nodes_before=row.nodes, before_ns=row.nanoseconds)
+    for row in second.operators:
+        key = row.operator, row.provider
+        changes[key] = msgspec.structs.replace(changes[key], nodes_after=row.nodes, after_ns=row.nanoseconds)
     return ProfileView(
         device=after.device,
         model=after.model,
         before=f"{before.variant}/{before.run}",
         after=f"{after.variant}/{after.run}",
-        operators=_changes(first, second),
+        operators=tuple(sorted(changes.values(), key=lambda row: -max(row.before_ns, row.after_ns))),
         vanished=dict(Counter(gone.values()).most_common()),
         fusions=tuple(_fusions(first, second, gone)),
         fallen_back=fallen_back(after),
         profiler_cost_before=profiler_cost(before, medians),
         profiler_cost_after=profiler_cost(after, medians),
     )
-
-
-def _changes(before: Profile, after: Profile) -> tuple[OperatorChange, ...]:
-    """Operators by provider, slowest first by the longer of both times."""
-    changes = {(row.operator, row.provider): OperatorChange(operator=row.operator, provider=row.provider)
-               for row in (*before.operators, *after.operators)}  # fmt: skip
-    for row in before.operators:
-        key = row.operator, row.provider
-        changes[key] = msgspec.structs.replace(changes[key], nodes_before=row.nodes, before_ns=row.nanoseconds)
-    for row in after.operators:
-        key = row.operator, row.provider
-        changes[key] = msgspec.structs.replace(changes[key], nodes_after=row.nodes, after_ns=row.nanoseconds)
-    return tuple(sorted(changes.values(), key=lambda row: -max(row.before_ns, row.after_ns)))
 
 
 def _fusions(before: Profile, after: Profile, gone: Mapping[str, str]) -> Iterator[Fusion]:

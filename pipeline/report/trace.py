@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from device_runner.result import Conditions, RunResult, Status, epoch_ms
+from device_runner.result import RunResult, Status, epoch_ms
 from pipeline.campaign.record import RunRecord
 from pipeline.core.groups import grouped
 from pipeline.core.progress import StageTime
@@ -120,7 +120,17 @@ def _run(pid: int, run: RunRecord, earliest: int) -> Iterator[Event]:
         yield _slice(pid, part, at, duration, {}, "part")
         at += duration
     for moment, conditions in ((start, result.before), (end, result.after)):
-        yield from _counters(pid, moment, conditions)
+        # What a device reported, a counter for each unit; what it does not report has none.
+        zones = {visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
+        battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
+        percent = conditions.battery_percent
+        units: dict[str, dict[str, float]] = {
+            "temperature (°C)": {**zones, **battery},
+            "frequency (MHz)": {f"cpu{core}": mhz for core, mhz in enumerate(conditions.cpu_mhz)},
+            "thermal status": {} if conditions.thermal_status is None else {"status": conditions.thermal_status},
+            "battery (%)": {} if percent is None else {"level": percent},
+        }
+        yield from (_counter(pid, moment, name, values) for name, values in units.items() if values)
 
 
 def _arguments(run: RunRecord) -> dict[str, Any]:
@@ -136,20 +146,6 @@ def _arguments(run: RunRecord) -> dict[str, Any]:
     if failure:
         arguments |= {"failure": failure.kind.value, "message": failure.message, "remedy": failure.remedy}
     return {key: visible(value) if isinstance(value, str) else value for key, value in arguments.items() if value != ""}
-
-
-def _counters(pid: int, at: int, conditions: Conditions) -> Iterator[Event]:
-    """What a device reported, a counter for each unit; what it does not report has none."""
-    zones = {visible(name): celsius for name, celsius in conditions.zones_celsius.items()}
-    battery = {} if conditions.battery_celsius is None else {"battery": conditions.battery_celsius}
-    percent = conditions.battery_percent
-    units: dict[str, dict[str, float]] = {
-        "temperature (°C)": {**zones, **battery},
-        "frequency (MHz)": {f"cpu{core}": mhz for core, mhz in enumerate(conditions.cpu_mhz)},
-        "thermal status": {} if conditions.thermal_status is None else {"status": conditions.thermal_status},
-        "battery (%)": {} if percent is None else {"level": percent},
-    }
-    yield from (_counter(pid, at, name, values) for name, values in units.items() if values)
 
 
 def _sustained(pid: int, result: RunResult, start: int) -> Iterator[Event]:

@@ -10,10 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import ElementType, TensorFile
-from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.interval import DropInterval, bootstrap_interval
+from pipeline.accuracy.evaluate import AccuracyRequest, Answer, measure_accuracy, measure_outputs, score
+from pipeline.accuracy.metrics import DropInterval, bootstrap_interval
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy, DropVerdict
-from pipeline.accuracy.score import Answer, measure_outputs, score
 from pipeline.config import AccuracyConfig
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.progress import NoProgress
@@ -274,7 +273,7 @@ def test_detections_are_drawn_again_less_often(monkeypatch: pytest.MonkeyPatch) 
         drawn.append(resamples)
         return bootstrap_interval(weights_to_drop, count, span, 20)
 
-    monkeypatch.setattr("pipeline.accuracy.score.bootstrap_interval", counted)
+    monkeypatch.setattr("pipeline.accuracy.evaluate.bootstrap_interval", counted)
     rows = np.array([[[0, 0, 10, 10, 0.9, 0]]], np.float32)
     label = [[0, 0, 0, 10, 10]]
     made = [Answer(sample=str(n), outputs={"y": rows}, expected={"y": rows}, label=label) for n in range(12)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.accuracy.interval import (
+from pipeline.accuracy.metrics import (
     DropInterval,
     bootstrap_interval,
     mcnemar,

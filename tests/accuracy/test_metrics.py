@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.accuracy.evaluate import Answer, score
 from pipeline.accuracy.metrics import METRICS, Metric, Needs, decoded, find_metric, overlap_of
-from pipeline.accuracy.score import Answer, score
 from pipeline.config import AccuracyConfig, MetricName
 from pipeline.core.errors import ConfigError, MissingError
 

@@ -9,7 +9,7 @@ import msgspec
 import onnx
 import pytest
 
-from pipeline.advice.precisions import (
+from pipeline.advice.verdict import (
     PrecisionTrial,
     PrecisionVerdict,
     choose_precision,

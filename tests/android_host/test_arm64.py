@@ -22,7 +22,7 @@ from pipeline.core.variant import Level
 from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.library.kernels import read_arm_code
 from pipeline.partition.reference import ClaimQuery, reference_aware
-from pipeline.report.proof import summary
+from pipeline.report.layout import summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
 from tests.android_host.runs import distance, failure, outputs, run

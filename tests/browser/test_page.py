@@ -16,9 +16,8 @@ from pipeline.core.files import TRACE
 from pipeline.core.progress import StageTime
 from pipeline.core.providers import XNNPACK
 from pipeline.report import html
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import CampaignReport, MeasuredRow
 from pipeline.report.profiles import profile_views
-from pipeline.report.rows import MeasuredRow
 from pipeline.report.trace import encode
 from tests.browser.conftest import Browser, Open, Opened
 from tests.command import ort_mobile

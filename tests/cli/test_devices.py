@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, DriverType, NnapiDevice, Readiness
+from pipeline.report.formats import device_listing
 from pipeline.report.show import show
-from pipeline.report.terminal import device_listing
 from tests.command import ort_mobile
 
 

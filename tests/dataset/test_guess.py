@@ -12,8 +12,7 @@ from pipeline.check.reference import make_reference
 from pipeline.config import Range
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset
-from pipeline.dataset.candidates import with_sums
-from pipeline.dataset.guess import Guess, guess_inputs
+from pipeline.dataset.guess import Guess, guess_inputs, with_sums
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import parsed_nodes
 

@@ -16,9 +16,8 @@ import pytest
 from device_runner.errors import UnavailableError as RunnerMissing
 from device_runner.library import Name, entries, find_archive, known_digests, library_folder, resolve
 from pipeline.core.errors import MissingError
-from pipeline.library import maven
-from pipeline.library.fetch import get_library, known_libraries
-from pipeline.library.maven import Coordinates, by_https
+from pipeline.library import fetch
+from pipeline.library.fetch import Coordinates, by_https, get_library, known_libraries
 from tests.library.library_files import official_aar, official_jar
 
 WANTED = Coordinates("com.microsoft.onnxruntime", "onnxruntime", "9.8.7", "jar")
@@ -199,7 +198,7 @@ def test_a_kept_file_that_was_damaged_is_fetched_again(repository: Path) -> None
 def test_a_server_that_sends_without_end_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = publish(repository)
     path.with_name(f"{path.name}.slow").touch()
-    monkeypatch.setattr(maven, "FETCH_SECONDS", 1)
+    monkeypatch.setattr(fetch, "FETCH_SECONDS", 1)
     with pytest.raises(MissingError, match="too slow") as caught:
         by_https(WANTED)
     assert "within 1 seconds" in caught.value.why
@@ -335,7 +334,7 @@ def test_a_known_release_in_a_build_tools_cache_must_be_the_released_file(
     ],
 )  # fmt: skip
 def test_mavens_reason_is_its_sentence(answer: str, why: str) -> None:
-    found = maven.REASON.search(f"[INFO] line\n{answer}\n[ERROR]\n")
+    found = fetch.MAVEN_REASON.search(f"[INFO] line\n{answer}\n[ERROR]\n")
     assert found
     assert found[1] == why
 
@@ -346,4 +345,4 @@ def test_mavens_own_client_names_the_repository(tmp_path: Path, monkeypatch: pyt
     client.write_text(f"#!/bin/sh\nfor word; do :; done\nprintf x > \"${{word#*=}}/{WANTED.file}\"\necho '{line}'\n")
     client.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert maven.by_client(WANTED) == (b"x", "https://mirror.example/m2")
+    assert fetch.by_client(WANTED) == (b"x", "https://mirror.example/m2")

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError
-from pipeline.dataset.candidates import open_session, run_session
+from pipeline.dataset.guess import open_session, run_session
 from pipeline.model.onnx_model import LoadedModel, prepare_model
 from pipeline.passes.base import Feeds, NotApplicable, Step
 from pipeline.passes.calibration import TensorRanges, calibrate

@@ -11,7 +11,7 @@ from pipeline.campaign.record import Host, ModelFacts
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof, ProvenLibrary
-from pipeline.report import html, markdown_page, terminal
+from pipeline.report import formats, html
 from pipeline.report.decision import BannerState, Sureness, banner, decisions
 from pipeline.report.model import ArtifactCheck, CampaignReport, ChoiceRow, Withheld
 from tests.report.test_proof import PROOF
@@ -42,8 +42,8 @@ def report(**changes: object) -> CampaignReport:
 
 def texts(given: CampaignReport) -> dict[str, str]:
     out = io.StringIO()
-    terminal.show_report(given, Console(file=out, width=200))
-    return {"terminal": out.getvalue(), "markdown": markdown_page.render(given), "html": html.render(given)}
+    formats.show_report(given, Console(file=out, width=200))
+    return {"terminal": out.getvalue(), "markdown": formats.markdown_page(given), "html": html.render(given)}
 
 
 def test_what_was_checked_and_measured_is_ready() -> None:

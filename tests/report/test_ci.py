@@ -22,7 +22,7 @@ from pipeline.report.ci import (
     junit,
     sarif,
 )
-from pipeline.report.ci_campaign import of_campaign, of_partition
+from pipeline.report.formats import of_campaign, of_partition
 from pipeline.report.layout import sections
 from pipeline.report.model import CampaignReport
 from tests.npm_packages import packed

@@ -19,8 +19,7 @@ from device_runner.result import Conditions, Status
 from pipeline.campaign.record import Host
 from pipeline.report import drawing, html
 from pipeline.report.decision import MOST_CARDS
-from pipeline.report.model import CampaignReport
-from pipeline.report.rows import make_rows
+from pipeline.report.model import CampaignReport, make_rows
 from pipeline.report.wording import visible
 from tests.report_samples import make_report, measured, with_times
 

@@ -13,8 +13,8 @@ from pipeline.check.compare import OutputCheck
 from pipeline.config import Platform, Target
 from pipeline.core.variant import AwareBy, Way
 from pipeline.release.choose import Choice
-from pipeline.report import markdown_page, wording
-from pipeline.report.markdown_page import measured_text
+from pipeline.report import formats, wording
+from pipeline.report.formats import measured_text
 from pipeline.report.model import CampaignReport
 from pipeline.report.wording import visible
 from tests.report_samples import make_report
@@ -42,42 +42,42 @@ def cells(tokens: list[Token]) -> list[str]:
 
 
 def test_every_number_of_the_report_is_in_it(report: CampaignReport) -> None:
-    found = cells(parse(markdown_page.render(report)))
+    found = cells(parse(formats.markdown_page(report)))
     assert {"2.07 ms", "0.62", "0.61 to 0.63", "same within 5 %", "differ 2.4e-01 top-1 84.0%", "failed"} <= set(found)
     assert "3f" * 32 in found
 
 
 def test_what_made_provider_aware_artifacts_stands_beside_them(report: CampaignReport) -> None:
-    assert "Provider-aware" not in markdown_page.render(report)
+    assert "Provider-aware" not in formats.markdown_page(report)
     plain_one, *others = report.artifacts
     by = AwareBy(way=Way.LIBRARY, release="1.29.0", sha256="1fbfff77a79d" + 52 * "0")
     aware = msgspec.structs.replace(plain_one, aware_by=by)
-    found = cells(parse(markdown_page.render(msgspec.structs.replace(report, artifacts=(aware, *others)))))
+    found = cells(parse(formats.markdown_page(msgspec.structs.replace(report, artifacts=(aware, *others)))))
     assert {"Provider-aware", "saved by libonnxruntime 1.29.0 (sha256 1fbfff77a79d)"} <= set(found)
 
 
 def test_sections_in_order(report: CampaignReport) -> None:
-    assert re.findall("^## (.*)$", markdown_page.render(report), re.MULTILINE) == [
+    assert re.findall("^## (.*)$", formats.markdown_page(report), re.MULTILINE) == [
         "What ships", "mnist on local", "mnist on adb:R58M123", "Warnings", "Models that could not be used",
         "What failed", "Outputs that differ", "Skipped", "Doubts", "Devices", "Models", "Artifacts",
     ]  # fmt: skip
 
 
 def test_an_ordinary_report_reads_well_as_plain_text(report: CampaignReport) -> None:
-    assert "&#" not in markdown_page.render(report)
+    assert "&#" not in formats.markdown_page(report)
 
 
 def test_hostile_text_is_only_text() -> None:
-    tokens = parse(markdown_page.render(make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)))
+    tokens = parse(formats.markdown_page(make_report(name=HOSTILE, model=HOSTILE, device=HOSTILE, text=HOSTILE)))
     assert {child.type for child in inline(tokens)} <= HARMLESS
     assert {token.type for token in tokens}.isdisjoint({"html_block", "fence", "code_block", "blockquote_open", "hr"})
-    ordinary = parse(markdown_page.render(make_report()))
+    ordinary = parse(formats.markdown_page(make_report()))
     assert [t.type for t in tokens if t.type != "inline"] == [t.type for t in ordinary if t.type != "inline"]
     assert visible(HOSTILE) in cells(tokens)
 
 
 def test_the_same_report_gives_the_same_text() -> None:
-    assert markdown_page.render(make_report()) == markdown_page.render(make_report())
+    assert formats.markdown_page(make_report()) == formats.markdown_page(make_report())
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1).map(str.strip).filter(bool))

@@ -8,7 +8,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.record import RecordedRun, RunRecord
 from pipeline.campaign.statistics import DEFAULT_RULE
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
-from pipeline.report import drawing, html, markdown_page
+from pipeline.report import drawing, formats, html
 from pipeline.report.model import CampaignReport, decode, encode
 from pipeline.report.modes import mode_listings, mode_rows
 from tests.report_samples import make_report
@@ -94,7 +94,7 @@ def test_the_curve_is_drawn_with_the_moment_when_it_rose(report: CampaignReport)
 
 
 def test_the_pages_and_the_document_have_all_of_it(report: CampaignReport) -> None:
-    page = markdown_page.render(report)
+    page = formats.markdown_page(report)
     assert "## Cold start: m on d" in page
     assert "## Median latency over time: m on d" in page
     assert decode(encode(report)) == report

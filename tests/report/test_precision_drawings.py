@@ -8,7 +8,7 @@ from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.record import PrecisionSearch
 from pipeline.core.variant import Level, Variant
 from pipeline.passes.base import LayerLoss, MixedSearch, Trial
-from pipeline.report import drawing, html, markdown_page, model
+from pipeline.report import drawing, formats, html, model
 from pipeline.report.model import CampaignReport
 from tests.report.test_html import Page
 from tests.report_samples import artifact, make_report
@@ -91,7 +91,7 @@ def test_the_page_has_both_drawings_and_hostile_names_do_nothing() -> None:
 
 
 def test_markdown_lists_the_layers() -> None:
-    text = markdown_page.render(report())
+    text = formats.markdown_page(report())
     assert re.search(r"stem \| Conv \| 1 \| 12.5 dB \| yes", text.replace("&#45;", "-"))
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from device_runner.profile import CPU
 from device_runner.result import NodeTime, OperatorTime, Profile
 from pipeline.campaign.record import Prediction, RefusedNodes
-from pipeline.report import html, markdown_page, model, terminal
+from pipeline.report import formats, html, model
 from pipeline.report.model import CampaignReport
 from pipeline.report.profiles import UNKNOWN_REASON, Profiled, fallen_back, profile_views, view_of
 
@@ -123,9 +123,9 @@ def test_every_format_shows_it(report: CampaignReport) -> None:
     refusal = Prediction(refused=(RefusedNodes(operator="Erf", reason="no rule for <Erf>", nodes=("/g/Erf",)),))
     on_nnapi = profiled("x", profile(("P@", "(partition)", 9.0), ("/g/Erf", "Erf", 1.0)), "nnapi", refusal)
     shown = msgspec.structs.replace(report, profile_views=(view, view_of(BEFORE, on_nnapi, MEDIANS)))
-    texts = {"md": markdown_page.render(shown), "html": html.render(shown)}
+    texts = {"md": formats.markdown_page(shown), "html": html.render(shown)}
     console = Console(width=160, record=True, file=io.StringIO())
-    terminal.show_report(shown, console)
+    formats.show_report(shown, console)
     texts["terminal"] = " ".join(console.export_text().split())
     for name, text in texts.items():
         assert "Profile of m on d: none-fixed/cpu, then all-fixed/cpu" in text, name

@@ -10,8 +10,7 @@ from pipeline.campaign.record import Host
 from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import FindingKind, LibraryProof, ProofFinding, ProofRow, ProvenLibrary
 from pipeline.core.errors import Severity
-from pipeline.report import html, markdown_page, model, terminal
-from pipeline.report import proof as proof_texts
+from pipeline.report import formats, html, layout, model
 from pipeline.report.model import CampaignReport
 from pipeline.report.show import show
 
@@ -59,7 +58,7 @@ REPORT = CampaignReport(
 
 def shown(width: int = 120) -> str:
     out = io.StringIO()
-    show(terminal.proof_parts(PROOF), Console(file=out, width=width))
+    show(formats.proof_parts(PROOF), Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -88,8 +87,8 @@ UNKNOWN = ProofFinding(
 def test_what_nobody_could_judge_does_not_pass() -> None:
     rows = (row(27, provider="cpu"), row(31, UNKNOWN), row(33, UNKNOWN, FLAG))
     undecided = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=rows)
-    assert "1 of 3 runs pass, 2 could not be judged (" in proof_texts.summary(undecided)
-    results = [cells[5] for cells in proof_texts.rows(undecided)]
+    assert "1 of 3 runs pass, 2 could not be judged (" in layout.summary(undecided)
+    results = [cells[5] for cells in layout.rows(undecided)]
     assert results == ["passes", "not judged: not compared", "not judged: not compared, flag without effect"]
     assert not undecided.failed
 
@@ -97,8 +96,8 @@ def test_what_nobody_could_judge_does_not_pass() -> None:
 def test_what_fails_on_a_first_look_does_not_pass_either() -> None:
     refused = msgspec.structs.replace(KERNEL, severity=Severity.WARNING)
     proof = LibraryProof(bundle="0" * 64, library=ProvenLibrary(file="app.aar"), rows=(row(27, refused),))
-    assert "0 of 1 runs pass (" in proof_texts.summary(proof)
-    assert [cells[5] for cells in proof_texts.rows(proof)] == ["warns: missing kernel"]
+    assert "0 of 1 runs pass (" in layout.summary(proof)
+    assert [cells[5] for cells in layout.rows(proof)] == ["warns: missing kernel"]
 
 
 def test_a_run_that_another_place_judged_is_decided() -> None:
@@ -111,7 +110,7 @@ def test_a_run_that_another_place_judged_is_decided() -> None:
 def test_nothing_acts_in_any_format() -> None:
     assert "\x1b" not in shown()
     assert "[red]" in shown()
-    page, text = html.render(REPORT), markdown_page.render(REPORT)
+    page, text = html.render(REPORT), formats.markdown_page(REPORT)
     assert HOSTILE[:13] not in page
     assert "<script>" not in text
     for report in (page, text):

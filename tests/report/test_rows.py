@@ -15,8 +15,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
 from pipeline.report.decision import decisions
 from pipeline.report.layout import accuracies, results
-from pipeline.report.model import Row
-from pipeline.report.rows import NEVER_RUN, MeasuredRow, make_rows, worst_checks
+from pipeline.report.model import NEVER_RUN, MeasuredRow, Row, make_rows, worst_checks
 from tests.report_samples import BAD, GOOD, REFUSED, make_report, measured, record, runs
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from device_runner.profile import Coverage
 from pipeline.campaign.record import Host, Prediction
 from pipeline.campaign.statistics import Caution, Doubt
-from pipeline.report import markdown_page, terminal, wording
+from pipeline.report import formats, wording
 from pipeline.report.model import CampaignReport
 from pipeline.report.profiles import Profiled
 from tests.report_samples import make_report
@@ -21,7 +21,7 @@ def shown(report: CampaignReport, width: int, *, color: bool = False, encoding: 
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, errors="replace")
     console = Console(file=file, width=width, force_terminal=color, color_system="standard" if color else None)
-    terminal.show_report(report, console)
+    formats.show_report(report, console)
     file.flush()
     return raw.getvalue().decode(encoding)
 
@@ -145,4 +145,4 @@ def test_usual_doubts_are_one_line_and_the_report_has_their_numbers(report: Camp
     assert "times differ widely in 1, a time far from the median in 1, under 1 ms in 1 of the rows above" in text
     assert "because of throttled" in text
     assert "because of spread" not in text
-    assert "because of spread" in markdown_page.render(given)
+    assert "because of spread" in formats.markdown_page(given)

@@ -19,26 +19,24 @@ from device_runner.files import decode_json, visible
 from device_runner.result import Mark, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunRecord
-from pipeline.campaign.store.errors import (
-    PATIENCE_SECONDS,
-    StoreError,
-    damaged,
-    is_away,
-    patiently,
-    spool_of,
-    store_errors,
-)
 from pipeline.campaign.store.tables import (
+    PATIENCE_SECONDS,
     REPEATED,
     RunRow,
     RunWriter,
+    StoreError,
     artifacts,
     campaigns,
+    damaged,
     devices,
+    is_away,
     latencies,
+    patiently,
     row_digest,
     run_columns,
     runs,
+    spool_of,
+    store_errors,
     text_of,
 )
 from pipeline.check.compare import OutputCheck

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
-from pipeline.cli.outputs import Outputs, json_option, sarif_option
+from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, sarif_option
 from pipeline.core.errors import ConfigError, ExitCode, Severity
 from pipeline.core.groups import counted
 from pipeline.features.app import RULE_NAMES

@@ -33,8 +33,7 @@ def diff(a: str, b: str, svg: Path | None, outputs: Outputs) -> None:
     Nodes that are gone, new and changed, and which of ONNX Runtime's optimizers explains it, with its level. Nodes are
     the same where operator and outputs are, or all that leads to them; Constant nodes count as constants.
     """
-    from pipeline.features.diff.changes import diff_graphs, read_graph
-    from pipeline.features.diff.drawing import draw_diff
+    from pipeline.features.diff.changes import diff_graphs, draw_diff, read_graph
 
     sources = [_one_model(path) for path in (a, b)]
     before, after = map(read_graph, sources)

@@ -61,11 +61,10 @@ from pipeline.features.doctor.diagnosis import (
     typical,
     winners,
 )
-from pipeline.job.bench import bench, opened_alone
-from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight
+from pipeline.job.assemble import host, new_campaign
+from pipeline.job.bench import PerfOrder, bench, inputs_of_files, opened_alone, planned_files, preflight
 from pipeline.job.predict import settings_of
 from pipeline.job.prepare import find
-from pipeline.job.record import host, new_campaign
 from pipeline.job.template import data_beside, guess_for
 from pipeline.model.sources import SourceModel, require_model_file
 from pipeline.passes.registry import parse_step

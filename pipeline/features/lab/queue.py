@@ -28,8 +28,7 @@ from sqlalchemy.engine import Connection, Engine
 from device_runner.device import DeviceFacts
 from device_runner.files import decode_json, visible
 from pipeline.campaign.store import Store, StoreError
-from pipeline.campaign.store.errors import hidden, store_errors
-from pipeline.campaign.store.tables import metadata
+from pipeline.campaign.store.tables import hidden, metadata, store_errors
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import replacing, sha256_of
 

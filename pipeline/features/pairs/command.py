@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.features.pairs.history import History
     from pipeline.features.pairs.measure import PairOrder
     from pipeline.features.pairs.report import GateReport
-    from pipeline.job.perf_files import PerfOrder
+    from pipeline.job.bench import PerfOrder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -101,7 +101,7 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
     """How pairs, and how the model files among some paths are measured."""
     from pipeline.config import MeasureConfig
     from pipeline.features.pairs.measure import PairOrder, model_files
-    from pipeline.job.perf_files import PerfOrder
+    from pipeline.job.bench import PerfOrder
 
     measure = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
     files = PerfOrder(

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.provenance import ARTIFACT, MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.plan import ARTIFACT, MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
 from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError, ExitCode

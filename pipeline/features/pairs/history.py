@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.provenance import (
-    ChangedFact,
-    Facts,
-    changes,
-    environment_changes,
-    facts_of_place,
-    facts_of_run,
-)
+from pipeline.campaign.plan import ChangedFact, Facts, changes, environment_changes, facts_of_place, facts_of_run
 from pipeline.campaign.statistics import Round, RunGroup, ranks
 from pipeline.config import MeasureMode
 from pipeline.core.errors import ConfigError

@@ -14,21 +14,24 @@ from device_runner.result import utc_now
 from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.measure import CampaignPlan, runs_left
 from pipeline.campaign.plan import (
+    SYSTEM,
     Inputs,
     PlannedRun,
+    changes,
     denied_here,
+    facts_of_place,
+    facts_of_run,
     inputs_of,
     known_denied,
     options_name,
     planned_id,
     run_of,
 )
-from pipeline.campaign.provenance import SYSTEM, changes, facts_of_place, facts_of_run
 from pipeline.campaign.record import CampaignRecord, Host, RunRecord, rounds_of
 from pipeline.campaign.statistics import describe, ranks, ratio_interval
 from pipeline.campaign.statistics.compare import DEFAULT_MARGIN
 from pipeline.campaign.statistics.groups import paired_log_ratios
-from pipeline.campaign.store.errors import hidden
+from pipeline.campaign.store.tables import hidden
 from pipeline.config import ConditionsConfig, MeasureConfig, MeasureMode, Target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
@@ -45,8 +48,7 @@ from pipeline.features.pairs.report import (
     GateReport,
     PositionStanding,
 )
-from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
-from pipeline.job.perf_files import PerfOrder, inputs_of_files
+from pipeline.job.bench import Bench, PerfOrder, bench, inputs_of_files, libraries_by_device, opened, require_library
 from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
 from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, read_manifest, verify_bundle
 from pipeline.report import model

@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from pipeline.cli.command import Command
-from pipeline.cli.fail_on import Condition, Watched, end, fail_on_option
 from pipeline.cli.options import (
     custom_ops_option,
     data_options,
@@ -19,7 +18,7 @@ from pipeline.cli.options import (
     wait_option,
     with_given,
 )
-from pipeline.cli.outputs import Outputs, json_option, write_result
+from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, write_result
 from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings
 
 
@@ -123,11 +122,11 @@ def perf(
     from pipeline.features.perf.callers import CallersRow, callers_parts, open_batch, parse_concurrent
     from pipeline.features.perf.job import exit_code, measure_files
     from pipeline.features.perf.stream import StreamRow, parse_states, stream_parts
-    from pipeline.job.perf_files import PerfOrder
+    from pipeline.job.bench import PerfOrder
+    from pipeline.report.formats import show_report
     from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
     from pipeline.report.show import show
-    from pipeline.report.terminal import show_report
 
     order = PerfOrder(
         files=files,

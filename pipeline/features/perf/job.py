@@ -10,15 +10,23 @@ from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
 from pipeline.features.perf.stream import StreamRow, measure_streams
-from pipeline.job.bench import Bench, bench, opened_alone, unfinished
-from pipeline.job.perf_files import PerfOrder, inputs_of_files, planned_files, preflight, warnings
+from pipeline.job.assemble import host, new_campaign, versions
+from pipeline.job.bench import (
+    Bench,
+    PerfOrder,
+    bench,
+    inputs_of_files,
+    opened_alone,
+    planned_files,
+    preflight,
+    unfinished,
+    warnings,
+)
 from pipeline.job.predict import profile_run
-from pipeline.job.record import host, new_campaign, versions
 from pipeline.model.sources import require_model_file
-from pipeline.report.model import CampaignReport
+from pipeline.report.model import CampaignReport, make_rows, measured_rows, medians
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import Profiled, profile_views
-from pipeline.report.rows import make_rows, measured_rows, medians
 
 
 def measure_files(

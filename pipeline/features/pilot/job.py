@@ -30,9 +30,9 @@ from pipeline.campaign.statistics.compare import DEFAULT_RULE
 from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_ratios
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
+from pipeline.job.assemble import new_campaign
 from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
 from pipeline.job.prepare import find, prepare
-from pipeline.job.record import new_campaign
 from pipeline.job.run import CampaignJob, JobOptions
 from pipeline.job.ship import check_against_targets
 from pipeline.report import wording

@@ -92,7 +92,7 @@ def prove(
     from pipeline.core.errors import ExitCode
     from pipeline.core.releases import read_abi
     from pipeline.features.prove import ProofOrder, prove_bundle
-    from pipeline.report.terminal import proof_parts
+    from pipeline.report.formats import proof_parts
 
     order = ProofOrder(
         library=library,

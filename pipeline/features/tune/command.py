@@ -100,7 +100,7 @@ def tune(
 
     result = completed_job(ctx, whole, options, search, "nothing was measured; what was converted is kept")
     from pipeline.cli.show import job_document, show_job
-    from pipeline.report.ci_campaign import of_campaign
+    from pipeline.report.formats import of_campaign
 
     outputs.write_json(job_document(result) | {"tuned": result.assembled.report.tuned})
     outputs.write_ci(of_campaign(result.assembled.report, result.findings))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from pipeline.campaign.store import Store, open_store
 from pipeline.campaign.store import store as store_module
-from pipeline.campaign.store.errors import hidden, store_error
+from pipeline.campaign.store.tables import hidden, store_error
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 

@@ -10,15 +10,14 @@ import pytest
 
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, Mark
-from pipeline.campaign.provenance import ChangedFact
+from pipeline.campaign.plan import ChangedFact
 from pipeline.campaign.record import Host
 from pipeline.campaign.statistics import Verdict
 from pipeline.core.errors import ConfigError
 from pipeline.features.pairs import comparison
 from pipeline.features.pairs.comparison import ComparedSide, compare_sides, unpaired_interval
 from pipeline.report import wording
-from pipeline.report.model import CampaignReport
-from pipeline.report.rows import MeasuredRow, make_rows
+from pipeline.report.model import CampaignReport, MeasuredRow, make_rows
 from pipeline.report.show import plain_lines
 from tests.report_samples import make_report, record, runs
 

@@ -15,7 +15,7 @@ from pipeline.campaign.store import open_store
 from pipeline.job.assemble import NO_ANSWERS
 from pipeline.job.stored import stored as assembled_of
 from pipeline.release.manifest import read_manifest
-from pipeline.report import markdown_page
+from pipeline.report import formats
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE, write_config
 
@@ -136,7 +136,7 @@ def test_without_the_feature_a_search_ships_nothing_and_says_why(
     assert assembled.choices == ()
     assert {row.reason for row in assembled.report.withheld} == {NO_ANSWERS}
     assert NO_ANSWERS in {finding.what for finding in assembled.report.warnings}
-    assert "Best configuration" not in markdown_page.render(assembled.report)
+    assert "Best configuration" not in formats.markdown_page(assembled.report)
 
 
 @pytest.mark.parametrize(

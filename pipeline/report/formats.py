@@ -1,0 +1,450 @@
+"""A campaign's report in a terminal, as report.md, and as what systems of continuous integration read; devices."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Console
+
+from device_runner.device import DeviceFacts, Readiness
+from device_runner.result import Status
+from pipeline.advice.verdict import AdvisedAnswer
+from pipeline.campaign.record import FailureRow, place
+from pipeline.campaign.statistics import Verdict
+from pipeline.check.compare import OutputCheck
+from pipeline.check.library_proof import LibraryProof
+from pipeline.core.errors import Finding, Severity
+from pipeline.core.groups import grouped
+from pipeline.partition.answer import ModelAnswer
+from pipeline.release.choose import Choice, slower_text
+from pipeline.report import layout, wording
+from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
+from pipeline.report.decision import BannerState, banner
+from pipeline.report.layout import (
+    COLUMNS,
+    DOUBTS,
+    INTERVAL,
+    Column,
+    accuracies,
+    choices,
+    inventory,
+    offered,
+    proof_listing,
+    proof_notes,
+    results,
+    searches,
+    sections,
+    warnings,
+)
+from pipeline.report.model import CampaignReport, Row
+from pipeline.report.modes import mode_listings
+from pipeline.report.profiles import ProfileView, changes, claims, fallbacks, fusions, operators, summary, view_notes
+from pipeline.report.show import show, width
+from pipeline.report.wording import (
+    Line,
+    Listing,
+    ListingNote,
+    Part,
+    Section,
+    escaped,
+    item,
+    listing_lines,
+    section_lines,
+    table,
+    visible,
+)
+
+
+def _processor(facts: DeviceFacts) -> str:
+    cores = f"{len(facts.core_max_mhz)} cores to {max(facts.core_max_mhz) / 1000:.1f} GHz" if facts.core_max_mhz else ""
+    return ", ".join(part for part in (facts.soc, cores) if part)
+
+
+def _system(facts: DeviceFacts) -> str:
+    api = f" (API {facts.api_level})" if facts.api_level else ""
+    return f"{facts.platform} {facts.os_release}{api}".strip()
+
+
+def _memory(facts: DeviceFacts) -> str:
+    return f"{facts.memory_bytes / 2**30:.1f} GiB" if facts.memory_bytes else ""
+
+
+def _battery(facts: DeviceFacts) -> str:
+    charging = " charging" if facts.charging else ""
+    return "" if facts.battery_percent is None else f"{facts.battery_percent} %{charging}"
+
+
+def _state(facts: DeviceFacts) -> str:
+    if facts.readiness is not Readiness.READY:
+        return facts.advice or facts.readiness.value
+    notes = ["ready"]
+    if facts.platform == "android" and 0 < facts.api_level < 27:
+        notes.append(f"API {facts.api_level}: NNAPI needs 27")
+    if 0 < facts.free_bytes < 2**28:
+        notes.append("little space")
+    if (facts.thermal_status or 0) >= 2:
+        notes.append("hot: numbers will be throttled")
+    return "; ".join(notes)
+
+
+DEVICE_COLUMNS: tuple[tuple[str, Callable[[DeviceFacts], str]], ...] = (
+    ("device", lambda facts: facts.name),
+    ("model", lambda facts: f"{facts.manufacturer} {facts.model}".strip()),
+    ("processor", _processor),
+    ("ABIs", lambda facts: ", ".join(facts.abis)),
+    ("system", _system),
+    ("memory", _memory),
+    ("battery", _battery),
+    ("NNAPI", wording.nnapi_devices),
+    ("GPU", wording.gpu),
+    ("state", _state),
+)
+
+
+def device_listing(devices: Sequence[DeviceFacts]) -> Listing:
+    """One row a device, without columns that are empty everywhere."""
+    rows = [[text(facts) for _, text in DEVICE_COLUMNS] for facts in devices]
+    kept = [index for index in range(len(DEVICE_COLUMNS)) if any(row[index] for row in rows)]
+    return Listing(
+        title="",
+        head=tuple(DEVICE_COLUMNS[index][0] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in rows),
+    )
+
+
+SHORT = 6
+"""Operators of a view of profiles: report.md has more."""
+STYLES = {Verdict.FASTER: "green", Verdict.SLOWER: "yellow", Verdict.SAME: "", Verdict.NOT_SHOWN: "dim"}
+
+
+def show_report(report: CampaignReport, console: Console | None = None) -> None:
+    """Print the report, with as many columns of results as fit."""
+    show(render(report, width(console)), console, rest="report.md")
+
+
+def render(report: CampaignReport, width: int) -> Iterator[Part]:
+    """The parts of the report for a terminal of so many columns."""
+    for (model, device), rows in results(report).items():
+        # One line per variant and run; columns that need a wider terminal are left out.
+        columns = shown(width)
+        yield (
+            Listing(
+                title=f"{model} on {device}",
+                head=tuple(column.title for column in columns),
+                rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
+                right=tuple(column.title for column in columns if column.number),
+                styles=tuple(map(_style, rows)),
+            )
+        )
+    if report.rows:
+        yield Line((wording.legend(report, interval=INTERVAL in shown(width)), "dim"), indent=0)
+        yield Line(indent=0)
+    yield from mode_listings(report)
+    if (accuracy := accuracies(report)).rows:
+        yield accuracy
+    yield from offered(report, brief=True)
+    for listing in map(proof_listing, report.proofs):
+        if listing.rows:
+            yield listing
+    for section in sections(report):
+        yield section if section.title != DOUBTS else _in_short(section)
+    if report.profiles:
+        yield claims(report.profiles)
+    for view in report.profile_views:
+        yield changes(view, most=SHORT)
+        yield from map(Line, (*view_notes(view), ""))
+    if report.choices:
+        yield choices(report)
+    if verdict := banner(report):
+        yield Line((verdict.headline, BANNERS[verdict.state]), indent=0)
+        for reason in verdict.reasons:
+            yield Line(f"- {reason}", indent=0)
+        yield Line(indent=0)
+
+
+BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", BannerState.READY: "bold green"}
+
+
+USUAL_DOUBTS = {"spread": "times differ widely", "extreme": "a time far from the median", "short samples": "under 1 ms"}
+"""What nearly every short run on a computer in use has: one line here, each with its numbers in the report."""
+
+
+def _in_short(doubts: Section) -> Section:
+    """The usual doubts with their numbers of rows in one line, then the others as they are."""
+    usual = [note for note in doubts.notes if note.title in USUAL_DOUBTS]
+    counts = ", ".join(f"{USUAL_DOUBTS[note.title]} in {len(note.places)}" for note in usual)
+    line = ListingNote(title="", text=f"{counts} of the rows above (report.md or --json says how much, and what to do)")
+    others = tuple(note for note in doubts.notes if note not in usual)
+    return Section(title=doubts.title, notes=((line, *others) if usual else others))
+
+
+def shown(width: int) -> list[Column]:
+    """The columns of the table of results that a terminal of so many columns has place for."""
+    return [column for column in COLUMNS if column.from_width <= width]
+
+
+def _style(row: Row) -> str:
+    if row.status is not Status.OK or any(check.failed for check in row.checks):
+        return "red"
+    return STYLES[row.comparison.verdict] if row.comparison else ""
+
+
+def proof_parts(proof: LibraryProof) -> Iterator[Part]:
+    """What came of a bundle in the library that ships, then every finding with cause and remedy."""
+    if (listing := proof_listing(proof)).rows:
+        yield listing
+    yield Section(title="Summary", notes=tuple(proof_notes(proof)))
+
+
+MOST_NODES = 10
+"""Nodes that a finding names."""
+
+
+def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocument:
+    """Cases are rows of the report, failures and what was skipped; `more` speaks against shipping."""
+    verdict = banner(report)
+    headline = f"{report.name}: {verdict.headline}" if verdict else report.name
+    return CiDocument(
+        name=f"ort-mobile {report.name}",
+        cases=tuple(_cases(report)),
+        findings=tuple(_findings(report, more)),
+        summary=bounded(headline, list(_tables(report)), list(sections(report)), "report.html"),
+    )
+
+
+def _tables(report: CampaignReport) -> Iterator[Listing]:
+    """What ships first, then the results."""
+    head = tuple(column.title for column in COLUMNS)
+    shipped = choices(report)
+    yield from [shipped] if shipped.rows else []
+    for (model, device), rows in results(report).items():
+        cells = tuple(tuple(column.text(row) for column in COLUMNS) for row in rows)
+        yield Listing(title=f"{model} on {device}", head=head, rows=cells)
+
+
+def _cases(report: CampaignReport) -> Iterator[CiCase]:
+    """One for each row, failed ones with their reason; then failures and skipped runs that have no row."""
+    failures = grouped(
+        ((failure.device, failure.model, failure.variant, failure.run), failure) for failure in report.failures
+    )
+    for row in report.rows:
+        yield _case(row, failures.pop((row.device, row.model, row.variant, row.run), []))
+    for (device, model, variant, run), alike in failures.items():
+        kinds = ", ".join(failure.kind for failure in alike)
+        text = "\n".join(map(_failure_text, alike))
+        yield CiCase(place=_dotted(device, model), name=_spaced(variant, run), kind="error", reason=kinds, text=text)
+    for skipped in report.skipped:
+        where, name = _dotted(skipped.device, skipped.model), _spaced(skipped.variant, skipped.run)
+        yield CiCase(place=where, name=name, kind="skipped", reason="skipped", text=skipped.text)
+
+
+def _case(row: Row, failures: Sequence[FailureRow]) -> CiCase:
+    where, name = _dotted(row.device, row.model), _spaced(row.variant, row.run)
+    if wrong := [check for check in row.checks if check.failed]:
+        text = "; ".join(f"{check.output}: {check.reason or 'not what the original computes'}" for check in wrong)
+        return CiCase(place=where, name=name, kind="failure", reason="outputs differ", text=text)
+    text = "\n".join(map(_failure_text, failures))
+    if row.status is Status.OK:
+        median = wording.duration(row.statistics.median_ns) if row.statistics else ""
+        return CiCase(place=where, name=name, text="\n".join(filter(None, (median and f"median {median}", text))))
+    kind = "skipped" if row.status is Status.SKIPPED else "error"
+    reason = ", ".join(failure.kind for failure in failures) or row.status.value
+    return CiCase(place=where, name=name, kind=kind, reason=reason, text=text)
+
+
+def _dotted(device: str, model: str) -> str:
+    return ".".join(filter(None, (device, model))) or "campaign"
+
+
+def _spaced(variant: str, run: str) -> str:
+    return " ".join(filter(None, (variant, run))) or "all runs"
+
+
+def _failure_text(failure: FailureRow) -> str:
+    """What was said, why, what to do."""
+    cause = "" if failure.cause in failure.message else failure.cause
+    return "; ".join(part.strip().rstrip(".") for part in (failure.message, cause, failure.remedy) if part)
+
+
+def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFinding]:
+    """Errors and warnings of a campaign, with the file of the model that they concern."""
+    files = {model.name: model.file for model in report.models}
+    for model in report.models:
+        if model.error:
+            text = "; ".join(filter(None, (model.error, model.remedy)))
+            yield CiFinding(rule="model", severity=Severity.ERROR, place=model.name, text=text, file=model.file)
+    for failure in report.failures:
+        where = place(failure.device, failure.model, failure.variant, failure.run)
+        text, file = _failure_text(failure), files.get(failure.model, "")
+        yield CiFinding(rule=failure.kind, severity=Severity.ERROR, place=where, text=text, file=file)
+    for name, where, text in _wrong(report):
+        file = files.get(name, "")
+        yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=where, text=text, file=file)
+    for held in report.withheld:
+        where, file = place(held.target, held.model), files.get(held.model, "")
+        yield CiFinding(rule="withheld", severity=Severity.ERROR, place=where, text=held.reason, file=file)
+    for proof in report.proofs:
+        severity = Severity.ERROR if proof.failed else Severity.WARNING
+        for row, finding in layout.findings(proof):
+            text = "; ".join(filter(None, (finding.what, layout.reason(finding), finding.remedy)))
+            where, file = layout.where(row), files.get(row.model, "")
+            yield CiFinding(rule="proof", severity=severity, place=where, text=text, file=file)
+    for against in more:
+        yield CiFinding(
+            rule=against.rule or "release", severity=against.severity, place=against.where, text=against.text
+        )
+    for note in warnings(report):
+        where = ", ".join(note.places[:3]) or report.name
+        yield CiFinding(rule="warning", severity=Severity.WARNING, place=where, text=note.text)
+
+
+def _wrong(report: CampaignReport) -> Iterator[tuple[str, str, str]]:
+    """Model, place and text of outputs that differ."""
+    for row in report.rows:
+        for check in row.checks:
+            if check.failed:
+                where = place(row.device, row.model, row.variant, row.run)
+                reason = check.reason or "not what the original computes"
+                yield row.model, where, f"{check.output}: {reason}"
+
+
+def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:
+    """Findings are models without an answer, sessions that will fail, nodes that fall back to the CPU, and advice."""
+    return CiDocument(
+        name="ort-mobile partition", findings=tuple(finding for answer in answers for finding in _claims(answer))
+    )
+
+
+def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
+    where = place(f"{answer.ep} {answer.chip}".strip(), answer.path)
+
+    def finding(rule: str, text: str, severity: Severity = Severity.WARNING) -> CiFinding:
+        return CiFinding(rule=rule, severity=severity, place=where, text=text, file=answer.path)
+
+    if answer.error:
+        yield finding("model", str(answer.error), Severity.ERROR)
+    if answer.load and answer.load.error:
+        text = "; ".join(filter(None, (answer.load.error, answer.load.remedy)))
+        yield finding("session_fails", text, Severity.ERROR)
+    if answer.simulated and answer.simulated.passed is False:
+        at = f"{answer.simulated.op_type} '{answer.simulated.first}': " if answer.simulated.first else ""
+        text = "; ".join(filter(None, (f"{at}{answer.simulated.reason}", answer.simulated.remedy)))
+        yield finding("computed_otherwise", f"simulated: {text}", Severity.ERROR)
+    refused = grouped(
+        ((node.code or "unsupported", node.op_type, node.reason or "", node.remedy or ""), node)
+        for node in answer.decisions
+        if not node.claimed
+    )
+    for (code, operator, reason, remedy), nodes in refused.items():
+        names = ", ".join(node.name or node.outputs[0] for node in nodes[:MOST_NODES] if node.name or node.outputs)
+        rest = f" and {len(nodes) - MOST_NODES} more" if len(nodes) > MOST_NODES else ""
+        text = "; ".join(filter(None, (reason, remedy)))
+        yield finding(f"{answer.ep}/{code}", f"{operator} falls back to the CPU: {text} (nodes: {names}{rest})")
+    if isinstance(answer, AdvisedAnswer) and answer.advice.verdict:
+        verdict = answer.advice.verdict
+        yield finding("advice", f"{verdict.choice.value}: {verdict.reason}")
+
+
+def markdown_page(report: CampaignReport) -> str:
+    """The whole page."""
+    parts = [
+        f"# {escaped(report.name)}",
+        *_banner(report),
+        _head(report),
+        *listing_lines(choices(report)),
+        *(part for listing in offered(report) for part in listing_lines(listing)),
+        *_results(report),
+        *(part for listing in mode_listings(report) for part in listing_lines(listing)),
+        *listing_lines(accuracies(report)),
+        *(part for listing in searches(report) for part in listing_lines(listing)),
+    ]
+    parts += (part for proof in report.proofs for part in listing_lines(proof_listing(proof)))
+    parts += section_lines(sections(report))
+    parts += (part for view in report.profile_views for part in _profile_view(view))
+    for listing in (summary(report.profiles), *map(operators, report.profiles)):
+        parts += listing_lines(listing)
+    parts += (part for listing in inventory(report) for part in listing_lines(listing))
+    return "\n\n".join(parts) + "\n"
+
+
+MARKS = {BannerState.STOP: "🛑", BannerState.CAUTION: "⚠️", BannerState.READY: "✅"}
+
+
+def _banner(report: CampaignReport) -> Iterator[str]:
+    if verdict := banner(report):
+        yield f"**{MARKS[verdict.state]} {escaped(verdict.headline)}**"
+        if verdict.reasons:
+            yield "\n".join(f"- {item(reason)}" for reason in verdict.reasons)
+
+
+def _head(report: CampaignReport) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
+    when = escaped(wording.instant(report.created_at))
+    return f"Campaign {escaped(report.campaign)} of {when}, made with {escaped(versions)}."
+
+
+def _profile_view(view: ProfileView) -> Iterator[str]:
+    yield from listing_lines(changes(view))
+    yield "\n".join(f"- {item(note)}" for note in view_notes(view))
+    for listing in (fusions(view), fallbacks(view)):
+        if listing.rows:
+            yield f"### {escaped(listing.title)}"
+            yield table(listing.head, listing.rows)
+
+
+def _results(report: CampaignReport) -> Iterator[str]:
+    for (model, device), rows in results(report).items():
+        yield f"## {escaped(model)} on {escaped(device)}"
+        yield table([column.title for column in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
+    if report.rows:
+        yield wording.legend(report)
+
+
+def measured_text(
+    report: CampaignReport, choices: Sequence[Choice], checks: Mapping[str, Mapping[str, Sequence[OutputCheck]]]
+) -> str:
+    """What was measured of what ships, by target: devices, latencies with intervals, and the numeric check."""
+    lines = [f"# {report.name}: what was measured", ""]
+    lines += [
+        f"Campaign {report.campaign}.",
+        "Latency is the median time of one inference; every round is a fresh process.",
+        "",
+    ]
+    for choice in choices:
+        lines += _of_choice(choice, report, checks.get(choice.artifact.model, {}).get(choice.artifact.variant.name, ()))
+    return "\n".join(lines)
+
+
+def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCheck]) -> Iterator[str]:
+    artifact = choice.artifact
+    yield f"## {artifact.file} for {choice.target.name}"
+    yield ""
+    yield f"{choice.reason[:1].upper()}{choice.reason[1:]}."
+    yield ""
+    for device, comparison in choice.slower.items():
+        yield f"- slower than another {slower_text(device, comparison)}"
+    yield from ("",) if choice.slower else ()
+    wanted = (artifact.model, artifact.variant.name)
+    rows = [row for row in report.rows if (row.model, row.variant) == wanted]
+    yield from _measured(rows) if rows else ("Not measured on any device.", "")
+    random = " on random inputs only" if any(check.random_inputs for check in checks) else ""
+    yield f"Outputs{random} where the bundle was made, compared with those of the original model in this precision:"
+    yield ""
+    for check in checks:
+        verdict = "passed" if check.passed else "not judged" if check.unknown else "FAILED"
+        reason = f"; {escaped(check.reason)}" if check.reason else ""
+        yield f"- {item(check.output)}: {verdict}; {wording.check_numbers(check)}{reason}"
+    yield ""
+
+
+def _measured(rows: Sequence[Row]) -> Iterator[str]:
+    yield "| device | session options | latency | medians of the rounds | p90 | rounds | peak memory |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        times = row.statistics
+        medians = times.round_medians_ns if times else ()
+        interval = f"{wording.duration(min(medians))} to {wording.duration(max(medians))}" if medians else wording.DASH
+        cells = (
+            row.device, row.run, wording.duration(times.median_ns if times else None), interval,
+            wording.duration(times.p90_ns if times else None), str(row.rounds), wording.size(row.memory_peak_bytes),
+        )  # fmt: skip
+        yield f"| {' | '.join(visible(cell).replace('|', '/') for cell in cells)} |"
+    yield ""
