@@ -290,6 +290,12 @@ def gpu_claims(session: nox.Session) -> None:
 
 
 @development_session
+def gpu_models(session: nox.Session) -> None:
+    """Every real model in the forms for GPUs, in Android's library on lavapipe: a table, in hours; `-- mnist`: some."""
+    run_in("development", session, "python", "-m", "tests.gpu_models", "build/gpu_models.md", *session.posargs)
+
+
+@development_session
 def browser_tests(session: nox.Session) -> None:
     """The report page in a real Chromium: audit, keyboard, paper, widths; `-- --write-pictures` for docs/pictures."""
     install_packages(session, ("chromium",), "tests of the page", present=any(map(shutil.which, CHROMIUM)))
@@ -337,9 +343,12 @@ def install_packages(session: nox.Session, names: tuple[str, ...], what: str, *,
 
 
 @nox.session
-@nox.parametrize("onnxruntime", ["1.28.0", "1.29.0"])
+@nox.parametrize("onnxruntime", ["1.26.0", "1.28.0", "1.29.0"])
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
-    """Genuine Android libraries in processes of this computer; needs npm for their packages, installs qemu-user."""
+    """Genuine Android libraries in processes of this computer; needs npm for their packages, installs qemu-user.
+
+    1.28.0 skips unless ORT_MOBILE_TEST_ACCEPT_LICENCES=1: its only package has a licence that limits who may use it.
+    """
     install_emulator(session)
     session.install("-e", ".[android,webgpu]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)

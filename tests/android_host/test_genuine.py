@@ -37,7 +37,7 @@ PROVIDERS = ("cpu", "xnnpack", "nnapi")
 FLOAT_TOLERANCE = 1e-4
 
 
-@pytest.mark.parametrize("release", [NEWEST, "1.28.0", OLDEST])
+@pytest.mark.parametrize("release", [NEWEST, "1.28.0", "1.26.0", OLDEST])
 def test_every_import_of_every_library_is_known(release: str) -> None:
     library = fetch(release)
     assert unknown_imports(library.imports) == []

@@ -20,6 +20,7 @@ from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
 from tests.debian_packages import unpacked
 from tests.onnx_samples import parsed_nodes
+from tests.ort_models import parsed
 
 pytestmark = pytest.mark.android_host
 
@@ -48,6 +49,17 @@ def test_the_plugin_and_an_android_library_compute_the_same(
     assert distance(outputs(plugin), outputs(built_in)) == 0
     assert [row.provider for row in plugin.ep_shares] == ["WebGpuExecutionProvider"]
     assert plugin.marks == (Mark.SOFTWARE_GPU,)
+
+
+@pytest.mark.parametrize("op_type", ["Exp", "Softmax", "Sigmoid", "Erf", "Log"])
+def test_functions_of_half_precision_compute(
+    library: LibraryFacts, lavapipe: str, tmp_path: Path, op_type: str
+) -> None:
+    file = tmp_path / "m.onnx"
+    onnx.save(parsed(f"g (float16[1, 64] x) => (float16[1, 64] y) {{ y = {op_type} (x) }}"), file)
+    with AndroidHost("android-host", library, Phone(vulkan=lavapipe)) as phone:
+        gpu, cpu = (outputs(run(phone, file, tmp_path / name, provider=name)) for name in ("webgpu", "cpu"))
+    assert distance(gpu, cpu) < 2e-2  # what passes in half precision
 
 
 def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:

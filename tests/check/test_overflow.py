@@ -61,6 +61,17 @@ def test_an_original_that_is_not_finite_itself_refutes_nothing(tmp_path: Path) -
     assert not reference(model, tmp_path).refuted
 
 
+@pytest.mark.parametrize(("factor", "unsteady"), [(1.0, ()), (1000.0, ("y",))])
+def test_outputs_that_roundings_to_half_change_show_nothing(
+    factor: float, unsteady: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Inputs and outputs stay float: a device rounds to half all the same."""
+    nodes = parsed_nodes("turned = Mul(x, factor)  y = Sin(turned)")
+    constants = [numpy_helper.from_array(np.array([factor], np.float32), "factor")]
+    model = make(nodes, [value("x", [1, 16])], [value("y", [1, 16])], constants)
+    assert reference(model, tmp_path, keep_io=True).tolerance().unsteady == unsteady
+
+
 @pytest.mark.parametrize(
     ("given", "decibel"),
     [([3.0, 4.0], None), ([3.0, 4.5], 20.0), ([3.0, np.inf], "unset"), ([3.0, 4.0, 5.0], "unset")],

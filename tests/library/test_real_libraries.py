@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from device_runner.device import open_device
-from device_runner.errors import RunnerError
-from device_runner.library import Entry, LibraryFacts, resolve, resolve_all
+from device_runner.library import LibraryFacts, resolve, resolve_all
 from device_runner.local import host_facts, wheel_library
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.core.errors import ExitCode
-from pipeline.library.fetch import get_library
 from pipeline.library.kernels import read_arm_code
+from tests.npm_packages import library_entry
 
 pytestmark = pytest.mark.network
 
@@ -52,16 +50,6 @@ AAR = {
 """AARs that a package carries whole."""
 
 
-def fetched(name: str, abi: str = "") -> Entry:
-    """A library by name; skips where its registry gives none."""
-    try:
-        return get_library(name, accept_licence=True, abi=abi)
-    except RunnerError as error:
-        if error.exit_code != ExitCode.MISSING:
-            raise
-        pytest.skip(f"no {name} here: {error.why or error.what}")
-
-
 def run(library: str, folder: Path) -> RunResult:
     folder.mkdir()
     spec = RunSpec(
@@ -76,7 +64,7 @@ def outputs(result: RunResult) -> np.ndarray:
 
 
 def test_the_jvm_library_runs_an_inference_in_the_probe(tmp_path: Path) -> None:
-    entry = fetched("jvm:1.28.0")
+    entry = library_entry("jvm:1.28.0")
     assert entry.sha256 == JAR
     facts = resolve(entry.file, host_facts("local").abis[0]).facts
     result = run(facts.path, tmp_path / "jvm")
@@ -87,7 +75,7 @@ def test_the_jvm_library_runs_an_inference_in_the_probe(tmp_path: Path) -> None:
 
 
 def test_the_jvm_jar_is_described_rightly() -> None:
-    entry = fetched("jvm:1.28.0")
+    entry = library_entry("jvm:1.28.0")
     found = {one.abi: one.facts for one in resolve_all(entry.file)}
     assert {abi: facts.size_bytes for abi, facts in found.items()} == {"arm64-v8a": 20_591_712, "x86_64": 24_268_848}
     for facts in found.values():
@@ -95,7 +83,7 @@ def test_the_jvm_jar_is_described_rightly() -> None:
 
 
 def _android(release: str) -> dict[str, LibraryFacts]:
-    return {one.abi: one.facts for one in resolve_all(fetched(f"android:{release}").file)}
+    return {one.abi: one.facts for one in resolve_all(library_entry(f"android:{release}").file)}
 
 
 @pytest.mark.parametrize("release", PROVIDERS)
@@ -113,11 +101,11 @@ def test_android_libraries_are_described_rightly(release: str) -> None:
 
 @pytest.mark.parametrize("release", AAR)
 def test_aars_of_packages_are_the_pinned_ones(release: str) -> None:
-    assert fetched(f"android:{release}").sha256 == AAR[release]
+    assert library_entry(f"android:{release}").sha256 == AAR[release]
 
 
 def test_the_wheel_of_another_architecture_gives_its_library() -> None:
-    entry = fetched("wheel:1.28.0", "arm64-v8a")
+    entry = library_entry("wheel:1.28.0", "arm64-v8a")
     (facts,) = [one.facts for one in resolve_all(entry.file)]
     assert (facts.abi, facts.system, facts.release, facts.providers) == ("arm64-v8a", "linux", "1.28.0", ("cpu",))
 
@@ -133,7 +121,7 @@ SME_FUNCTIONS = {"1.26.0": (10, 6), "1.28.0": (10, 6), "1.29.0": (15, 12)}
 
 @pytest.mark.parametrize("release", CODE)
 def test_kernels_of_extensions_are_those_that_objdump_shows(release: str) -> None:
-    entry = fetched(f"android:{release}")
+    entry = library_entry(f"android:{release}")
     code = read_arm_code(resolve(entry.file, "arm64-v8a").path.read_bytes())
     counts = {row.extension: row.instructions for row in code.extensions}
     functions = {row.extension: row.functions for row in code.extensions}

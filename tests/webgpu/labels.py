@@ -129,11 +129,14 @@ def _report(archive: str, setting: str, labels: dict[str, Label], answers: dict[
     """Print what differs in one setting; how many models do."""
     good = {name: answer for name, answer in answers.items() if not answer.error}
     bad = {name: texts for name, answer in good.items() if (texts := list(wrong(labels[name], answer.decisions)))}
+    refused = answers.keys() - good.keys()
+    bad |= {name: [f"no answer: {answers[name].error}"] for name in refused if not labels[name].error}
     nodes = sum(answer.nodes for answer in good.values())
     sessions = [name for name in good if not labels[name].error]
     same = sum(labels[name].copies == good[name].copies for name in sessions)
     print(
-        f"{archive} {setting}: {len(good)} models, {nodes} nodes, {len(bad)} models wrong; copies equal in {same} of "
+        f"{archive} {setting}: {len(good)} models, {len(refused)} of which none makes a session, {nodes} nodes, "
+        f"{len(bad)} models wrong; copies equal in {same} of "
         f"{len(sessions)} sessions",
         flush=True,
     )
