@@ -38,6 +38,7 @@ ONNX Runtime itself ignores it for a path.
 """
 
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
+CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))
 
 
 OptionRule = tuple[Callable[..., bool], str, str]
@@ -45,7 +46,8 @@ OptionRule = tuple[Callable[..., bool], str, str]
 
 
 def _cores(options: RunOptions) -> set[int]:
-    return {int(number) for number in re.findall(r"\d{1,9}", options.session_config.get(AFFINITY_KEY, ""))}
+    texts = options.session_config.get(AFFINITY_KEY, ""), options.thread_cores
+    return {int(number) for text in texts for number in re.findall(r"\d{1,9}", text)}
 
 
 RULES: tuple[OptionRule, ...] = (
@@ -90,6 +92,29 @@ RULES: tuple[OptionRule, ...] = (
         ),
         f"{AFFINITY_KEY} needs one group fewer than intra_op_threads",
         "set intra_op_threads, and give that many groups less one, with ; between",
+    ),
+    (
+        lambda o: (
+            bool(o.thread_cores)
+            and (
+                not CORES.fullmatch(o.thread_cores)
+                or max(_cores(o), default=0) > 64
+                or any(int(low) > int(high) for low, high in re.findall(r"(\d+)-(\d+)", o.thread_cores))
+            )
+        ),
+        "thread_cores cannot be read",
+        "write big, or cores from 1 to 64 with `,` and `-`, as in 5-8",
+    ),
+    (
+        # Its own function makes the threads then, which the affinities do not reach (posix/env.cc, 1.21 to 1.31).
+        lambda o: bool(o.thread_cores) and AFFINITY_KEY in o.session_config,
+        f"thread_cores and {AFFINITY_KEY} exclude each other",
+        "leave out one of the two",
+    ),
+    (
+        lambda o: bool(o.thread_cores or o.thread_nice) and o.intra_op_threads == 1 and o.inter_op_threads < 2,
+        "with one thread there is no pool: thread_cores and thread_nice are of its threads",
+        "set threads to 2 or more, or leave both out",
     ),
     (
         # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).
@@ -139,8 +164,13 @@ DEVICE_RULES: tuple[OptionRule, ...] = (
         "leave the flag out on this device",
     ),
     (
+        lambda o, d: bool(o.thread_cores or o.thread_nice) and d.platform not in ("", "android", "linux"),
+        "this system has neither core masks nor nice values of threads",
+        "leave thread_cores and thread_nice out on this device",
+    ),
+    (
         lambda o, d: bool(d.core_max_mhz) and max(_cores(o), default=0) > len(d.core_max_mhz),
-        "this device has {cores} cores, and affinities name one beyond: ONNX Runtime would not say so",
+        "this device has {cores} cores, and affinities or thread_cores name one beyond",
         "name cores from 1 to {cores}",
     ),
     (

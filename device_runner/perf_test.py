@@ -60,6 +60,11 @@ RULES: tuple[OptionRule, ...] = (
         "leave perf_test out: the probe registers them",
     ),
     (
+        lambda o: bool(o.thread_cores or o.thread_nice),
+        "onnxruntime_perf_test leaves threads to ONNX Runtime",
+        "leave perf_test out: the probe makes them",
+    ),
+    (
         lambda o: o.provider not in TAKEN_PROVIDERS,
         "onnxruntime_perf_test has no such provider",
         f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",

@@ -104,13 +104,24 @@ class StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A strict, unchanging value."""
 
 
+BIG_CORES: Final = "big"
+"""In place of numbers: the cores that are faster than the slowest."""
+
+
+def cores_from_zero(text: str) -> list[int]:
+    """Cores in the way of `thread_cores`, numbers from 1 with ranges, counted from 0."""
+    ranges = (part.partition("-") for part in text.split(",") if part)
+    return [core - 1 for low, _, high in ranges for core in range(int(low), int(high or low) + 1)]
+
+
 class RunOptions(StrictStruct, frozen=True, kw_only=True):
     """How to run: provider with options and flags, threads, session settings.
 
     `provider` is cpu, nnapi, coreml, xnnpack, qnn, webgpu or any name that the library's generic append call knows.
     `session_config` goes to AddSessionConfigEntry as it is. 0 threads leaves the number to ONNX Runtime. `custom_ops`
     are libraries of custom operators (.so, .dylib, or AARs of them), of which those for the device's system and ABI
-    are registered; in a bundle, their names.
+    are registered; in a bundle, their names. `thread_cores` (from 1, as in 5-8, or big) and `thread_nice` are of the
+    pool's threads, which the calling thread is none of.
     """
 
     provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
@@ -123,6 +134,8 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     cpu_arena: bool = True
     memory_pattern: bool = True
     session_config: dict[str, Text] = {}
+    thread_cores: Annotated[str, Meta(max_length=256)] = ""
+    thread_nice: Annotated[int, Meta(ge=-20, le=19)] = 0
     custom_ops: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
 
 

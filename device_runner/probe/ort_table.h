@@ -32,6 +32,9 @@ typedef struct OrtEpAssignedNode OrtEpAssignedNode;
 #define ORT_VERSION_OF_PLUGINS 24u
 
 typedef void (*ort_function)(void);
+typedef const struct OrtCustomHandleType *ort_thread;
+typedef void (*ort_work)(void *);
+typedef ort_thread (*ort_create_thread)(void *, ort_work, void *);
 typedef void (*ort_logger)(void *, unsigned, const char *, const char *, const char *, const char *);
 
 struct ort_base {
@@ -104,6 +107,10 @@ struct ort_base {
     X(SetGlobalInterOpNumThreads, 148, OrtStatus *, (OrtThreadingOptions *, int)) \
     X(CreateEnvWithCustomLoggerAndGlobalThreadPools, 151, OrtStatus *, \
       (ort_logger, void *, unsigned, const char *, const OrtThreadingOptions *, OrtEnv **)) \
+    X(SessionOptionsSetCustomCreateThreadFn, 196, OrtStatus *, (OrtSessionOptions *, ort_create_thread)) \
+    X(SessionOptionsSetCustomJoinThreadFn, 198, OrtStatus *, (OrtSessionOptions *, void (*)(ort_thread))) \
+    X(SetGlobalCustomCreateThreadFn, 199, OrtStatus *, (OrtThreadingOptions *, ort_create_thread)) \
+    X(SetGlobalCustomJoinThreadFn, 201, OrtStatus *, (OrtThreadingOptions *, void (*)(ort_thread))) \
     X(SessionOptionsAppendExecutionProvider, 216, OrtStatus *, \
       (OrtSessionOptions *, const char *, const char *const *, const char *const *, size_t)) \
     ORT_PLUGIN_CALLS(X)

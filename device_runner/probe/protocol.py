@@ -35,6 +35,7 @@ from device_runner.result import (
 )
 from device_runner.spec import (
     AUTO,
+    BIG_CORES,
     ONNX_CODES,
     TYPES_BY_CODE,
     Bytes,
@@ -46,6 +47,7 @@ from device_runner.spec import (
     OptimizationLevel,
     RunSpec,
     TensorFile,
+    cores_from_zero,
 )
 
 LEVEL_NUMBERS = {
@@ -99,6 +101,8 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "library": spec.library or "",
         "model": spec.model,
         "provider": (provider.ort_name or provider.name) if plugin else provider.append_name,
+        "thread_cores": _cores(options.thread_cores),
+        "thread_nice": options.thread_nice or None,
         "plugin": plugin.library if plugin else None,
         "plugin_name": (plugin and plugin.name) or None,
         "device_type": HARDWARE_NUMBERS[plugin.device_type] if plugin and plugin.device_type else None,
@@ -138,6 +142,10 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))
     return _join(triples)
+
+
+def _cores(text: str) -> str | None:
+    return text or None if text in ("", BIG_CORES) else ",".join(map(str, cores_from_zero(text)))
 
 
 def _concurrency(concurrency: Concurrency) -> dict[str, int]:

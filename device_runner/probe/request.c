@@ -17,6 +17,7 @@ static const struct {
 #define NUMBER_SETTING(name) {#name, true, offsetof(struct request, name)},
     TEXT_SETTING(mode) TEXT_SETTING(library) TEXT_SETTING(model) TEXT_SETTING(provider) TEXT_SETTING(outputs)
     TEXT_SETTING(labelled) TEXT_SETTING(profile) TEXT_SETTING(plugin) TEXT_SETTING(plugin_name)
+    TEXT_SETTING(thread_cores) TEXT_SETTING(thread_nice)
     NUMBER_SETTING(device_type) NUMBER_SETTING(flags) NUMBER_SETTING(intra_threads)
     NUMBER_SETTING(inter_threads) NUMBER_SETTING(parallel) NUMBER_SETTING(level) NUMBER_SETTING(arena) NUMBER_SETTING(pattern)
     NUMBER_SETTING(log_level) NUMBER_SETTING(cold) NUMBER_SETTING(sustain_ns) NUMBER_SETTING(seed) NUMBER_SETTING(warmup) NUMBER_SETTING(min_runs)

@@ -32,6 +32,7 @@ enum { REQUEST_BYTES = 16 * 1024 * 1024, DIMENSIONS_MAX = 64 };
 
 struct request {
     const char *mode, *library, *model, *provider, *outputs, *labelled, *profile;
+    const char *thread_cores, *thread_nice; /* of pool threads: numbers from 0 with commas, or "big"; a number */
     const char *plugin, *plugin_name; /* the library of a plugin provider, and the name to register it by */
     int64_t device_type; /* of the plugin's device: OrtHardwareDeviceType, -1 for any */
     int64_t flags, intra_threads, inter_threads, parallel, level, arena, pattern, log_level;

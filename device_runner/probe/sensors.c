@@ -6,7 +6,6 @@
 #include <string.h>
 
 enum {
-    PROCESSORS_MAX = 64,
     ZONES_MAX = 128,
     HOTTEST = 150000 /* millidegrees: what says more is no thermometer */
 };
@@ -54,6 +53,18 @@ static int32_t highest_temperature(const char *root) {
         if (is_of_processors(type) && now > of_processors) of_processors = now;
     }
     return (int32_t)(of_processors ? of_processors : of_all);
+}
+
+int fast_cores(const char *root, int64_t numbers[PROCESSORS_MAX]) {
+    int64_t khz[PROCESSORS_MAX], least = INT64_MAX;
+    int count = 0, fast = 0;
+    for (; count < PROCESSORS_MAX; count++) {
+        khz[count] = number_in(root, "devices/system/cpu/cpu%u/cpufreq/cpuinfo_max_freq", (unsigned)count);
+        if (khz[count] > 0 && khz[count] < least) least = khz[count];
+    }
+    for (int i = 0; i < count; i++)
+        if (khz[i] > least) numbers[fast++] = i;
+    return fast;
 }
 
 void read_sensors(const char *root, struct sample *sample) {

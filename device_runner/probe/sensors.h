@@ -10,4 +10,9 @@
  * temperature among the zones of processors, or of all zones where none is named so. 0 for what nothing tells. */
 void read_sensors(const char *root, struct sample *sample);
 
+enum { PROCESSORS_MAX = 64 };
+
+/* The processors that are faster than the slowest, counted from 0; none where all are alike or do not tell. */
+int fast_cores(const char *root, int64_t numbers[PROCESSORS_MAX]);
+
 #endif

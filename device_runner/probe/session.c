@@ -12,6 +12,7 @@
 #include "platform.h"
 #include "plugin.h"
 #include "symbol.h"
+#include "threads.h"
 
 enum { FORMAT_END = 8 }; /* of a FlatBuffer's identifier, which begins at byte 4 */
 
@@ -82,6 +83,7 @@ static bool create_shared(struct probe *probe, unsigned level) {
     bool done = ok(probe, ORT(ort, CreateThreadingOptions)(&threads)) &&
                 ok(probe, ORT(ort, SetGlobalIntraOpNumThreads)(threads, (int)probe->request->intra_threads)) &&
                 ok(probe, ORT(ort, SetGlobalInterOpNumThreads)(threads, (int)probe->request->inter_threads)) &&
+                make_threads(probe, threads) &&
                 ok(probe, ORT(ort, CreateEnvWithCustomLoggerAndGlobalThreadPools)(log_message, probe, level, "probe",
                                                                                  threads, &probe->env));
     if (threads) ORT(ort, ReleaseThreadingOptions)(threads);
@@ -94,7 +96,8 @@ static bool create_plain(struct probe *probe, unsigned level) {
 
 bool create_environment(struct probe *probe) {
     unsigned level = (unsigned)probe->request->log_level;
-    return (probe->request->global_threads ? create_shared(probe, level) : create_plain(probe, level)) &&
+    return plan_threads(probe) &&
+           (probe->request->global_threads ? create_shared(probe, level) : create_plain(probe, level)) &&
            share_environment(probe) && ok(probe, ORT(probe->ort, DisableTelemetryEvents)(probe->env)) && list_providers(probe);
 }
 
@@ -140,7 +143,7 @@ bool set_options(struct probe *probe) {
            ok(probe, ORT(ort, SetSessionExecutionMode)(options, (unsigned)request->parallel)) &&
            ok(probe, ORT(ort, SetSessionGraphOptimizationLevel)(options, (unsigned)request->level)) &&
            (!request->profile || ok(probe, ORT(ort, EnableProfiling)(options, request->profile))) &&
-           (!request->global_threads || ok(probe, ORT(ort, DisablePerSessionThreads)(options))) &&
+           (request->global_threads ? ok(probe, ORT(ort, DisablePerSessionThreads)(options)) : make_threads(probe, NULL)) &&
            (!request->shared_arena ||
             ok(probe, ORT(ort, AddSessionConfigEntry)(options, "session.use_env_allocators", "1"))) &&
            set_memory(probe) && add_entries(probe) && register_custom_ops(probe);

@@ -67,6 +67,8 @@ FIELDS = {
     "execution_mode": "execution_mode",
     "memory_arena": "cpu_arena",
     "memory_pattern": "memory_pattern",
+    "thread_cores": "thread_cores",
+    "thread_nice": "thread_nice",
 }
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
@@ -212,6 +214,8 @@ def _flags_and_fields(options: RunOptions) -> Iterator[str]:
         "inter_op_threads": (options.inter_op_threads, 0),
         "execution_mode": (options.execution_mode, ExecutionMode.SEQUENTIAL),
         "level": (options.optimization_level, OptimizationLevel.ALL),
+        "thread_cores": (options.thread_cores, ""),
+        "thread_nice": (options.thread_nice, 0),
     }
     yield from (f"{name}={value}" for name, (value, default) in fields.items() if value != default)
     yield from () if options.cpu_arena else ("memory_arena=off",)

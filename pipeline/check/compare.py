@@ -28,7 +28,8 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     the original model's. `unknown`: these inputs cannot show whether the output is right, for the reason given; then
     `passed` is false, and the check has not failed either. `random_inputs`: nobody gave test data. `sqnr_db` is the
     output's signal to noise against the float original's on the same inputs, where the reference is that model in
-    another precision; None where they are equal, unset where there is no such number.
+    another precision; None where they are equal, unset where there is no such number. `from_simulator` is the largest
+    difference from what the simulator of the phone's NPU computes on the same inputs, relative as `max_rel_error`.
     """
 
     output: str
@@ -49,6 +50,7 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The metric of the labelled set from the device's own outputs."""
     original_value: float | None = None
     """The same of the float original's outputs, on the computer that made the artifacts."""
+    from_simulator: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -177,6 +179,18 @@ def compare_output(name: str, reference: Array, actual: Array, tolerance: Tolera
     if check.unknown:
         check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
     return msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
+
+
+def beside_simulator(
+    checks: Iterable[OutputCheck], simulated: Mapping[str, Array], actual: Mapping[str, Array]
+) -> Iterator[OutputCheck]:
+    """The checks of a phone's outputs with how far these are from a simulator's, where both gave numbers."""
+    for check in checks:
+        name = check.output
+        if name in simulated and name in actual:
+            difference = _compared(name, simulated[name], actual[name], Tolerance(max_relative_error=0.0))
+            check = msgspec.structs.replace(check, from_simulator=difference.max_rel_error)
+        yield check
 
 
 def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:

@@ -53,6 +53,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Outputs that are not finite where the float original's are: no file of this precision may pass."""
     data: Dataset = Dataset()
     sample: str = ""
+    simulated: dict[str, tuple[TensorFile, ...]] = {}
+    """What the simulator of a chip computes with a context, by its variant."""
     stream: StreamReference | None = None
     """The stream of a model with state, which begins with `inputs`."""
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import msgspec
 
-from device_runner.spec import Stream
-from pipeline.check.compare import Array, read_tensor
+from device_runner.spec import ElementType, Stream, TensorFile
+from pipeline.check.compare import Array
 from pipeline.check.result import StreamReference
 from pipeline.core.errors import ConfigError
 from pipeline.core.workers import still_at_work
 from pipeline.dataset.files import write_tensor
 
 SEED = 0
+SEQUENCES_BYTES = 2 << 30
+"""The most that the inputs of all steps have together: they go to the device as files."""
 
 
 def zero_states(feeds: Mapping[str, Array], states: Mapping[str, str], given: Mapping[str, object]) -> dict[str, Array]:
@@ -42,15 +44,26 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
             remedy=f"its outputs are {', '.join(outputs)}",
         )  # fmt: skip
     random = np.random.default_rng(SEED)
-    sequences = tuple(
-        write_tensor(
-            folder / f"steps_{number}.bin", name,
-            random.uniform(-1, 1, (stream.steps, *array.shape)).astype(array.dtype),
-        )
-        for number, (name, array) in enumerate(feeds.items())
-        if array.dtype.kind == "f" and name not in stream.states.values()
-    )  # fmt: skip
-    whole = msgspec.structs.replace(stream, sequences=sequences)
+    moving = {
+        name: array
+        for name, array in feeds.items()
+        if array.dtype.kind == "f" and array.size and name not in stream.states.values()
+    }
+    if (step_bytes := sum(array.nbytes for array in moving.values())) * stream.steps > SEQUENCES_BYTES:
+        raise ConfigError(
+            f"{stream.steps} steps are too many for inputs of {step_bytes} bytes a step", where="stream",
+            why=f"the inputs of all steps may have {SEQUENCES_BYTES} bytes together",
+            remedy=f"ask for at most {SEQUENCES_BYTES // step_bytes} steps, or for smaller inputs",
+        )  # fmt: skip
+    sequences = []
+    for number, (name, array) in enumerate(moving.items()):
+        path = folder / f"steps_{number}.bin"
+        with path.open("wb") as file:  # step by step: the whole may be larger than memory
+            for _ in range(stream.steps):
+                file.write(random.uniform(-1, 1, array.shape).astype(array.dtype.newbyteorder("<")).tobytes())
+        shape = (stream.steps, *array.shape)
+        sequences.append(TensorFile(name=name, dtype=ElementType(array.dtype.name), shape=shape, file=str(path)))
+    whole = msgspec.structs.replace(stream, sequences=tuple(sequences))
     last = run_steps(session, feeds, whole)
     files = (write_tensor(folder / f"last_{number}.bin", *row) for number, row in enumerate(last.items()))
     return StreamReference(stream=whole, outputs=tuple(files))
@@ -58,8 +71,13 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
 
 def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> dict[str, Array]:
     """The outputs after the last step; raises as `make_stream`."""
+    import numpy as np
+
     names = [output.name for output in session.get_outputs()]
-    moving = {tensor.name: read_tensor(tensor) for tensor in stream.sequences}
+    moving = {
+        tensor.name: np.memmap(tensor.file, np.dtype(tensor.dtype.value).newbyteorder("<"), "r", shape=tensor.shape)
+        for tensor in stream.sequences
+    }
     now, outputs = dict(feeds), dict[str, Array]()
     for step in range(stream.steps):
         now |= {name: array[step] for name, array in moving.items()}

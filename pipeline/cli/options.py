@@ -136,7 +136,8 @@ def numbers(least: int, most: int | None, texts: Sequence[str] = ()) -> Callback
             return value if texts else ()
         given = (value,) if texts else words()(ctx, param, value)
         for word in given:
-            if not (word.isascii() and word.isdigit() and len(word) < 20 and least <= int(word) <= most):
+            digits = word.removeprefix("-") if least < 0 else word
+            if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(word) <= most):
                 what = f"neither a number nor {' or '.join(texts)}" if texts else f"no number from {least} to {most}"
                 raise click.BadParameter(f"{word!r} is {what}", ctx, param)
         return int(value) if texts else tuple(map(int, given))

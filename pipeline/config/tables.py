@@ -192,6 +192,11 @@ class RunConfig(Table, frozen=True, kw_only=True):
     affinities: OneOrMore[str] | None = None
     """CPU affinities of all threads but the first, cores numbered from 1: `;` separates threads, `,` and `-`
     cores, as in `3;4`."""
+    thread_cores: OneOrMore[str] = ""
+    """Cores that all threads but the first may run on: `big` (faster than the slowest), or numbers from 1 as in `5-8`;
+    default: any. Android and Linux; apps in C++."""
+    thread_nice: OneOrMore[Annotated[int, Meta(ge=-20, le=19)]] = 0
+    """Nice value of all threads but the first: below 0 they come before others. Android and Linux; apps in C++."""
     memory_arena: OneOrMore[bool] = True
     """Enable the CPU memory arena (keeps memory for the next inference)."""
     memory_pattern: OneOrMore[bool] = True

@@ -16,7 +16,7 @@ import msgspec
 from device_runner.chips import CHIPS, Chip
 from device_runner.device import open_device
 from device_runner.reading import decode_json, read_regular, visible
-from device_runner.spec import RunOptions, RunSpec
+from device_runner.spec import RunOptions, RunSpec, TensorFile
 from pipeline.check.compare import (
     MAX_RELATIVE_ERROR,
     OutputCheck,
@@ -362,6 +362,12 @@ def simulated_tolerance(tolerance: Tolerance) -> Tolerance:
     return msgspec.structs.replace(tolerance, max_relative_error=limit)
 
 
+def _kept_output(tensor: TensorFile, folder: Path, variant: str) -> TensorFile:
+    file = folder / f"{variant}.{Path(tensor.file).name}"
+    copy_file(Path(tensor.file), file)
+    return msgspec.structs.replace(tensor, file=str(file))
+
+
 SIMULATED_SECONDS = 600.0
 """For one inference in the simulator, which takes some 200 times a CPU's time."""
 
@@ -372,10 +378,12 @@ def check_contexts(
     references: Mapping[str, Reference],
     config: CheckConfig,
     progress: Progress,
-) -> Iterator[tuple[NpuContext, tuple[OutputCheck, ...]]]:
+    outputs: Path,
+) -> Iterator[tuple[NpuContext, tuple[OutputCheck, ...], tuple[TensorFile, ...]]]:
     """Run each context in the simulator of its chip on the reference's inputs, and compare its outputs.
 
-    References are by the source of a context; one without is left out.
+    References are by the source of a context; one without is left out. The outputs stay as files in a folder for each
+    source in `outputs`.
     """
     known = [context for context in contexts if context.source in references]
     with progress.stage("simulate", len(known)) as stage, open_device("local") as device, scratch(folder) as work:
@@ -395,11 +403,12 @@ def check_contexts(
             result = device.run(spec)
             if result.failure:
                 why = f"the simulator refuses it: {result.failure.message}"
-                yield context, (OutputCheck(output="", passed=False, reason=why),)
+                yield context, (OutputCheck(output="", passed=False, reason=why),), ()
             else:
                 expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
                 original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
                 actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
                 tolerance = simulated_tolerance(tolerance_for(reference, config))
-                yield context, tuple(compare_outputs(expected, actual, tolerance, original))
+                kept = tuple(_kept_output(tensor, outputs / context.source, spec.id) for tensor in result.outputs)
+                yield context, tuple(compare_outputs(expected, actual, tolerance, original)), kept
             stage.done()

@@ -465,8 +465,9 @@ def _checked(
 
         names = {row.model.name: row.model.source.name for row in report.converted}
         known = {name: outcome.value for name, outcome in references.items() if outcome.value}
-        for context, simulated in check_contexts(contexts, report.order.output, known, CheckConfig(), progress):
-            checks[names[context.model], context.variant.name] = simulated
+        simulated = check_contexts(contexts, report.order.output, known, CheckConfig(), progress, work / "tensors")
+        for context, compared, _ in simulated:
+            checks[names[context.model], context.variant.name] = compared
     return replace(report, checks=checks)
 
 

@@ -366,22 +366,33 @@ def prepare(
         if (reference := model.references.get(artifact.source))
     ]
     checks = check_all(requests, progress)
-    checks |= _simulated(prepared, folder, config, progress)
+    prepared, simulated = _simulated(prepared, folder, config, progress)
+    checks |= simulated
     return [_with_checks(model, checks) for model in prepared], sets
 
 
 def _simulated(
-    prepared: Sequence[Prepared], folder: Path, config: Config, progress: Progress
-) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
-    """What the simulator computes of contexts, by model and variant name."""
+    prepared: list[Prepared], folder: Path, config: Config, progress: Progress
+) -> tuple[list[Prepared], dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]]:
+    """The models with what the simulator computes of their contexts beside the references, and the checks of it, by
+    model and variant name.
+    """
     contexts = [context for model in prepared for context in model.converted.contexts]
     if not contexts:
-        return {}
+        return prepared, {}
     from pipeline.convert.contexts import check_contexts
 
     references = {name: reference for model in prepared for name, reference in model.references.items()}
-    checked = check_contexts(contexts, folder / ARTIFACTS, references, config.check, progress)
-    return {(context.model, context.variant.name): checks for context, checks in checked}
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
+    where = folder / REFERENCES
+    for context, compared, outputs in check_contexts(
+        contexts, folder / ARTIFACTS, references, config.check, progress, where
+    ):
+        checks[context.model, context.variant.name] = compared
+        reference = references[context.source]
+        simulated = {**reference.simulated, context.variant.name: outputs}
+        references[context.source] = msgspec.structs.replace(reference, simulated=simulated)
+    return [replace(row, references={name: references[name] for name in row.references}) for row in prepared], checks
 
 
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:

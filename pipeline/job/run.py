@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
-from device_runner.result import RunResult
+from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.score import measure_outputs
 from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
@@ -35,7 +35,7 @@ from pipeline.campaign.plan import (
 from pipeline.campaign.provenance import ON_THIS_COMPUTER
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store, open_store
-from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor, top1_check
+from pipeline.check.compare import Array, OutputCheck, beside_simulator, compare_outputs, read_tensor, top1_check
 from pipeline.check.many import tolerance_for
 from pipeline.check.reference import excused
 from pipeline.check.result import Reference
@@ -98,6 +98,11 @@ class OutputJudge:
         self.tolerances = {model: tolerance_for(reference, config) for model, reference in references.items()}
         self.expected = {model: _tensors(reference.outputs) for model, reference in references.items()}
         self.originals = {model: _tensors(reference.original) for model, reference in references.items()}
+        self.simulated = {
+            (model, variant): _tensors(files)
+            for model, reference in references.items()
+            for variant, files in reference.simulated.items()
+        }
         self.streamed = {model: _tensors(row.stream.outputs) for model, row in references.items() if row.stream}
 
     def __call__(self, planned: PlannedRun, result: RunResult) -> tuple[OutputCheck, ...]:
@@ -110,6 +115,8 @@ class OutputJudge:
         checks = tuple(compare_outputs(expected, actual, self.tolerances[model], original))
         if planned.device.startswith(ON_THIS_COMPUTER):
             checks = excused(checks, self.artifacts / planned.file, result.cpu)
+        elif Mark.SIMULATED not in result.marks:
+            checks = tuple(beside_simulator(checks, self.simulated.get((model, planned.variant), {}), actual))
         return (*checks, *self._labelled(planned, result))
 
     def _labelled(self, planned: PlannedRun, result: RunResult) -> Iterator[OutputCheck]:

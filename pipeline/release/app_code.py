@@ -17,7 +17,7 @@ import msgspec
 from device_runner.chips import CHIPS
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CPU, provider_named
-from device_runner.spec import ExecutionMode, OptimizationLevel, RunOptions
+from device_runner.spec import BIG_CORES, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
@@ -68,6 +68,7 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         "parallel": options.execution_mode is ExecutionMode.PARALLEL,
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
+        "threads": _places_threads(options) and f"{_cpp_cores(options.thread_cores)}, {options.thread_nice}",
     }
     for setting, value in values.items():
         if value and setting in language.settings:
@@ -76,6 +77,14 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         yield language.settings["custom_ops"].format(language.text(name))
     for key, value in sorted(options.session_config.items()) if "entry" in language.settings else ():
         yield language.settings["entry"].format(language.text(key), language.text(value))
+
+
+def _places_threads(options: RunOptions) -> bool:
+    return bool(options.thread_cores or options.thread_nice)
+
+
+def _cpp_cores(text: str) -> str:
+    return "FastCores()" if text == BIG_CORES else f"{{{', '.join(map(str, cores_from_zero(text)))}}}"
 
 
 def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
@@ -90,8 +99,15 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "parallel execution": options.execution_mode is ExecutionMode.PARALLEL and "parallel" not in settings,
         "memory pattern": not options.memory_pattern and "pattern" not in settings,
         "memory arena": not options.cpu_arena and "arena" not in settings,
+        "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
     return [name for name, wanted in missing.items() if wanted]
+
+
+def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[str]:
+    """A comment on what a language has no call for."""
+    if missing := lacks(language, options):
+        yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,7 +283,8 @@ def _jvm_imports(options: RunOptions) -> tuple[str, ...]:
 
 
 def _jvm_calls(language: SessionCalls, options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
-    return [*session_calls(language, options), *_jvm_provider(options, mapping)]
+    calls = session_calls(language, options)
+    return [*calls, *_lacking("Java", language, options), *_jvm_provider(options, mapping)]
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
@@ -316,9 +333,7 @@ def swift(options: RunOptions, file: str) -> Code:
 def swift_calls(options: RunOptions) -> Iterator[str]:
     """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
     yield from session_calls(SWIFT, options)
-    missing = lacks(SWIFT, options)
-    if missing:
-        yield f"// The Objective-C API cannot set {', '.join(missing)}: use the C++ API for the same times."
+    yield from _lacking("Objective-C", SWIFT, options)
     provider = provider_named(options.provider)
     if provider.never_on("ios"):
         yield f"// {provider.title} is {provider.owner}'s."
@@ -338,6 +353,7 @@ def cpp(options: RunOptions, file: str) -> Code:
         lines=(
             "#include <onnxruntime_cxx_api.h>",
             *factory,
+            *cpp_helpers([options]),
             "",
             'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
             "Ort::SessionOptions options;",
@@ -348,6 +364,12 @@ def cpp(options: RunOptions, file: str) -> Code:
             "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
         ),
     )
+
+
+def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
+    """What C++ needs before the calls that set any of these options."""
+    used = any(map(_places_threads, ways))
+    return render_source("pipeline.release", "threads.jinja").splitlines() if used else []
 
 
 def cpp_calls(options: RunOptions) -> Iterator[str]:
@@ -428,6 +450,7 @@ CPP = SessionCalls(
         "parallel": "options.SetExecutionMode(ORT_PARALLEL);",
         "pattern": "options.DisableMemPattern();",
         "arena": "options.DisableCpuMemArena();",
+        "threads": "PlaceThreads(options, {});",
         "entry": "options.AddConfigEntry({}, {});",
         "custom_ops": "options.RegisterCustomOpsLibrary({});",
     },

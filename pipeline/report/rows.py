@@ -256,6 +256,7 @@ def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
         metric=measured.metric,
         value=measured.value,
         original_value=measured.original_value,
+        from_simulator=_among(max, (check.from_simulator for check in checks)),
     )
 
 

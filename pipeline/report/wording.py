@@ -129,7 +129,16 @@ def outputs(checks: Sequence[OutputCheck]) -> str:
     errors = [check.max_rel_error for check in checks if check.max_rel_error is not None]
     parts = ["differ" if failed else "not judged" if unknown else "ok", error_size(max(errors)) if errors else ""]
     parts.append(f"top-1 {share(min(agreements))}" if agreements and min(agreements) < 1 else "")
-    return ", ".join(filter(None, (" ".join(part for part in parts if part), from_float(checks))))
+    texts = " ".join(part for part in parts if part), from_float(checks), from_simulator(checks)
+    return ", ".join(filter(None, texts))
+
+
+def from_simulator(checks: Sequence[OutputCheck]) -> str:
+    """How far a phone's outputs are from those of the simulator of its NPU; "" where it was not asked."""
+    errors = [check.from_simulator for check in checks if check.from_simulator is not None]
+    if not errors:
+        return ""
+    return f"{error_size(max(errors))} from simulated" if max(errors) else "equal to simulated"
 
 
 def from_float(checks: Sequence[OutputCheck]) -> str:
@@ -147,7 +156,7 @@ def check_numbers(check: OutputCheck) -> str:
     return (
         f"max abs {error_size(check.max_abs_error)}{limit}, max rel {error_size(check.max_rel_error)}, "
         f"cosine {DASH if check.cosine is None else format(check.cosine, '.7g')}, top-1 {share(check.top1_agreement)}"
-        + "".join(f", {text}" for text in [from_float([check])] if text)
+        + "".join(f", {text}" for text in (from_float([check]), from_simulator([check])) if text)
     )
 
 

@@ -1,15 +1,20 @@
 """Streams, callers and batches of `perf` in the genuine Android library, as on this computer."""
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from device_runner.device import open_device
+from device_runner.result import Status
+from device_runner.spec import RunOptions, RunSpec
 from tests import onnx_samples
 from tests.android_host.conftest import fetch
 from tests.command import ort_mobile
 from tests.python_packages import download
+from tests.threads import places_during
 
 pytestmark = pytest.mark.android_host
 SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
@@ -47,6 +52,16 @@ def test_callers_share_arena_and_threads(mnist: Path, tmp_path: Path) -> None:
     assert (row["callers"], row["own_sessions"], row["shared"]) == (2, True, ["arena", "pool"])
     assert row["throughput"] > 0
     assert row["beside"]["other.onnx"] > 0
+
+
+def test_threads_of_the_pool_have_their_cores_and_nice_value(mnist: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    options = RunOptions(intra_op_threads=3, thread_cores=str(core + 1), thread_nice=7)
+    spec = RunSpec(id="mnist", model=str(mnist), options=options, min_seconds=0.5, warmup=1)
+    with open_device("android-host:android:1.29.0") as device:
+        result, places = places_during(lambda: device.run(spec))
+    assert result.status is Status.OK, result.failure
+    assert (str(core), 7) in places
 
 
 def test_batches(tmp_path: Path) -> None:

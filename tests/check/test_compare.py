@@ -14,6 +14,7 @@ from pipeline.check.compare import (
     OutputCheck,
     OutputPrecision,
     Tolerance,
+    beside_simulator,
     compare_output,
     remedy_of,
     usual_tolerance,
@@ -138,6 +139,16 @@ def test_what_the_original_does_not_repeat_itself_is_unknown() -> None:
     assert state(noise(), noise(seed=1), tolerance) == "unknown"
     assert state(noise(4), noise(5), tolerance) == "unknown"
     assert state(noise(), noise(), tolerance) == "passed"
+
+
+@pytest.mark.parametrize(
+    ("phone", "error"), [([1.0, -4.0], 0.0), ([1.0, -3.0], 0.25), ([1.0, math.nan], None), ([1.0], None)]
+)
+def test_outputs_of_a_phone_are_compared_with_its_simulator(phone: list[float], error: float | None) -> None:
+    checks = [OutputCheck(output="y", passed=True), OutputCheck(output="z", passed=True)]
+    simulated = {"y": np.array([1, -4], np.float32)}
+    found = beside_simulator(checks, simulated, {"y": np.array(phone, np.float32), "z": np.ones(1, np.float32)})
+    assert [check.from_simulator for check in found] == [error, None]
 
 
 def test_an_exact_comparison_has_no_floor() -> None:

@@ -23,6 +23,7 @@ from tests.custom_ops.samples import library as custom_operator_library
 from tests.custom_ops.samples import model as custom_operator_model
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
+from tests.device.npu import plugin_files
 
 
 def quick(models: Path, model: str = "sum.onnx", **values: object) -> RunSpec:
@@ -105,10 +106,7 @@ def test_a_context_finds_its_binary_and_gives_what_the_simulator_gives_here(
     plugin = installed_plugin("qnn")
     if isinstance(plugin, Failure):
         pytest.skip("the package onnxruntime-qnn is not installed")
-    folder = Path(plugin.library).parent
-    libraries = folder.with_name("onnxruntime_qnn.libs").iterdir()
-    parts = (folder / "libHtpPrepare.so", folder / "libQnnSystem.so", *libraries)
-    plugin = msgspec.structs.replace(plugin, files=(*plugin.files, *map(str, parts)))
+    plugin = msgspec.structs.replace(plugin, files=tuple(plugin_files(plugin)[1:]))
     levels = ("--level", "basic", "--style", "fixed", "--no-config")
     ort_mobile("convert", EXAMPLE / "mnist.onnx", "--output", tmp_path, *levels, "--context", "SM8650")
     context = tmp_path / "mnist.qnn-SM8650.onnx"

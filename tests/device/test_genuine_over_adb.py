@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from device_runner.android_host.inspection import inspect_phone
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.options import subsets
-from device_runner.result import FailureKind, RunResult, Status
+from device_runner.plugins import installed_plugin
+from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec
 from tests.android_host.conftest import NEWEST, fetch
 from tests.device.adb_farm import Farm, Open, Phone, farm_in
 from tests.device.nnapi_phones import calls_of, phone_with, shims
+from tests.device.npu import plugin_files
 from tests.onnx_samples import parsed_nodes
 from tests.probe_models import save_model
 
@@ -176,15 +179,11 @@ profile = true
 """
 
 
-@pytest.fixture(scope="module")
-def results(library: LibraryFacts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The results of a campaign with every set of flags on phones of three API levels."""
-    folder = tmp_path_factory.mktemp("campaign")
-    split = save_split(folder / "split.onnx")
-    text = CONFIG.format(mnist=MNIST, data=MNIST.parent, split=split, release=NEWEST)
+def campaign(folder: Path, farm_folder: Path, text: str, levels: Sequence[int], *, code: int = 0) -> dict[str, Any]:
+    """The results of a campaign with a config on phones of some API levels, which ends with an exit code."""
     (folder / "nnapi.toml").write_text(text)
-    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
-        for level in LEVELS:
+    with farm_in(farm_folder) as farm:
+        for level in levels:
             phone_with(farm, shims(), default_profile(level), folder, level)
         roots = {phone.serial: phone.root for phone in farm.phones}
         done = subprocess.run(
@@ -195,9 +194,64 @@ def results(library: LibraryFacts, tmp_path_factory: pytest.TempPathFactory) -> 
             capture_output=True, text=True, check=False, timeout=300,
             env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160"},
         )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     results: dict[str, Any] = json.loads((folder / "out/results.json").read_text())
     return results
+
+
+@pytest.fixture(scope="module")
+def results(library: LibraryFacts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The results of a campaign with every set of flags on phones of three API levels."""
+    folder = tmp_path_factory.mktemp("campaign")
+    split = save_split(folder / "split.onnx")
+    text = CONFIG.format(mnist=MNIST, data=MNIST.parent, split=split, release=NEWEST)
+    return campaign(folder, tmp_path_factory.mktemp("farm"), text, LEVELS)
+
+
+BESIDE = """
+name = "npu"
+devices = ["adb:*"]
+models = [{{ path = "{mnist}", test_data = "{data}" }}]
+variants = {{ levels = ["basic"], styles = ["fixed"], contexts = ["SM8450", "SM8650"] }}
+targets = [{{ name = "phone", platform = "android", abis = ["x86_64"], min_api_level = 27, ort_release = "{release}" }}]
+[[runs]]
+provider = "cpu"
+[[runs]]
+provider = "nnapi"
+[[runs]]
+provider = "webgpu"
+[[runs]]
+provider = "qnn"
+variants = ["qnn-*"]
+[measure]
+rounds = 1
+min_runs = 2
+min_seconds = 0.001
+plugins = {{ qnn = {plugin} }}
+"""
+
+
+@pytest.mark.npu
+@pytest.mark.usefixtures("library")
+def test_a_context_is_measured_beside_other_providers_and_compared_with_the_simulator(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    plugin = installed_plugin("qnn")
+    if isinstance(plugin, Failure):
+        pytest.skip("the package onnxruntime-qnn is not installed")
+    text = BESIDE.format(mnist=MNIST, data=MNIST.parent, release=NEWEST, plugin=json.dumps(plugin_files(plugin)))
+    results = campaign(tmp_path, tmp_path_factory.mktemp("farm"), text, [31], code=1)  # there is no GPU
+    rows = {(row["variant"], row["run"]): row for row in results["rows"] if not row["failed_rounds"]}
+    assert set(rows) == {("basic-fixed", "cpu"), ("basic-fixed", "nnapi"), ("qnn-SM8450", "qnn")}
+    (check,) = rows["qnn-SM8450", "qnn"]["checks"]
+    assert check["passed"]
+    assert check["max_rel_error"] > 0
+    assert check["from_simulator"] == 0
+    assert rows["basic-fixed", "cpu"]["checks"][0]["from_simulator"] is None
+    assert [row["run"] for row in results["failures"]] == ["webgpu"]
+    skipped = {row["variant"]: row["reason"] for row in results["skipped"]}
+    assert skipped["qnn-SM8650"] == "it is for V75, and SM8450 has V69"
+    assert "equal to simulated" in (tmp_path / "out/report.md").read_text("utf-8")
 
 
 def legal(level: int) -> list[tuple[NnapiFlag, ...]]:

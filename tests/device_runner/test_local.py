@@ -23,6 +23,7 @@ from device_runner.options import MAPPED
 from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
 from device_runner.spec import (
     TYPES_BY_CODE,
+    Concurrency,
     ElementType,
     ExecutionMode,
     LogLevel,
@@ -35,6 +36,7 @@ from device_runner.spec import (
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
 from tests.probe_models import save_model
+from tests.threads import places_during
 
 Run = Callable[..., RunResult]
 DTYPE_NUMPY: dict[ElementType, str] = {
@@ -134,6 +136,26 @@ def test_session_options_reach_onnxruntime(run: Run) -> None:
     for part in ("execution_mode:1", "enable_mem_pattern:0", "enable_cpu_mem_arena:0", "graph_optimization_level:1",
                  "thread_pool_size: 2", "session.intra_op.allow_spinning: 0", "a key: b"):  # fmt: skip
         assert part in log
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has core masks and nice values of threads")
+@pytest.mark.parametrize("concurrent", [None, Concurrency(global_threads=True, seconds=0.2)])
+def test_threads_of_the_pool_have_their_cores_and_nice_value(run: Run, concurrent: Concurrency | None) -> None:
+    core = max(os.sched_getaffinity(0))
+    options = RunOptions(intra_op_threads=3, thread_cores=str(core + 1), thread_nice=7)
+    result, places = places_during(
+        lambda: run("null.onnx", options=options, concurrent=concurrent, min_runs=1, min_seconds=0.3)
+    )
+    assert result.status is Status.OK, result.failure
+    assert (str(core), 7) in places
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has core masks and nice values of threads")
+def test_cores_that_are_not_there_are_an_error(run: Run) -> None:
+    result = run("null.onnx", options=RunOptions(intra_op_threads=2, thread_cores="64"))
+    assert result.failure
+    assert result.failure.kind is FailureKind.BAD_OPTIONS
+    assert "may not run on these cores" in result.failure.cause
 
 
 def test_a_profile_is_kept(run: Run, tmp_path: Path) -> None:

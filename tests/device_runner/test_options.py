@@ -32,6 +32,9 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         (RunOptions(intra_op_threads=2, session_config=AFFINITIES), "one group fewer"),
         (RunOptions(intra_op_threads=3, session_config={"session.intra_op_thread_affinities": "1;x"}), "read"),
         (RunOptions(intra_op_threads=3, session_config={"session.intra_op_thread_affinities": "0;1"}), "read"),
+        *((RunOptions(thread_cores=text), "read") for text in ("0", "x", "5-2", "1,,2", "3-99", "big,1")),
+        (RunOptions(intra_op_threads=3, thread_cores="big", session_config=AFFINITIES), "exclude each other"),
+        (RunOptions(intra_op_threads=1, thread_nice=-4), "no pool"),
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
@@ -50,6 +53,12 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
     [
         (RunOptions(provider="nnapi"), phone(26), "NNAPI needs 27"),
         (RunOptions(provider="nnapi"), MAC, "CoreML"),
+        (RunOptions(thread_cores="big"), MAC, "core masks"),
+        (
+            RunOptions(thread_cores="2-3"),
+            DeviceFacts(name="adb:2", platform="android", api_level=30, core_max_mhz=(1800, 1800)),
+            "2 cores",
+        ),
         (RunOptions(provider="coreml"), phone(30), "Apple"),
         (RunOptions(provider="nnapi", flags=(NCHW,)), phone(28), "USE_NCHW needs 29"),
         (RunOptions(provider="nnapi", flags=(NO_CPU,)), phone(28), "CPU_DISABLED needs 29"),

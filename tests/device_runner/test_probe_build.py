@@ -64,6 +64,7 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
     callers = Concurrency(callers=3, seconds=0.1)
     shared = Concurrency(callers=2, own_sessions=True, shared_arena=True, global_threads=True, seconds=0.1)
     beside = msgspec.structs.replace(shared, beside=(str(models / "sum.onnx"),))
+    placed = RunOptions(intra_op_threads=3, thread_cores="1-2", thread_nice=3)
     nothing = RunOptions(provider="OrtMobileClaims", session_config={claims.CLAIMS: "/dev/null"})
 
     def of(model: str, **values: object) -> bytes:
@@ -72,6 +73,9 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
 
     return {
         "ok": of("sum.onnx", dimensions={"N": 2}),
+        "threads": of("sum.onnx", dimensions={"N": 2}, options=placed, concurrent=callers),
+        "threads of all": of("sum.onnx", dimensions={"N": 2}, options=placed, concurrent=shared),
+        "no such core": of("null.onnx", options=msgspec.structs.replace(placed, thread_cores="64")),
         "cold": of("sum.onnx", dimensions={"N": 2}, cold=True),
         "sustained": of("sum.onnx", dimensions={"N": 2}, sustain_seconds=0.2),
         "callers": of("sum.onnx", dimensions={"N": 2}, concurrent=callers),
@@ -128,7 +132,7 @@ def test_clean_under_valgrind(models: Path, tmp_path: Path) -> None:
     )
     options = ["-q", "--trace-children=yes", "--leak-check=full", f"--suppressions={rules}"]
     command = ["valgrind", *options, f"--log-file={tmp_path}/log.%p", str(probe)]
-    for name in ("ok", "cold", "sustained", "callers", "beside", "stream"):
+    for name in ("ok", "threads", "threads of all", "cold", "sustained", "callers", "beside", "stream"):
         answer, _ = execute(command, requests(models, tmp_path)[name], tmp_path)
         assert answer.status == "ok", name
     logs = [path.read_text() for path in tmp_path.glob("log.*")]

@@ -31,6 +31,7 @@ UNITS = (
     "sustain",
     "symbol",
     "tensors",
+    "threads",
 )
 SANITIZE = ("-g", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TEXTS = st.lists(st.binary(max_size=40).map(lambda text: text.replace(b"\0", b"")), min_size=1, max_size=30)
@@ -161,11 +162,11 @@ def test_an_empty_file_has_no_pages_left(units: Path, tmp_path: Path) -> None:
     assert subprocess.check_output([units, "drop", tmp_path / "empty"]).split()[:2] == [b"0", b"0"]
 
 
-def sensors(units: Path, root: Path, files: dict[str, str]) -> list[int]:
+def sensors(units: Path, root: Path, files: dict[str, str], what: str = "sensors") -> list[int]:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return list(map(int, subprocess.check_output([units, "sensors", root]).split()))
+    return list(map(int, subprocess.check_output([units, what, root]).split()))
 
 
 def test_clocks_and_temperatures_are_read(units: Path, tmp_path: Path) -> None:
@@ -180,6 +181,13 @@ def test_clocks_and_temperatures_are_read(units: Path, tmp_path: Path) -> None:
     }
     assert sensors(units, tmp_path / "phone", files) == [2200, 48500]
     assert sensors(units, tmp_path / "other", {k: v for k, v in files.items() if "zone2" not in k}) == [2200, 61000]
+
+
+def test_fast_cores_are_faster_than_the_slowest(units: Path, tmp_path: Path) -> None:
+    clocks = (1800, 1800, 0, 2400, 2900)
+    files = {f"devices/system/cpu/cpu{i}/cpufreq/cpuinfo_max_freq": f"{mhz}000\n" for i, mhz in enumerate(clocks)}
+    assert sensors(units, tmp_path / "phone", files, "fast") == [3, 4]
+    assert sensors(units, tmp_path / "none", {}, "fast") == []
 
 
 def test_what_no_sensor_says_is_zero(units: Path, tmp_path: Path) -> None:

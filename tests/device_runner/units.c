@@ -6,6 +6,7 @@
  *   bins FILE       numbers in pairs, when an inference began and how long it took: bins of 1000 as the probe keeps them
  *   drop FILE       the file out of the page cache: its size, and the bytes that stayed
  *   sensors DIR     clock and temperature as the files under DIR say
+ *   fast DIR        cores that the files under DIR say to be faster than the slowest
  *   request FILE    the whole file as a request: "ok" with its triples and minimum of runs, or why not */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,13 @@ static int print_sensors(const char *root) {
     return 0;
 }
 
+static int print_fast(const char *root) {
+    int64_t numbers[PROCESSORS_MAX];
+    int count = fast_cores(root, numbers);
+    for (int i = 0; i < count; i++) printf("%d ", (int)numbers[i]);
+    return 0;
+}
+
 static int each_text(const char *path, void (*print)(const char *)) {
     FILE *file = fopen(path, "rb");
     char *text = NULL;
@@ -106,6 +114,7 @@ int main(int count, char **arguments) {
     if (!strcmp(arguments[1], "sizes")) return each_text(arguments[2], print_sizes);
     if (!strcmp(arguments[1], "bins")) return print_bins(arguments[2]);
     if (!strcmp(arguments[1], "drop")) return print_dropped(arguments[2]);
+    if (!strcmp(arguments[1], "fast")) return print_fast(arguments[2]);
     if (!strcmp(arguments[1], "sensors")) return print_sensors(arguments[2]);
     return print_request(arguments[2]);
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
-from pipeline.release.app_code import Code, code_for, cpp, java, java_text, kotlin, swift, swift_text
+from pipeline.release.app_code import Code, code_for, cpp, cpp_helpers, java, java_text, kotlin, swift, swift_text
 from tests.debian_packages import unpacked
 from tests.features.android.jvm import fetched
 from tests.features.android.samples import JAVAC
@@ -21,12 +21,13 @@ CPU = RunOptions(
     memory_pattern=False, optimization_level=OptimizationLevel.EXTENDED,
     session_config={"session.intra_op.allow_spinning": "0", "app.note": 'a "quoted" \\ $value\n\x01'},
 )  # fmt: skip
+PLACED = RunOptions(intra_op_threads=4, thread_cores="big", thread_nice=-4)
 NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16, NnapiFlag.CPU_DISABLED))
 XNNPACK = RunOptions(provider="xnnpack", provider_options={"intra_op_num_threads": "4"})
 COREML = RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"})
 OTHERS = (
     NNAPI, RunOptions(provider="nnapi"), XNNPACK, RunOptions(provider="xnnpack"), COREML, RunOptions(provider="qnn"),
-    RunOptions(provider="webgpu"), RunOptions(provider="zeta */ npu"),
+    RunOptions(provider="webgpu"), RunOptions(provider="zeta */ npu"), PLACED,
     *(RunOptions(optimization_level=level) for level in OptimizationLevel),
 )  # fmt: skip
 
@@ -34,9 +35,10 @@ SWIFT_COREML = (
     'try options.appendExecutionProvider("CoreML", '
     'providerOptions: ["MLComputeUnits": "ALL", "ModelFormat": "MLProgram"])'
 )
+CPP_INSTEAD = "use the C++ API for the same times."
 SWIFT_LACKS = (
     "// The Objective-C API cannot set inter-op threads, parallel execution, memory pattern, memory arena: "
-    "use the C++ API for the same times."
+    + CPP_INSTEAD
 )
 CPP_NNAPI = (
     "Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_Nnapi("
@@ -56,6 +58,8 @@ def text_of(code: Code) -> str:
         (kotlin(CPU, "m.ort"), ['options.addConfigEntry("app.note", "a \\"quoted\\" \\\\ \\$value\\n\\u0001")']),
         (java(RunOptions(provider="nnapi"), "m.ort"), ["options.addNnapi();"]),
         (java(CPU, "m.ort"), ["options.setIntraOpNumThreads(2);", "options.setCPUArenaAllocator(false);"]),
+        (java(PLACED, "m.ort"), ["// The Java API cannot set cores and nice value of threads: " + CPP_INSTEAD]),
+        (cpp(PLACED, "m.ort"), ["PlaceThreads(options, FastCores(), -4);"]),
         (swift(COREML, "m.basic.ort"), [
             SWIFT_COREML,
             'let path = Bundle.main.path(forResource: "m.basic", ofType: "ort")!',
@@ -138,12 +142,13 @@ def test_cpp_compiles_against_the_headers(tmp_path: Path) -> None:
         " NNAPI_FLAG_CPU_DISABLED = 4, NNAPI_FLAG_CPU_ONLY = 8 };\n"
         'extern "C" OrtStatus* OrtSessionOptionsAppendExecutionProvider_Nnapi(OrtSessionOptions*, uint32_t);\n'
     )
-    parts = []
+    parts = ["#include <onnxruntime_cxx_api.h>", *cpp_helpers([PLACED])]
     older = [one for one in OTHERS if one.optimization_level is not OptimizationLevel.LAYOUT]  # came with 1.23
     for number, options in enumerate((CPU, *older)):
         lines = cpp(options, FILE).lines
-        start = lines.index("")
-        parts += [*lines[:start], f"void open{number}(const char* path) {{", *lines[start:], "}"]
+        start = len(lines) - lines[::-1].index("")
+        parts += [line for line in lines[:start] if line.startswith("#")]
+        parts += [f"void open{number}(const char* path) {{", *lines[start:], "}"]
     (tmp_path / "app.cc").write_text("\n".join(parts), "utf-8")
     include = ("-I", str(headers), "-I", str(tmp_path))
     command = [compiler, "-std=c++17", "-fsyntax-only", *include, str(tmp_path / "app.cc")]

@@ -77,5 +77,13 @@ def test_another_precision_stands_beside_its_distance_from_the_float_original() 
     assert wording.check_numbers(one).endswith("top-1 -, 19.3 dB from float")
 
 
+def test_a_phones_outputs_stand_beside_the_simulators() -> None:
+    equal = OutputCheck(output="a", passed=True, max_rel_error=1e-4, from_simulator=0.0)
+    near = OutputCheck(output="b", passed=True, max_rel_error=1e-4, from_simulator=3e-3)
+    assert wording.outputs([equal]) == "ok 1.0e-04, equal to simulated"
+    assert wording.outputs([equal, near]) == "ok 1.0e-04, 3.0e-03 from simulated"
+    assert wording.check_numbers(near).endswith("top-1 -, 3.0e-03 from simulated")
+
+
 def test_checks_without_numbers_are_worded() -> None:
     assert wording.check_numbers(OutputCheck(output="o", passed=False)) == "max abs -, max rel -, cosine -, top-1 -"

@@ -92,7 +92,8 @@ def carried_files(
     paths |= {f"{ARTIFACTS}/{artifact.file}": folder / ARTIFACTS / artifact.file for artifact in artifacts}
     for name, reference in references.items():
         labelled = (reference.labelled.inputs, reference.labelled.outputs) if reference.labelled else ()
-        for tensor in (*reference.inputs, *reference.outputs, *labelled):
+        simulated = (tensor for outputs in reference.simulated.values() for tensor in outputs)
+        for tensor in (*reference.inputs, *reference.outputs, *labelled, *simulated):
             file = Path(tensor.file)
             paths[f"{REFERENCES}/{name}/{file.name}"] = folder / REFERENCES / name / file.name
     for target in targets:
@@ -132,6 +133,7 @@ class Carried:
             inputs=tuple(map(here, reference.inputs)),
             outputs=tuple(map(here, reference.outputs)),
             labelled=labelled,
+            simulated={variant: tuple(map(here, files)) for variant, files in reference.simulated.items()},
         )
 
     def targets(self) -> tuple[Target, ...]:
@@ -182,7 +184,7 @@ def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
     record = carried.record
     place = {run.id: number for number, run in enumerate(record.planned) if run.device == facts.name}
     measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
-    legal, _ = plan_runs(record.config.runs, measurable, [facts])
+    legal, _ = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts)
     runs = [run for run in in_modes(legal, record.config.measure) if planned_id(run) in place]
     return sorted(runs, key=lambda run: place[planned_id(run)])
 
@@ -266,7 +268,7 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted
         facts = chosen_devices(options.devices or config.devices, attached_devices(store))
     with prepared_job(config, replace(options, convert_only=True), progress) as (job, _):
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
-        legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied())
+        legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied(), job.contexts)
         planned = in_modes(legal, job.config.measure)
         _, placements = predict(planned, facts, job.checked.release, job.folder / ARTIFACTS, progress)
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)

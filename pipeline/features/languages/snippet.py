@@ -23,6 +23,7 @@ from pipeline.release.app_code import (
     class_name,
     contexts_of,
     cpp_calls,
+    cpp_helpers,
     java_text,
     kotlin_calls,
     kotlin_text,
@@ -299,7 +300,8 @@ def snippet(language: str, opened: Sequence[Opening], contexts: Sequence[Shipped
     `contexts` are those of the target.
     """
     kind = LANGUAGES[language]
-    lines = [*kind.head]
+    ways = [way for opening in opened for way in opening.ways]
+    lines = [*kind.head, *(cpp_helpers(ways) if kind.calls is CPP else ())]
     if kind.support:
         plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
         values = {"contexts": bool(contexts), "plugin": plugin, "runtime": runtime}

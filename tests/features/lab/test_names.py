@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from device_runner.device import DeviceFacts
+from device_runner.spec import ElementType, TensorFile
+from pipeline.campaign.plan import plan_runs, recorded
+from pipeline.campaign.record import CampaignRecord, Host, JobRecord
 from pipeline.campaign.store import Store, StoreError, open_store
+from pipeline.check.compare import OutputPrecision
+from pipeline.check.result import Reference
+from pipeline.config import Config, MeasureConfig, ModelConfig, RunConfig
 from pipeline.core.progress import NoProgress
-from pipeline.features.lab.campaigns import carried_folder, close, fetched
+from pipeline.features.lab.campaigns import Carried, carried_files, carried_folder, close, fetched, planned_here
 from pipeline.features.lab.queue import (
     MOST_BYTES,
     MOST_FILES,
@@ -24,6 +31,7 @@ from pipeline.features.lab.queue import (
     files_of,
     jobs,
 )
+from tests.campaign.test_plan import context
 from tests.features.lab.farm import entered
 
 BAD_NAMES = (
@@ -35,6 +43,27 @@ BAD_NAMES = (
 )  # fmt: skip
 
 DIGEST = "a" * 64
+
+
+def test_contexts_are_run_by_hosts_of_a_lab_with_what_the_simulator_computed(tmp_path: Path) -> None:
+    phone = DeviceFacts(name="adb:s24", platform="android", abis=("arm64-v8a",), soc="QTI SM8650")
+    config = Config(
+        name="lab", models=(ModelConfig(path="m.onnx"),), measure=MeasureConfig(rounds=1),
+        runs=(RunConfig(provider="qnn", variants=("qnn-*",)),),
+    )  # fmt: skip
+    contexts = (context("SM8650"), context("SM8850"))
+    legal, _ = plan_runs(config.runs, [], [phone], contexts=contexts)
+    output = TensorFile(name="y", dtype=ElementType.FLOAT32, shape=(1,), file="/there/reference/m/qnn-SM8650.y")
+    reference = Reference(inputs=(), outputs=(), precision=OutputPrecision.FLOAT32, simulated={"qnn-SM8650": (output,)})
+    record = JobRecord(
+        config=config, host=Host(), versions={}, models=(), planned=tuple(recorded(legal, None)), skipped=(),
+        failures=(), warnings=(), checks={}, references={"m": reference}, contexts=contexts,
+    )  # fmt: skip
+    campaign = CampaignRecord(id="c", name="lab", created_at="2026-01-01T00:00:00.000Z", document=record)
+    carried = Carried(campaign=campaign, record=record, artifacts=(), folder=tmp_path)
+    assert [run.key for run in planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
+    assert "reference/m/qnn-SM8650.y" in carried_files(tmp_path, (), record.references, (), contexts)
+    assert carried.references["m"].simulated["qnn-SM8650"][0].file == str(tmp_path / "reference/m/qnn-SM8650.y")
 
 
 def lab_file(**values: object) -> LabFile:

@@ -1,12 +1,14 @@
 """Code for other kinds of apps: compiled and run where the tools can be had, else compared with published names."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnxruntime
 import pytest
@@ -140,6 +142,7 @@ def test_code_that_is_not_compiled_uses_published_names_only(
 
 CPP_MAIN = """
 #include <cstdio>
+#include <cstdlib>
 int main(int, char** arguments) {
     Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "app");
     Ort::Session session = open_m(environment, arguments[1]);
@@ -153,6 +156,8 @@ int main(int, char** arguments) {
     auto results = session.Run(Ort::RunOptions{nullptr}, inputs, &value, 1, outputs, 1);
     const float* y = results[0].GetTensorData<float>();
     for (int i = 0; i < 128; ++i) std::printf("%.9g ", y[i]);
+    return std::system("grep -h Cpus_allowed_list /proc/$PPID/task/*/status >&2;"
+                       "awk '{ print \\"nice\\", $19 }' /proc/$PPID/task/*/stat >&2");
 }
 """
 
@@ -162,7 +167,9 @@ def test_cpp_compiles_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> Non
     compiler = next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
     if not compiler:
         pytest.skip("no C++ compiler")
-    sample(tmp_path, XNNPACK, COREML, EVERYTHING)
+    core = max(os.sched_getaffinity(0))
+    placed = msgspec.structs.replace(EVERYTHING, thread_cores=str(core + 1), thread_nice=9)
+    sample(tmp_path, XNNPACK, COREML, placed)
     headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     (tmp_path / "libonnxruntime.so.1").symlink_to(library)
@@ -175,6 +182,7 @@ def test_cpp_compiles_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> Non
         [str(tmp_path / "app"), str(tmp_path / "bundle/models/m.ort")], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+    assert {f"Cpus_allowed_list:\t{core}", "nice 9", "nice 0"} <= set(ran.stderr.splitlines())
     _, expected = reference(tmp_path)
     np.testing.assert_allclose(np.array(ran.stdout.split(), np.float32), expected.ravel(), rtol=1e-5, atol=1e-6)
 

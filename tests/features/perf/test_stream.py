@@ -74,3 +74,11 @@ def test_a_stream_that_carries_no_state_ends_elsewhere(model: Path, tmp_path: Pa
 )
 def test_a_state_that_cannot_be_is_one_error(words: tuple[str, ...], why: str, model: Path) -> None:
     assert why in streamed(model, *words, code=2).err
+
+
+def test_more_steps_than_files_may_hold_are_refused_with_the_number_that_is_possible(tmp_path: Path) -> None:
+    x, s, y = (onnx_samples.value(name, [1, 4096]) for name in "xsy")
+    adder = onnx_samples.make([onnx.helper.make_node("Add", ["x", "s"], ["y"])], [x, s], [y], [])
+    model = onnx_samples.save(adder, tmp_path / "a.onnx")
+    done = streamed(model, "--stream", "1000000", "--state", "y=s", code=2)
+    assert "at most 131072 steps" in done.err
