@@ -1,5 +1,6 @@
 """Fixtures that several test modules share; every run and every test has a home of its own (own_home.py)."""
 
+import gc
 import importlib.util
 import shutil
 from collections.abc import Iterator
@@ -47,6 +48,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("reverse"):
         items.reverse()
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives as long as the run: garbage collections need not walk over it a thousand times.
+
+    A tenth of the time of the fast tests was theirs.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ status 1 unless all agree. The onnxruntime of the labels' release must be instal
 
 import argparse
 import gzip
-import json
 import re
 import sys
 import tempfile
@@ -18,6 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import msgspec
 
 from pipeline.model.sources import SourceModel
 from pipeline.partition import nnapi_load as load
@@ -60,7 +61,7 @@ def labels(oracle: Path, archive: str, release: str) -> dict[tuple[str, str], di
     if path is None:
         return shared
     with gzip.open(path, "rt") as lines:
-        return shared | {(row["set"], row["id"]): row for row in map(json.loads, lines)}
+        return shared | {(row["set"], row["id"]): row for row in map(msgspec.json.decode, lines)}
 
 
 def usual_settings(oracle: Path, archive: str, release: str = "1.23") -> list[str]:

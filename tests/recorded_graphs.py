@@ -46,6 +46,9 @@ SAMPLE = 9
 SMALL_BYTES = 1 << 16
 """Constants above this are recorded without their numbers."""
 
+SCALARS = ("index", "name", "op_type", "domain", "since_version", "inputs", "outputs")
+"""Fields of a node that are recorded as they are."""
+
 Record = dict[str, msgspec.Raw]
 """By the model's id and level (`ID@LEVEL`): the graph that is shown, and the one that ships where that is another."""
 
@@ -70,13 +73,7 @@ def pack(graph: Graph) -> list[Any]:
     return [
         [
             [
-                node.index,
-                node.name,
-                node.op_type,
-                node.domain,
-                node.since_version,
-                node.inputs,
-                node.outputs,
+                *(getattr(node, name) for name in SCALARS),
                 {
                     name: {"tensor": _pack_constant(value)} if isinstance(value, Constant) else value
                     for name, value in sorted(node.attributes.items())
@@ -204,6 +201,10 @@ def judged(archive: str, release: str) -> dict[tuple[str, str], Agreement]:
     same = {} if release == RELEASE else labels(ORACLE, archive, RELEASE)
     loading = set(usual_settings(ORACLE, archive, release)) if release == RELEASE else set()
     shown_of = record(archive, release)
+    labels_of: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for (name, _), row in labels(ORACLE, archive, release).items():
+        if row["error"] is None:
+            labels_of[name].append(row)
 
     @cache  # a graph is judged in many settings
     def graphs(key: str) -> list[Graph]:
@@ -214,7 +215,7 @@ def judged(archive: str, release: str) -> dict[tuple[str, str], Agreement]:
         assert match is not None
         provider = match["ep"]
         settings = request_for(NO_FILE, name.partition("@")[0], release).settings
-        for position, row in enumerate(rows(labels(ORACLE, archive, release), name, "claims")):
+        for position, row in enumerate(labels_of[name]):
             if same.get((name, row["id"])) is row and position % SAMPLE:
                 continue
             shown, ships = (graphs(f"{row['id']}@{level_of(name)}") * 2)[:2]
