@@ -43,7 +43,7 @@ needs_recording = pytest.mark.skipif(
 
 @pytest.fixture(scope="session")
 def plugin() -> Plugin:
-    return Plugin(library=str(build_library(Path(claims.__file__).parent, claims.LIBRARY)))
+    return Plugin(library=str(build_library(Path(claims.__file__).with_name("plugin"), claims.LIBRARY)))
 
 
 def asked(tmp_path: Path, *nodes: str) -> RunOptions:
