@@ -209,8 +209,8 @@ one session of a float model for each number (docs/npu.md)."""
 
 def chip_of_phone(soc_model: str) -> Chip | None:
     """The chip by a phone's Build.SOC_MODEL (ro.soc.model), such as SM8550-AC; None for one without a row."""
-    name = re.match(r"[A-Z]+\d+", soc_model.strip().upper())
-    return CHIPS.get(name[0]) if name else None
+    name = re.fullmatch(r"([A-Z]+\d+)[A-Z-]*", soc_model.strip().upper())
+    return CHIPS.get(name[1]) if name else None
 
 
 def chip_named(text: str) -> Chip:

@@ -68,7 +68,7 @@ def test_functions_and_modules_fit_a_readers_memory() -> None:
 def test_there_are_few_concepts() -> None:
     """By size, as features bring modules; who lowers a number lowers its bound with it."""
     total = shape.totals()["total"]
-    assert total.modules <= total.lines / 262
+    assert total.modules <= total.lines / 295
     assert total.data_classes <= 6.7 * total.lines / 1000
     assert total.fillers == 0
 
@@ -77,8 +77,8 @@ def test_there_are_few_concepts() -> None:
     ("needed", "most"),
     [
         ("pipeline.cli.main, pipeline.cli.bundle, pipeline.release.signature", 45),
-        ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.measure", 120),
-        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 130),
+        ("pipeline.cli.main, pipeline.features.pairs.command, pipeline.features.pairs.measure", 112),
+        ("pipeline.cli.main, pipeline.cli.convert, pipeline.convert.many, pipeline.report.conversion", 115),
     ],
     ids=["verify", "gate", "convert"],
 )

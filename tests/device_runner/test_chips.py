@@ -43,7 +43,8 @@ def test_phones_are_asked_for_by_their_chip() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "remedy"), [("SM865", "did you mean SM8650?"), ("Exynos", "SM8650 (Snapdragon 8 Gen 3)")]
+    ("text", "remedy"),
+    [("SM865", "did you mean SM8650?"), ("Exynos", "SM8650 (Snapdragon 8 Gen 3)"), ("SM8650+SM8750", "SM8750")],
 )
 def test_a_chip_without_a_row_is_refused(text: str, remedy: str) -> None:
     with pytest.raises(SpecError) as caught:

@@ -55,6 +55,14 @@ def test_a_provider_keeps_what_it_claims(tmp_path: Path) -> None:
     assert left(path, tmp_path, "pad-as-concat") == []
 
 
+def test_a_reduction_of_unknown_rank_is_left(tmp_path: Path) -> None:
+    nodes = parsed_nodes("a = Reshape (x, sizes)  y = ReduceSumSquare <axes = [1]> (a)")
+    path = tmp_path / "m.onnx"
+    onnx.save(model(nodes, [value("x", (2, 3)), value("sizes", ("n",), onnx.TensorProto.INT64)], ["y"]), path)
+    with pytest.raises(NotApplicable):
+        run(path, tmp_path, "reductions")
+
+
 REAL = {
     "mobilenet_v1.base": "clip-as-max-min",
     "convnext_tiny_slice.op20": "layer-norm",

@@ -180,7 +180,7 @@ def axes_of(node: "NodeProto", facts: GraphFacts) -> list[int]:
         named = [int(axis) for axis in constant.reshape(-1)]
     if not named and attribute(node, "noop_with_empty_axes", 0):
         return []
-    return sorted(axis % rank for axis in named) if named else list(range(rank))
+    return sorted(axis % rank for axis in named if rank) if named else list(range(rank))  # rank 0: not known
 
 
 def _sum(
