@@ -68,7 +68,7 @@ def test_a_plugin_lies_with_its_files_in_the_run_folder(
     farm: Farm, tools: Tools, phone: Phone, models: Path, tmp_path: Path
 ) -> None:
     """By their names, as the linker and Qualcomm's DSP look for them; an option that names one gets its path there."""
-    library = build_library(Path(claims.__file__).parent, claims.LIBRARY)
+    library = build_library(Path(claims.__file__).with_name("plugin"), claims.LIBRARY)
     stub, seen, wrapper = tmp_path / "libStub.so", tmp_path / "seen", tmp_path / "probe"
     stub.write_bytes(library.read_bytes() + b"stub")
     wrapper.write_text(f'#!/bin/sh\n(echo "$ADSP_LIBRARY_PATH"; echo "$LD_LIBRARY_PATH"; cat "$1") > {seen}\n'

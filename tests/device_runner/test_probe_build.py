@@ -59,7 +59,7 @@ def request_of(triples: list[tuple[str, str, str]]) -> bytes:
 def requests(models: Path, folder: Path) -> dict[str, bytes]:
     """One request for each way through the probe."""
 
-    library = build_library(Path(claims.__file__).parent, claims.LIBRARY)
+    library = build_library(Path(claims.__file__).with_name("plugin"), claims.LIBRARY)
     plugin = Plugin(library=str(library), name="claims")
     callers = Concurrency(callers=3, seconds=0.1)
     shared = Concurrency(callers=2, own_sessions=True, shared_arena=True, global_threads=True, seconds=0.1)
