@@ -157,6 +157,7 @@ def test_the_code_of_a_bundle_with_contexts_opens_the_cpu_here_and_says_why(
 
 @pytest.mark.npu
 def test_the_code_of_a_bundle_opens_its_context_in_the_simulator(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
     bundle = mnist_for_the_npu(tmp_path)
     (reference,) = read_manifest(bundle).references
     given, wanted = bundle / reference.inputs[0].path, bundle / reference.outputs[0].path
