@@ -29,11 +29,11 @@ from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi, without_times
+from device_runner.plugins import with_plugin
 from device_runner.providers import provider_named
 from device_runner.result import Failure, FailureKind, Mark, RunResult
 from device_runner.run import missing_input
 from device_runner.spec import RunSpec
-from device_runner.wheels import with_plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,13 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
+from device_runner.plugins import with_plugin
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import RunSpec
 from device_runner.vulkan import VARIABLE, find_driver, has_gpu, vulkan_environment
-from device_runner.wheels import with_plugin
 
 
 def run_group(

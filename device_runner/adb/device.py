@@ -68,12 +68,13 @@ from device_runner.perf_test import (
     model_name,
     text_of,
 )
+from device_runner.plugins import refused, with_files
 from device_runner.probe.elf import NotElf, read_header
 from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult, status_of
 from device_runner.run import Fetch, ProbeDevice, missing_input
 from device_runner.spec import RunSpec, tensor_bytes
-from device_runner.wheels import foreign_library, refused, with_files
+from device_runner.wheels import foreign_library
 
 REMOTE_ROOT = "/data/local/tmp/ort-mobile"
 """Where everything of ours lies on a device: the shell user may write and execute there."""

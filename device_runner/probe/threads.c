@@ -75,8 +75,8 @@ bool plan_threads(struct probe *probe) {
         return fail(probe->answer, "bad_options", 0, "no cores for threads: %s", request->thread_cores);
     int failed = pthread_create(&thread, NULL, try_plan, &code);
     if (failed || (failed = pthread_join(thread, NULL))) code = failed;
-    return !code || fail(probe->answer, "bad_options", 0, "no thread on cores %s with nice %d: %s",
-                         request->thread_cores ? request->thread_cores : "of any kind", plan.nice, strerror(code));
+    return !code || fail(probe->answer, "bad_options", 0, "no thread %swith nice %d: %s",
+                         request->thread_cores ? "on the cores asked for " : "", plan.nice, strerror(code));
 }
 
 bool make_threads(struct probe *probe, OrtThreadingOptions *shared) {

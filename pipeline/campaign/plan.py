@@ -384,11 +384,12 @@ class PlannedRun:
         mode = "" if self.mode is MeasureMode.STEADY else f"@{self.mode}"
         return f"{self.device}/{self.model}/{self.run_name}{mode}"
 
-    def skipped(self, reason: str) -> Skipped:
-        """That it is not possible there, and why."""
+    def skipped(self, reason: str, remedy: str = "") -> Skipped:
+        """That it is not possible there, why, and what to do."""
         return Skipped(
-            what=reason, device=self.device, model=self.model, variant=self.variant, run=options_name(self.options)
-        )
+            what=reason, remedy=remedy, device=self.device, model=self.model, variant=self.variant,
+            run=options_name(self.options),
+        )  # fmt: skip
 
 
 def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool = False) -> PlannedRun:
@@ -430,15 +431,18 @@ def plan_runs(
     for facts in devices:
         for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
-            reason = failure.message if failure else _unreplayable(artifact, planned.options)
-            if reason:
+            if failure:
+                skipped.append(planned.skipped(failure.message, failure.remedy))
+            elif reason := _unreplayable(artifact, planned.options):
                 skipped.append(planned.skipped(reason))
             else:
                 planned_runs.append(planned)
         for planned, refused in _of_contexts(runs, contexts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
-            if reason := refused or (failure.message if failure else ""):
-                skipped.append(planned.skipped(reason))
+            if refused:
+                skipped.append(planned.skipped(refused))
+            elif failure:
+                skipped.append(planned.skipped(failure.message, failure.remedy))
             else:
                 planned_runs.append(planned)
     return planned_runs, skipped

@@ -416,7 +416,8 @@ def planned_files(
         failure = denied_here(options, facts, entries, run.sha256)
         reason = failure.message if failure else _without_effect(file, options) or first_error(judge(name, options))
         if reason:
-            skipped.append(msgspec.structs.replace(run.skipped(reason), model=""))
+            remedy = failure.remedy if failure else ""
+            skipped.append(msgspec.structs.replace(run.skipped(reason, remedy), model=""))
         else:
             planned.append(run)
     return planned, skipped

@@ -75,6 +75,7 @@ def test_illegal_runs_are_skipped_with_their_reason(options: RunOptions, facts: 
     lanes, skipped = plan_runs([run], ALL, [facts])
     assert lanes == []
     assert [reason in skip.text for skip in skipped] == [True] * 3
+    assert all(skip.remedy for skip in skipped)
 
 
 def test_aware_artifacts_run_with_their_provider_or_the_cpu() -> None:

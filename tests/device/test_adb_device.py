@@ -14,10 +14,10 @@ from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, LinkError, list_serials, script, server_at
 from device_runner.build import build_library
 from device_runner.device import open_device
+from device_runner.plugins import installed_plugin
 from device_runner.providers import CHIPS
 from device_runner.result import Failure, FailureKind, Mark, Status
 from device_runner.spec import ElementType, Plugin, RunOptions, RunSpec, TensorFile
-from device_runner.wheels import installed_plugin
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library as custom_operator_library
 from tests.custom_ops.samples import model as custom_operator_model

@@ -27,9 +27,9 @@ from device_runner.android_host.inspection import CallSummary, inspect_phone, re
 from device_runner.device import open_device
 from device_runner.library import LibraryFacts
 from device_runner.options import subsets
+from device_runner.plugins import installed_plugin
 from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions, RunSpec
-from device_runner.wheels import installed_plugin
 from tests.android_host.conftest import NEWEST, fetch
 from tests.device.adb_farm import Farm, Open, Phone, farm_in
 from tests.device.nnapi_phones import calls_of, phone_with, shims

@@ -18,11 +18,11 @@ from device_runner.build import build_library
 from device_runner.errors import pip_install
 from device_runner.library import LibraryFacts, read_facts
 from device_runner.local import LocalDevice, wheel_library
+from device_runner.plugins import installed_plugin, refused
 from device_runner.probe.protocol import encode_request
 from device_runner.providers import PROVIDERS
 from device_runner.result import EpShare, Failure, FailureKind, Mark, RunResult, Status
 from device_runner.spec import ElementType, HardwareType, Plugin, RunOptions, RunSpec, TensorFile, decode_spec, encode
-from device_runner.wheels import installed_plugin, refused
 from tests.android_host.conftest import NEWEST, fetch
 from tests.ort_models import convert
 

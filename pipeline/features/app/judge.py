@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from device_runner.library import LIBRARY, PAGE_BYTES
-from device_runner.wheels import PLUGINS_SINCE
+from device_runner.plugins import PLUGINS_SINCE
 from pipeline.compat.defects import DEFECTS, Circumstances, library_defects
 from pipeline.compat.rules import ArtifactFacts, Runtime, check_artifact, check_onnx
 from pipeline.config.tables import BuildKind

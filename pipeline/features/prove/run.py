@@ -22,10 +22,10 @@ from device_runner.device import Device, DriverType, open_device
 from device_runner.errors import RunnerError, pip_install
 from device_runner.host_device import CPUS, check_host, common_cpus
 from device_runner.library import LibraryFacts, archive_abis, is_archive, name_of, resolve
+from device_runner.plugins import installed_plugin
 from device_runner.providers import CHIPS, NNAPI_API_LEVEL, NNAPI_DEVICES_API_LEVEL, NNAPI_RELAXED_API_LEVEL
 from device_runner.result import Failure, FailureKind, RunResult
 from device_runner.spec import NnapiFlag, OptimizationLevel, RunOptions, RunSpec, TensorFile
-from device_runner.wheels import installed_plugin
 from pipeline.check.compare import (
     Array,
     OutputCheck,

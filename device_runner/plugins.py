@@ -1,0 +1,177 @@
+"""Plugin execution providers: where the library of one is on this computer, and what forbids a run with it."""
+
+import importlib.util
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from device_runner.errors import pip_install
+from device_runner.library import Library, LibraryFacts
+from device_runner.probe.elf import NotElf, read_header
+from device_runner.providers import CHIPS, chip_of_phone, provider_named
+from device_runner.result import Failure, FailureKind
+from device_runner.spec import Plugin, RunSpec
+
+PLUGINS_SINCE = (1, 24, 0)
+"""Registering came with 1.22, but only 1.24 tells what a provider took: without that a run may be the CPU's."""
+
+CONTEXT_KEY = "ep.context_enable"
+
+PluginRule = tuple[Callable[[RunSpec, LibraryFacts, tuple[int, ...]], bool], str, str]
+"""Whether a spec breaks it, by the facts of its library and the first release that will do; why, and the remedy."""
+
+
+def _release(facts: LibraryFacts) -> tuple[int, ...]:
+    """() for a library that does not tell: the probe asks it."""
+    return tuple(map(int, facts.release.split("."))) if facts.release else ()
+
+
+RULES: tuple[PluginRule, ...] = (
+    (
+        lambda spec, _facts, _since: spec.perf_test is not None,
+        "onnxruntime_perf_test is not given plugins",
+        "leave perf_test out: the probe loads them",
+    ),
+    (
+        lambda _spec, facts, since: bool(_release(facts)) and _release(facts) < since,
+        "ONNX Runtime {release} does not load this plugin: it needs {since}",
+        "use libonnxruntime {since} or later",
+    ),
+    (
+        lambda _spec, facts, _since: facts.kind != "full",
+        "a minimal build loads no plugins",
+        "use a full build of libonnxruntime, such as that of the package",
+    ),
+    (
+        lambda spec, _facts, _since: (
+            spec.options.session_config.get(CONTEXT_KEY) == "1" and Path(spec.model).suffix.lower() == ".ort"
+        ),
+        "of an ORT format file no context model is made, and none can be saved as one",
+        f"give the .onnx file, or leave {CONTEXT_KEY} out",
+    ),
+)
+"""What forbids a run with a plugin anywhere (ONNX Runtime 1.24 to 1.32, measured or read)."""
+
+
+def installed_plugin(provider: str) -> Plugin | Failure:
+    """The plugin of a provider whose package is installed here; why there is none."""
+    row = provider_named(provider)
+    package = row.plugin
+    if package is None:
+        text = f"no package is known to have a plugin for {provider}"
+        return Failure(kind=FailureKind.PROVIDER_MISSING, message=text, remedy="name its library")
+    if (platform.system(), platform.machine()) not in package.systems:
+        machines = " and ".join(machine.replace("_", "-") for _, machine in package.systems)
+        return Failure(
+            kind=FailureKind.PROVIDER_MISSING,
+            message=f"{row.title} runs on Linux on {machines} only, beside phones",
+            cause=f"this computer is {platform.system()} {platform.machine()}",
+            remedy="use such a computer (most CI runners are), or a phone",
+        )
+    module = importlib.util.find_spec(package.module)
+    library = Path(module.origin).parent / package.library if module and module.origin else None
+    if library is None or not library.is_file():
+        return Failure(
+            kind=FailureKind.PROVIDER_MISSING,
+            message=f"{row.title} needs the package {package.distribution}, which is not installed",
+            cause=f"libonnxruntime has no {row.title} of its own; the package brings it as a plugin",
+            remedy=pip_install(package.distribution),
+        )
+    files = (library.with_name(file) for file in package.files.values())
+    return Plugin(library=str(library), files=tuple(str(file) for file in files if file.is_file()))
+
+
+def with_plugin(spec: RunSpec, library: Library) -> RunSpec | Failure:
+    """The spec with the plugin that its provider needs on this computer, or why it cannot run.
+
+    A provider that is compiled into the library needs none. Raises UnavailableError for a file that is no library.
+    """
+    package = provider_named(spec.options.provider).plugin
+    if spec.plugin is None and (package is None or spec.perf_test is not None):
+        return spec
+    facts = library.facts
+    if spec.plugin is None and spec.options.provider in facts.providers:
+        return spec
+    plugin = spec.plugin or installed_plugin(spec.options.provider)
+    if isinstance(plugin, Failure):
+        return plugin
+    spec = replace(spec, plugin=plugin)
+    if failure := refused(spec, facts):
+        return failure
+    chosen = _with_chip(spec) if package and package.by_chip else spec
+    return chosen if isinstance(chosen, Failure) else with_files(chosen)
+
+
+def _with_chip(spec: RunSpec) -> RunSpec | Failure:
+    """The spec with the numbers of its chip, which may be named (SM8650); why the simulator cannot be used.
+
+    Without a chip it computes as no phone does, and a number that is no chip's takes nothing: both without a word.
+    """
+    options = spec.options.provider_options
+    soc_model, arch = options.get("soc_model", ""), options.get("htp_arch", "")
+    by_number = next((row for row in CHIPS.values() if str(row.soc_model) == soc_model), None)
+    chip = by_number or chip_of_phone(soc_model)
+    if chip is None or arch not in ("", str(chip.htp_arch)):
+        why = "without it the simulator computes in float32, which no phone does"
+        if chip is not None:
+            why = f"htp_arch={arch} is given, and {chip.title} is V{chip.htp_arch}"
+        elif soc_model:
+            why = f"soc_model={soc_model} is no chip that is known"
+        return Failure(
+            kind=FailureKind.BAD_OPTIONS,
+            message=f"{spec.options.provider} on this computer needs the chip whose NPU it simulates",
+            cause=why,
+            remedy=f"give soc_model={next(iter(CHIPS))} or another of {', '.join(CHIPS)}, and leave htp_arch out",
+        )
+    return replace(spec, options=replace(spec.options, provider_options={**options, **chip.options}))
+
+
+def with_files(spec: RunSpec) -> RunSpec:
+    """The spec with provider options that its package fills with a file of the plugin, where they are not given."""
+    package = provider_named(spec.options.provider).plugin
+    if package is None or spec.plugin is None:
+        return spec
+    beside = [str(Path(spec.plugin.library).with_name(file)) for file in package.files.values()]
+    files = {Path(file).name: file for file in (*(file for file in beside if Path(file).is_file()), *spec.plugin.files)}
+    options = {key: files[file] for key, file in package.files.items() if file in files}
+    return replace(
+        spec,
+        plugin=replace(spec.plugin, files=tuple(dict.fromkeys((*spec.plugin.files, *options.values())))),
+        options=replace(spec.options, provider_options={**options, **spec.options.provider_options}),
+    )
+
+
+def refused(spec: RunSpec, facts: LibraryFacts) -> Failure | None:
+    """Why the spec's plugin cannot be used with a library, by the rules and its own file; None when it can."""
+    if spec.plugin is None:
+        return None
+    package = provider_named(spec.options.provider).plugin
+    since = package.since if package else PLUGINS_SINCE
+    words: Mapping[str, str] = {"release": facts.release, "since": ".".join(map(str, since))}
+    for broken, reason, remedy in RULES:
+        if broken(spec, facts, since):
+            return Failure(
+                kind=FailureKind.BAD_OPTIONS,
+                message=reason.format_map(words),
+                cause=f"plugin {spec.plugin.library} with {facts.path}",
+                remedy=remedy.format_map(words),
+            )
+    for file in (spec.plugin.library, *spec.plugin.files):
+        if not Path(file).is_file():
+            kind = FailureKind.MISSING_LIBRARY
+            return Failure(kind=kind, message=f"{file}: no such file", cause="no plugin", remedy="check the path")
+    try:
+        abi = read_header(Path(spec.plugin.library)).abi
+    except (NotElf, OSError) as error:
+        text = f"{spec.plugin.library}: {error}"
+        return Failure(kind=FailureKind.WRONG_LIBRARY, message=text, cause="no plugin", remedy="check its path")
+    if abi != facts.abi:
+        return Failure(
+            kind=FailureKind.WRONG_LIBRARY,
+            message=f"{spec.plugin.library} is for {abi}; libonnxruntime is for {facts.abi}",
+            cause="the plugin is for another processor",
+            remedy=f"give the plugin for {facts.abi}",
+        )
+    return None
