@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from device_runner.library import LibraryFacts, resolve
-from pipeline.core.releases import X86_64, line_of, rules_of
+from pipeline.core.abis import X86_64
+from pipeline.core.releases import line_of, rules_of
 from pipeline.partition.answer import Settings, make_settings
 from pipeline.partition.reference import asked_of, claims_of_named, same_claims, tells_claims
 from tests.arm64_agreement import unpacked

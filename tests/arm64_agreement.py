@@ -17,7 +17,8 @@ from pathlib import Path
 import onnx
 
 from device_runner.library import LibraryFacts, resolve
-from pipeline.core.releases import ARM32, ARM64, X86_64, line_of
+from pipeline.core.abis import ARM32, ARM64, X86_64
+from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge

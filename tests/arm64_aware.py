@@ -14,7 +14,8 @@ from pathlib import Path
 from device_runner.library import LibraryFacts, resolve
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.request import AwareSource, OptimizerPlatform
-from pipeline.core.releases import ARM64, line_of
+from pipeline.core.abis import ARM64
+from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Variant
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import make_settings

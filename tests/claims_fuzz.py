@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from device_runner.library import resolve
-from pipeline.core.releases import X86_64
+from pipeline.core.abis import X86_64
 from pipeline.core.workers import Task, run_tasks
 from tests.partition.fuzzing import Batch, Verdict, answer_all, differing
 

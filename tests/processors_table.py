@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from device_runner.errors import RunnerError
 from device_runner.host_device import common_cpus
 from device_runner.library import resolve
-from pipeline.core.releases import ARM64
+from pipeline.core.abis import ARM64
 from pipeline.library.fetch import get_library
 from pipeline.library.kernels import read_arm_code
 from tests.npm_packages import ACCEPT

@@ -20,7 +20,8 @@ from device_runner.errors import UnavailableError
 from device_runner.library import LibraryFacts, resolve
 from device_runner.local import wheel_library
 from pipeline.compat.rules import OPSETS, SESSION_KEYS
-from pipeline.core.releases import NEWEST_KNOWN, NEWEST_RULES, X86_64, at_release, line_of
+from pipeline.core.abis import X86_64
+from pipeline.core.releases import NEWEST_KNOWN, NEWEST_RULES, at_release, line_of
 from pipeline.library.difference import CONFIG_KEY
 from pipeline.library.fetch import get_library, known_libraries
 from tests.arm64_agreement import ARCHIVES, SETTINGS, compare, members

@@ -156,8 +156,8 @@ def convert(
     ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
     from pipeline.convert.many import ConversionOrder, convert_paths
     from pipeline.convert.request import OptimizerPlatform
+    from pipeline.core.abis import ARM64, read_abi
     from pipeline.core.custom_ops import of_this_computer
-    from pipeline.core.releases import ARM64, read_abi
     from pipeline.core.variant import OWN_PRECISION
     from pipeline.passes.precisions import resolve_precisions
     from pipeline.report.conversion import conversion_parts, problem_lines

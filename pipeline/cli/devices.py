@@ -184,7 +184,7 @@ def show(name: str, outputs: Outputs) -> None:
 
 def _show(contents: "Contents") -> None:
     from device_runner.files import visible
-    from pipeline.core.releases import ARM64
+    from pipeline.core.abis import ARM64
 
     click.echo(visible(contents.archive))
     for facts in contents.libraries:
@@ -220,7 +220,7 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     """
     from device_runner.errors import UnavailableError
     from device_runner.library import resolve, resolve_all
-    from pipeline.core.releases import X86_64, read_abi
+    from pipeline.core.abis import X86_64, read_abi
     from pipeline.library.difference import compare_libraries
 
     wanted = read_abi(abi, "--abi")

@@ -462,7 +462,7 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
 
     ConfigError for values that it would refuse itself.
     """
-    from pipeline.core.releases import ARM64
+    from pipeline.core.abis import ARM64
     from pipeline.partition.answer import make_settings
 
     chips = chips_named(answers.get("chips", ()), "--chip")

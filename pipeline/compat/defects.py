@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
-from pipeline.core.releases import ARM32, ARM64, Release, numbers_of
+from pipeline.core.abis import ARM32, ARM64
+from pipeline.core.releases import Release, numbers_of
 from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, Tensor, TensorType
 from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
 

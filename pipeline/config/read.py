@@ -21,9 +21,10 @@ from device_runner.library import name_of
 from device_runner.providers import CHIPS, CPU, NNAPI, OTHER_NAMES, PROVIDERS
 from pipeline.config.tables import BuildConfig, MetricName, OneOrMore, PartConfig, RunConfig, Table, is_function
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
+from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES, aware_names
-from pipeline.core.releases import PLATFORM_ABIS, SWIFT_PACKAGES, read_release
+from pipeline.core.releases import SWIFT_PACKAGES, read_release
 from pipeline.core.variant import OWN_PRECISION, Level, Style, Variant, context_variant
 
 APPLE = frozenset({Platform.IOS, Platform.MACOS})

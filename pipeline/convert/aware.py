@@ -28,10 +28,11 @@ from pipeline.convert.steps import (
     to_parts,
     weights_to_inputs,
 )
+from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.ort_session import WEIGHTS_FOLDER
 from pipeline.core.providers import NNAPI
-from pipeline.core.releases import ARM64, X86_64, has_rules, installed_release, rules_of
+from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Way
 from pipeline.library.fetch import known_libraries
 from pipeline.model.edit import copied, first_output, subgraphs

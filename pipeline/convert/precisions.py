@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.advice.verdict import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
+from pipeline.core.abis import ARM_ABIS
 from pipeline.core.errors import MissingError, ModelError, PipelineError
 from pipeline.core.progress import Progress
-from pipeline.core.releases import ARM_ABIS
 from pipeline.core.variant import in_precision
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset

@@ -8,9 +8,10 @@ import msgspec
 from pipeline.compat.defects import REPLAY_NEEDS_KEY_SINCE, RUNTIME_STYLE_SINCE, ReadWeight
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.config import REPLAY_KEY
+from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.providers import NNAPI, aware_names
-from pipeline.core.releases import ARM64, ARM_ABIS, X86_64, Release
+from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant, Way
 from pipeline.model.ort_format import OrtModel
 from pipeline.model.sources import SourceModel

@@ -1,6 +1,7 @@
 """Files that are either whole or not there: atomic writes, names that are safe on every file system, and digests.
 
 Digests are of files and of our own sources, for caches that must not outlive an edit of what decided their content.
+At the end stand the names of the files and folders of a job's output folder.
 """
 
 import contextlib

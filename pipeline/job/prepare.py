@@ -32,12 +32,13 @@ from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
 from pipeline.convert.precisions import AutoProvider, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
 from pipeline.convert.request import AwareSource, OptimizerPlatform
+from pipeline.core.abis import abis_of_target, deciding_abi
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.features import Place
 from pipeline.core.files import ARTIFACTS, REFERENCES
 from pipeline.core.progress import Progress
 from pipeline.core.providers import on_any_chip, rules_of_run
-from pipeline.core.releases import abis_of_target, deciding_abi, line_of
+from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome, shared_children
 from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of

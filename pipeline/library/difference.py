@@ -19,7 +19,8 @@ from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts
 from device_runner.probe.elf import PT_LOAD, parse_elf
 from pipeline.compat.rules import FULL_FORMATS, MINIMAL_FORMATS, OPSETS
-from pipeline.core.releases import X86_64, at_release, line_of
+from pipeline.core.abis import X86_64
+from pipeline.core.releases import at_release, line_of
 
 if TYPE_CHECKING:
     import onnx

@@ -52,8 +52,8 @@ from device_runner.library import (
 )
 from device_runner.library import PACKAGES as MAVEN_PACKAGES
 from device_runner.wheels import foreign_library, source_of
+from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, MissingError
-from pipeline.core.releases import ARM64
 from pipeline.library.kernels import ArmCode, read_arm_code
 
 Say: TypeAlias = Callable[[str], None]

@@ -17,18 +17,10 @@ from device_runner.providers import (
     accepted_values,
 )
 from device_runner.spec import NnapiFlag
+from pipeline.core.abis import X86_64, read_abi
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
-from pipeline.core.releases import (
-    DEFAULT_RELEASE,
-    OLDEST_RULES,
-    X86_64,
-    Release,
-    by_rules,
-    installed_release,
-    line_of,
-    read_abi,
-)
+from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
 
 SUFFIXES = (".onnx", ".ort")
 """Files that can be judged."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.core.providers import NNAPI, XNNPACK
-from pipeline.core.releases import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Constant, FreshNames, Graph, Node, Shape, Value
 

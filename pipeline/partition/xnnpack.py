@@ -7,7 +7,7 @@ layout transformation.
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from pipeline.core.releases import ARM_ABIS
+from pipeline.core.abis import ARM_ABIS
 from pipeline.partition.answer import LoadForecast, Refusal, Settings, layout_window
 from pipeline.partition.graph import Graph, Node, Shape, bodies
 from pipeline.partition.rules import (

@@ -12,10 +12,10 @@ import msgspec
 
 from device_runner.files import cache_folder, decode_json, scratch_folder
 from device_runner.providers import chip_named
+from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import write_bytes
 from pipeline.core.ort_session import PREPACKING, HostSession, first_line, make_exact_session
-from pipeline.core.releases import ARM64
 from pipeline.core.variant import Level
 from pipeline.model.onnx_model import loadable
 from pipeline.model.signature import open_axes, own_inputs

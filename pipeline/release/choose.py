@@ -11,7 +11,7 @@ from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, Verdict, compare, describe, ranks
 from pipeline.config import Target
-from pipeline.core.releases import abi_of
+from pipeline.core.abis import abi_of
 from pipeline.core.variant import Artifact, Level, Style
 
 ADVISED_LEVELS = (Level.ALL, Level.LAYOUT, Level.EXTENDED, Level.BASIC, Level.NONE)

@@ -48,19 +48,10 @@ from pipeline.config import (
     takes_package,
 )
 from pipeline.convert.many import config_texts
+from pipeline.core.abis import ARM64, abi_of, abis_of_target
 from pipeline.core.errors import BUDGET, CheckFailed, Finding, Severity, finding_of
 from pipeline.core.files import TYPED_CONFIG_FILE, sha256_of
-from pipeline.core.releases import (
-    ARM64,
-    SWIFT_PACKAGES,
-    Release,
-    abi_of,
-    abis_of_target,
-    installed_release,
-    line_of,
-    numbers_of,
-    range_of,
-)
+from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
 from pipeline.core.variant import Style
 from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.core.abis import abis_of_target, as_int32, deciding_abi, read_abi, wrapped_sum
 from pipeline.core.errors import ConfigError
-from pipeline.core.releases import abis_of_target, as_int32, deciding_abi, read_abi, wrapped_sum
 
 
 @pytest.mark.parametrize(

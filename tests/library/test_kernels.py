@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from device_runner.probe.elf import NotElf
-from pipeline.core.releases import ARM64
+from pipeline.core.abis import ARM64
 from pipeline.library.kernels import read_arm_code
 from tests.library.library_files import library
 

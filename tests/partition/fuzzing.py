@@ -12,8 +12,9 @@ import msgspec
 import onnx
 
 from device_runner.library import LibraryFacts
+from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import PipelineError
-from pipeline.core.releases import ARM64, X86_64, line_of
+from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge, judge_views, open_views

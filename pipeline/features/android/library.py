@@ -23,9 +23,10 @@ from device_runner.files import ZIP_ERRORS, check_unpacked, staging_folder, take
 from device_runner.library import LIBRARY, Library, find_archive, is_archive, resolve, small_pages
 from device_runner.probe.elf import NotElf, parse_header
 from pipeline.config import AndroidRelease, Telemetry
+from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_text, write_zip
-from pipeline.core.releases import abis_of_target, line_of, range_of
+from pipeline.core.releases import line_of, range_of
 from pipeline.features.android.facade import JAVA_WORDS, java_class
 from pipeline.features.android.package import (
     KEEP_RULES,

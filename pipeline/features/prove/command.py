@@ -89,8 +89,8 @@ def prove(
     compared with the original model's. Exit code 4 if anything fails; each failure is reported with cause and remedy.
     """
     from device_runner.android_host.device import read_profile
+    from pipeline.core.abis import read_abi
     from pipeline.core.errors import ExitCode
-    from pipeline.core.releases import read_abi
     from pipeline.features.prove import ProofOrder, prove_bundle
     from pipeline.report.formats import proof_parts
 

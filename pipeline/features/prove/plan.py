@@ -31,9 +31,10 @@ from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances
 from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
 from pipeline.config.tables import BuildKind
+from pipeline.core.abis import abis_of_target
 from pipeline.core.custom_ops import given
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
-from pipeline.core.releases import NEWEST_KNOWN, abis_of_target, line_of
+from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_artifact
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file

@@ -39,10 +39,10 @@ from pipeline.check.library_proof import PROOFS, FindingKind, LibraryProof, Proo
 from pipeline.check.reference import QUANTIZED, excused
 from pipeline.compat.contexts import installed_qairt
 from pipeline.convert.contexts import SIMULATED_SECONDS, simulated_tolerance
+from pipeline.core.abis import ARM64, X86_64
 from pipeline.core.errors import ConfigError, MissingError, ModelError, Severity
 from pipeline.core.progress import Progress
 from pipeline.core.providers import QNN
-from pipeline.core.releases import ARM64, X86_64
 from pipeline.core.variant import in_precision
 from pipeline.features.prove.plan import (
     ANDROID,
