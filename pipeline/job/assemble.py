@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 import os
 import platform
 import secrets
@@ -59,6 +60,8 @@ from pipeline.report.model import (
 )
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import profile_views
+
+log = logging.getLogger(__name__)
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -469,19 +472,26 @@ def resume(
     """The newest campaign of the same config and programs whose artifacts are unchanged, with what is new to it.
 
     New are planned runs of devices that were not there, and of models that failed then. It may have planned more, for
-    a device that is not there now. None where there is no such campaign.
+    a device that is not there now. None where there is no such campaign; why the newest is none is logged.
     """
     plan = as_read(record)
     now = {identity(artifact): artifact for artifact in artifacts}
-    same = [
-        (campaign.id, campaign.document, campaign)
-        for campaign in store.campaigns()
-        if campaign.document
-        and continues(campaign.document, plan)
-        and now.keys() >= set(map(identity, store.artifacts(campaign.id)))
-        and not strangers(store.devices(campaign.id), facts)
-    ]
+    same, changed = [], ""
+    for campaign in store.campaigns():
+        if document := campaign.document:
+            others = strangers(store.devices(campaign.id), facts)
+            missing = [row for row in map(identity, store.artifacts(campaign.id)) if row not in now]
+            if not continues(document, plan):
+                changed = "its config, programs or runs are others"
+            elif missing:
+                changed = f"it has other files of {', '.join(f'{model}/{variant}' for model, variant, _ in missing)}"
+            elif others:
+                changed = f"{', '.join(others)} is now another device"
+            else:
+                same.append((campaign.id, document, campaign))
     if not same:
+        if changed:
+            log.warning("nothing to resume, a new campaign begins: of the last one, %s", changed)
         return None
     name, document, campaign = same[-1]
     if not new_places(document, plan):

@@ -86,7 +86,8 @@ def test_they_run_last_and_only_once(done: Path) -> None:
     before = stored(done)
     assert [run.spec.profile for run in before] == [False, False, True, True]
     assert [run.round for run in before] == [0, 0, 1, 1]
-    ort_mobile("run", done / "p.toml", "--output", done / "out", "--resume")
+    again = ort_mobile("run", done / "p.toml", "--output", done / "out", "--resume")
+    assert "a new campaign begins" not in again.err
     assert [run.result.started_at for run in stored(done)] == [run.result.started_at for run in before]
 
 

@@ -44,7 +44,9 @@ def record_for(facts: dict[str, DeviceFacts]) -> JobRecord:
         ("adb:R58M1", "", True),
     ],
 )
-def test_local_of_another_host_is_another_device(tmp_path: Path, name: str, serial: str, same: bool) -> None:
+def test_local_of_another_host_is_another_device(
+    tmp_path: Path, name: str, serial: str, same: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """A second host's `local` would measure nothing, and ship the first one's numbers."""
     first, second = facts_at("h1", name, serial), facts_at("h2", name, serial)
     record = record_for(first)
@@ -54,8 +56,19 @@ def test_local_of_another_host_is_another_device(tmp_path: Path, name: str, seri
         assert strangers(store.devices("c1"), first) == []
         assert getattr(resume(store, record, [ARTIFACT], first), "id", None) == "c1"
         assert (resume(store, record, [ARTIFACT], second) is not None) == same
+        assert (f"{name} is now another device" in caplog.text) == (not same)
         earlier = [msgspec.structs.replace(one, host="") for one in first.values()]
         assert strangers(earlier, second) == [], "nobody knows where it was"
+
+
+def test_a_campaign_of_other_files_is_not_resumed_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    facts = facts_at("h1", "local", "")
+    record = record_for(facts)
+    with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
+        campaign = CampaignRecord(id="c1", name="joint", created_at="2026-01-01T00:00:00.000Z", document=record)
+        store.start(campaign, facts.values(), [ARTIFACT])
+        assert resume(store, record, [msgspec.structs.replace(ARTIFACT, sha256="f" * 64)], facts) is None
+    assert f"it has other files of {ARTIFACT.model}/{ARTIFACT.variant.name}" in caplog.text
 
 
 def test_device_of_another_host_is_not_reported_as_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
