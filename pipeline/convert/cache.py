@@ -200,15 +200,20 @@ class Cache:
             return None
         return result, path
 
-    def keep(self, key: str, result: ConvertedFile, path: Path) -> None:
+    def keep(self, key: str, result: ConvertedFile, path: Path) -> tuple[ConvertedFile, Path]:
         """Remember what a conversion gave: its file by another name where the file system can, else as a copy.
 
-        `path` must be a scratch file that nobody else keeps. Raises PipelineError where the folder cannot be written.
+        What another process kept under the key meanwhile stays, and is returned: onnxruntime orders some files by
+        addresses in memory, and who resumes a campaign must get the same bytes. `path` must be a scratch file that
+        nobody else keeps. Raises PipelineError where the folder cannot be written.
         """
+        if kept := self.find(key):
+            return kept
         with replacing(self._object(result)) as temporary:
             temporary.unlink()
             share_file(path, temporary)
         write_bytes(self.entries / f"{key}.json", msgspec.json.encode((key, result)))
+        return result, path
 
     def _object(self, result: ConvertedFile) -> Path:
         return self.objects / f"{result.sha256}.ort"

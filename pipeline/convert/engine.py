@@ -346,11 +346,7 @@ class _Maker:
             kept = cache.find(key) if cache else None
         if kept:
             self.reused += 1
-            file, path = kept
-            if self.request.preflight and file.sha256 not in self.needs:
-                with suppress(ModelError):
-                    self.needs[file.sha256] = needs_of_file(read_artifact(path), weight_reader(path))
-            return kept
+            return self._with_needs(*kept)
         if settings.onnx and settings.level is not Level.NONE and _has_half(self.optimizer.model):
             raise ModelError(
                 "an optimized ONNX file of half precision would compute in float",
@@ -367,7 +363,14 @@ class _Maker:
         as_wished = wish is None or (by is not None and (wish.way is not Way.LIBRARY or by.way is Way.LIBRARY))
         if cache and as_wished:
             with self.clock("cache"), suppress(PipelineError):  # a cache that is full or read-only costs time only
-                cache.keep(key, file, path)
+                file, path = self._with_needs(*cache.keep(key, file, path))
+        return file, path
+
+    def _with_needs(self, file: ConvertedFile, path: Path) -> tuple[ConvertedFile, Path]:
+        """A file of the cache, after what it needs was read where that is asked for."""
+        if self.request.preflight and file.sha256 not in self.needs:
+            with suppress(ModelError):
+                self.needs[file.sha256] = needs_of_file(read_artifact(path), weight_reader(path))
         return file, path
 
     def _write(self, parts: OrtParts) -> tuple[ConvertedFile, Path]:

@@ -16,11 +16,11 @@ import pytest
 from onnx import helper
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
-from pipeline.convert.cache import semantic_digest
+from pipeline.convert.cache import Cache, semantic_digest
 from pipeline.convert.request import OptimizerPlatform
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.core.files import sha256_of
-from pipeline.core.variant import Level, Style, Variant
+from pipeline.core.variant import ConvertedFile, Level, Style, Variant
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
@@ -199,6 +199,20 @@ def test_an_edit_of_an_output_does_not_reach_the_cache_nor_outputs_of_another_ti
             file.write(b"edited")
     assert all(sha256_of(tmp_path / "out" / artifact.file) == artifact.sha256 for artifact in first.artifacts)
     assert all(sha256_of(path) == path.stem for path in (tmp_path / "cache" / "objects").iterdir())
+
+
+def test_what_another_process_kept_meanwhile_stays(tmp_path: Path) -> None:
+    """onnxruntime orders some files by addresses; a campaign that is resumed must get the bytes that it had."""
+    cache, results = Cache(tmp_path / "cache"), []
+    for number in range(2):
+        path = tmp_path / f"{number}.ort"
+        path.write_bytes(bytes([number]) * 8)
+        file = ConvertedFile(size_bytes=8, sha256=sha256_of(path), semantic_digest="", operators={})
+        results.append(cache.keep("key", file, path))
+    (first, _), (second, kept) = results
+    assert second == first
+    assert kept.read_bytes() == bytes(8)
+    assert cache.find("key") == (first, kept)
 
 
 @pytest.mark.parametrize("place", ["cache", "cache/objects", "cache/entries"])

@@ -48,6 +48,7 @@ def test_local_of_another_host_is_another_device(
     tmp_path: Path, name: str, serial: str, same: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A second host's `local` would measure nothing, and ship the first one's numbers."""
+    caplog.set_level("WARNING")
     first, second = facts_at("h1", name, serial), facts_at("h2", name, serial)
     record = record_for(first)
     with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
@@ -62,6 +63,7 @@ def test_local_of_another_host_is_another_device(
 
 
 def test_a_campaign_of_other_files_is_not_resumed_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
     facts = facts_at("h1", "local", "")
     record = record_for(facts)
     with open_store(f"sqlite:///{tmp_path / 'results.sqlite'}") as store:
