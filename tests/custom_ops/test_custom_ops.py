@@ -15,7 +15,11 @@ from tests.command import ort_mobile
 from tests.custom_ops.samples import library, model
 from tests.features.android.samples import needs_java
 
-pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+# onnxruntime keeps the domain of such a library in its process, and writes it into each file that is converted there.
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
+    pytest.mark.usefixtures("own_workers"),
+]
 
 CONFIG = """
 name = "twice"
