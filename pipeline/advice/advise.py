@@ -420,14 +420,14 @@ def advise(
         # The model as a file in `folder` with its weights' files beside it; ModelError when it cannot be
         # changed.
         subject = open_subject(source, folder)
-        if subject.loaded is None:
+        if isinstance(subject, Path):
             raise ModelError(
                 "an ORT format file cannot be changed",
                 where=source.name,
                 remedy="name the ONNX model that it was made from",
             )
         path = folder / "original.onnx"
-        write_lean(subject.loaded, path)
+        write_lean(subject, path)
         loaded = load_model(SourceModel(path=str(path)), folder)
         sizes = given_sizes(data, loaded.proto, sizes, source.name)
         reference = _reference(loaded, data, sizes, folder)

@@ -82,8 +82,8 @@ def _shown(
     source: SourceModel, settings: Settings, optimize: Optimize, sizes: dict[str, int], folder: Path
 ) -> LoadedModel:
     """The model as `judge` shows it to the rules."""
-    loaded = open_subject(source, folder, sizes).loaded
-    if loaded is None:
+    loaded = open_subject(source, folder, sizes)
+    if isinstance(loaded, Path):
         raise ModelError(
             "an ORT format file cannot be shown to a library",
             where=source.name,
