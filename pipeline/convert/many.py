@@ -15,7 +15,7 @@ from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, check_all, make_references
 from pipeline.compat.contexts import NpuContext
-from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
+from pipeline.compat.rules import DEFAULT_USE, Runtime, judged, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
@@ -414,7 +414,7 @@ def _preflight(
     }
     findings_of = {
         (artifact.model, artifact.variant.name): judged(
-            read, artifact.file, runtime, Use(session_config=artifact.session_options)
+            read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
         )
         for artifact in artifacts
     }

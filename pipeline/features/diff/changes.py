@@ -609,7 +609,7 @@ def _side(
     kinds = [numbers.get(place, CHANGED if place in changes else SAME) for place in range(len(graph.nodes))]
     if len(graph.nodes) > MOST_NODES:
         boxes_of_nodes, edges = collapse(kinds, graph.edges)
-        groups = [box.nodes for box in boxes_of_nodes]
+        groups = [nodes for _, nodes in boxes_of_nodes]
     else:
         groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
     if len(groups) > MOST_BOXES:
