@@ -95,12 +95,12 @@ def with_int64(request: PartitionRequest) -> PartitionRequest | None:
 def _fix(row: Pass, title: str, options: Callable[[GraphFacts], Options], absent: str, since_ir: int = 0) -> Pass:
     """A pass over the message alone as a fix, which must give equal numbers."""
 
-    def edit(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+    def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
         lean = LeanModel(proto=model, folder=Path(), weights={})
         if model.ir_version < since_ir:
             return None
         try:
-            return row.apply(lean, options(known), PassContext(folder=Path(), where="the model")).proto
+            return row.apply(lean, options(facts), PassContext(folder=Path(), where="the model")).proto
         except NotApplicable:
             return None
 
@@ -115,8 +115,8 @@ def _opset(version: int, helps: frozenset[str] = OPSET.helps) -> Pass:
     supported releases take.
     """
 
-    def edit(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
-        return None if known.opset == version else converted(model, version)
+    def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+        return None if facts.opset == version else converted(model, version)
 
     return replace(
         OPSET, name=f"opset-{version}", title=f"Convert to opset {version}.", edit=edit, helps=helps,

@@ -191,16 +191,16 @@ class _Bounds:
         return value if math.isfinite(value) else None
 
 
-def _clip(node: "NodeProto", known: _Bounds) -> float | None:
+def _clip(node: "NodeProto", bounds: _Bounds) -> float | None:
     """Between its bounds: attributes before opset 11, inputs from then on."""
     given = {a.name: a.f for a in node.attribute}
-    low, high = given.get("min", known.number(node, 1)), given.get("max", known.number(node, 2))
+    low, high = given.get("min", bounds.number(node, 1)), given.get("max", bounds.number(node, 2))
     return high - low if low is not None and high is not None and high > low else None
 
 
-def _dequantize(node: "NodeProto", known: _Bounds) -> float | None:
+def _dequantize(node: "NodeProto", bounds: _Bounds) -> float | None:
     """So many steps of one scale; what is per channel, or of more than 8 bits, counts as if it were not bounded."""
-    scale = known.number(node, 1)
+    scale = bounds.number(node, 1)
     return abs(scale) * QUANTIZED_STEPS if scale else None
 
 

@@ -297,7 +297,7 @@ def _failure(answer: LibraryAnswer) -> str:
     return f"the library {how}" + (f": {answer.message}" if answer.message else "")
 
 
-def _placed(log: Sequence[str], wanted: str) -> set[str]:
+def _placed(log: Sequence[str], ort_name: str) -> set[str]:
     """Nodes placed on a provider: behind a line `Node(s) placed on [PROVIDER]` stands one ` OPERATOR (NAME)` each."""
     placed: set[str] = set()
     provider = ""
@@ -305,9 +305,9 @@ def _placed(log: Sequence[str], wanted: str) -> set[str]:
     for line in log:
         if match := PLACED.search(line):
             provider = match.group(1)
-            if provider == wanted and "All nodes placed" in line:
+            if provider == ort_name and "All nodes placed" in line:
                 return supported
-        elif provider == wanted and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
+        elif provider == ort_name and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
             placed.add(node.group(1))
     return placed
 
@@ -734,11 +734,11 @@ def compare_answers(
 Showing = tuple[Path, TaskOutcome[str]]
 
 
-def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
+def _chunks(showings: Iterable[Showing]) -> Iterator[list[Showing]]:
     """Models for one process of the library each: not too many, and not too large together."""
     chunk: list[Showing] = []
     size = 0
-    for file, outcome in shown:
+    for file, outcome in showings:
         chunk.append((file, outcome))
         size += written_bytes(file)
         if len(chunk) == AT_ONCE or size > AT_ONCE_BYTES:
@@ -747,10 +747,12 @@ def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
     yield chunk
 
 
-def _claims(shown: Iterable[Showing], facts: LibraryFacts, settings: Settings) -> Iterator[tuple[str, LibraryClaims]]:
+def _claims(
+    showings: Iterable[Showing], facts: LibraryFacts, settings: Settings
+) -> Iterator[tuple[str, LibraryClaims]]:
     """The library's claims by model; files are removed once they were asked about."""
     good = {}
-    for file, outcome in shown:
+    for file, outcome in showings:
         why = outcome.error or outcome.value
         if why:
             yield outcome.task.label, LibraryClaims(id="", release=facts.release, error=f"it was not asked: {why}")

@@ -648,10 +648,10 @@ def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
     return tuple(names_of(open_axes(own_inputs(model))))
 
 
-def unnamed(model: "ModelProto", given: Mapping[str, int]) -> tuple[str, ...]:
+def unnamed(model: "ModelProto", sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The dynamic dimensions for which no size is given."""
     takes = own_inputs(model)
-    sizes = resolve_dimensions(takes, given, "the model")
+    sizes = resolve_dimensions(takes, sizes, "the model")
     return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
 
 

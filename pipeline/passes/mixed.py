@@ -194,7 +194,7 @@ def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
     return answer.borders if counts else None, failed
 
 
-def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:
+def sqnr_db(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) -> float:
     """Signal to noise over samples in dB: of each float output by itself, then the mean of the noise shares.
 
     Outputs that are not float say nothing and do not count. At most VERY_GOOD_DB, its negative where there is NaN.
@@ -202,8 +202,8 @@ def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> 
     import numpy as np
 
     shares = []
-    for place in range(len(wanted[0])):
-        pairs = [(a[place], b[place]) for a, b in zip(wanted, given, strict=True)]
+    for place in range(len(expected[0])):
+        pairs = [(a[place], b[place]) for a, b in zip(expected, actual, strict=True)]
         if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
             continue
         signal = sum(float(np.square(a.astype(np.float64)).sum()) for a, _ in pairs)
