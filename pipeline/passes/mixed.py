@@ -41,12 +41,8 @@ VERY_GOOD_DB = 120.0
 PartitionCount = tuple[int | None, str]
 """What rules of a provider say of a model: partitions (None where they do not count), why it does not load or ""."""
 
-
-class _Known(msgspec.Struct, kw_only=True):
-    """What is kept of the choices that were looked at, by digests of their names; `standings` by provider and level."""
-
-    sqnr_db: dict[str, float] = {}
-    standings: dict[str, PartitionCount] = {}
+Kept = tuple[dict[str, float], dict[str, PartitionCount]]
+"""What is kept of the choices that were looked at: `sqnr_db` and `standings` of an evaluator."""
 
 
 def provider_settings(provider: str, api_level: int, where: str, chip: str = "") -> Settings | None:
@@ -84,7 +80,10 @@ class Evaluator:
     settings: Settings | None = None
     most: int = 0
     wanted: list[list[Any]] = field(default_factory=list)
-    known: _Known = field(default_factory=_Known)
+    sqnr_db: dict[str, float] = field(default_factory=dict)
+    """By digests of the names of quantized nodes, also of earlier searches; so are `standings`, by provider and level.
+    """
+    standings: dict[str, PartitionCount] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
 
     @classmethod
@@ -96,7 +95,8 @@ class Evaluator:
         assert context.samples is not None  # noqa: S101 - Pass.needs_data
         feeds = [sample for number, sample in enumerate(context.samples()) if number % step == 0][:SAMPLES]
         kept = cache_folder() / "searches" / f"{_identity(ranges, options, len(feeds))}.json"
-        bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say, known=_read(kept))
+        bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say)
+        bench.sqnr_db, bench.standings = _read(kept)
         bench.wanted = bench.outputs(model)
         return bench
 
@@ -126,14 +126,14 @@ class Evaluator:
             return VERY_GOOD_DB
         key = _key(nodes)
         self.asked.add(key)
-        if key not in self.known.sqnr_db:
+        if key not in self.sqnr_db:
             try:
-                self.known.sqnr_db[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
+                self.sqnr_db[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
             except NotApplicable:  # some types, as MaxPool, are quantized behind quantized nodes only
-                self.known.sqnr_db[key] = VERY_GOOD_DB
+                self.sqnr_db[key] = VERY_GOOD_DB
             self._keep()
-        self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.known.sqnr_db[key]:.1f} dB")
-        return self.known.sqnr_db[key]
+        self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.sqnr_db[key]:.1f} dB")
+        return self.sqnr_db[key]
 
     def standing(self, nodes: Collection[str]) -> PartitionCount:
         """What the provider makes of the model with these nodes quantized, after level basic."""
@@ -141,17 +141,17 @@ class Evaluator:
             return None, ""
         settings = self.settings
         key = f"{_key(nodes)} {settings.provider} {settings.api_level} {settings.abi} {settings.chip}".strip()
-        if key not in self.known.standings:
+        if key not in self.standings:
             try:
-                self.known.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
+                self.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
             except NotApplicable:  # as in `sqnr`: this is the float model
-                self.known.standings[key] = _judged(self.model, self.settings, self.feeds[0])
+                self.standings[key] = _judged(self.model, self.settings, self.feeds[0])
             self._keep()
-        return self.known.standings[key]
+        return self.standings[key]
 
     def _keep(self) -> None:
         self.kept.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.kept, msgspec.json.encode(self.known))
+        write_bytes(self.kept, msgspec.json.encode((self.sqnr_db, self.standings)))
 
 
 def _identity(ranges: TensorRanges, options: StaticOptions, samples: int) -> str:
@@ -167,12 +167,13 @@ def _key(nodes: Collection[str]) -> str:
     return hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()[:24]
 
 
-def _read(path: Path) -> _Known:
+def _read(path: Path) -> Kept:
     """What an earlier search kept; nothing where its file cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Known)
+        kept: Kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        return kept
     except (OSError, msgspec.DecodeError):
-        return _Known()
+        return {}, {}
 
 
 def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
