@@ -1,5 +1,6 @@
 """Mixed precision: which operator types and layers must stay float for a quantized model to keep its outputs."""
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -169,11 +170,10 @@ def _key(nodes: Collection[str]) -> str:
 
 def _read(path: Path) -> Kept:
     """What an earlier search kept; nothing where its file cannot be read."""
-    try:
-        kept: Kept = msgspec.json.decode(path.read_bytes(), type=Kept)
-        return kept
-    except (OSError, msgspec.DecodeError):
-        return {}, {}
+    kept: Kept = {}, {}
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    return kept
 
 
 def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
