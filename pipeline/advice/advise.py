@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -126,7 +126,7 @@ def _opset(version: int, helps: frozenset[str] = OPSET.helps) -> Pass:
 
 MODEL_FIXES = (
     _fix(FIXED_DIMENSIONS, "Fix open dimensions of the inputs.",
-         lambda known: DimensionOptions(sizes=dict(known.sizes), rest=1), "every input dimension has a size"),
+         lambda facts: DimensionOptions(sizes=dict(facts.sizes), rest=1), "every input dimension has a size"),
     # Before IR version 4 every initializer is listed as an input, and is a constant to providers all the same.
     _fix(CONSTANT_INITIALIZERS, "Take initializers out of the graph's inputs.", lambda _: Options(),
          "no initializer can be overridden as an input", since_ir=OVERRIDABLE_SINCE_IR),
@@ -306,10 +306,7 @@ def judged(
         answer = judge(request)
     if before is None:
         return State(loaded=loaded, request=request, answer=answer, sizes=sizes or {})
-    return State(
-        loaded=loaded, request=request, answer=answer, sizes=before.sizes, error=before.error,
-        tolerance=before.tolerance, absolute_error=before.absolute_error, limit=before.limit,
-    )  # fmt: skip
+    return replace(before, loaded=loaded, request=request, answer=answer, precision="", floats=None)
 
 
 def _gain(result: FixResult, before: State, after: State, bench: TrialContext) -> FixResult:
@@ -349,10 +346,8 @@ def _with_error(
     worst = max(checks, key=_nearness, default=None)
     error = max((check.max_rel_error for check in checks if check.max_rel_error is not None), default=None)
     absolute, limit = (worst.max_abs_error, worst.limit) if worst else (None, None)
-    state = replace(state, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit)
-    return msgspec.structs.replace(
-        result, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit
-    ), state
+    figures: dict[str, Any] = {"error": error, "tolerance": tolerance, "absolute_error": absolute, "limit": limit}
+    return msgspec.structs.replace(result, **figures), replace(state, **figures)
 
 
 def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
