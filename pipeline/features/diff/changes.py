@@ -616,13 +616,13 @@ def _side(
         return [f'<text class="facts" x="{left:.0f}" y="{HEAD}">{len(groups)} boxes: too many to draw</text>'], 300, 20
     boxes = [_box(graph, nodes, style, kinds[nodes[0]], changes, makers) for nodes in groups]
     widths = {place: box.width for place, box in enumerate(boxes)}
-    layout = lay_out(widths, edges)
-    low, high = extent(layout, widths)
+    places, ways = lay_out(widths, edges)
+    low, high, layers = extent(places, ways, widths)
     shift = left - low
-    elements = [f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
-    for place, (x, layer) in layout.places.items():
+    elements = [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
+    for place, (x, layer) in places.items():
         elements += _drawn(boxes[place], x + shift, HEAD + layer * LAYER_HEIGHT)
-    return elements, high - low, layout.layers * LAYER_HEIGHT
+    return elements, high - low, layers * LAYER_HEIGHT
 
 
 def _box(
