@@ -337,9 +337,11 @@ def _allocator(model: ExaminedModel) -> CheckProposal:
     if model.facts.platform != "linux" or model.facts.abis[:1] != (machine_abi(),):
         return CheckProposal(why_not="an allocator is put in the C library's place on Linux hosts only")
     there = {name: bool(find_allocator(name)) for name in PACKAGES if name is not model.start.allocator}
-    missing = [name for name, found in there.items() if not found]
+    missing = [name for name, present in there.items() if not present]
     lacking = "; ".join(f"{name} is not installed (apt-get install {PACKAGES[name]})" for name in missing)
-    remedies = tuple(Remedy(name=f"allocator={n}", settings={"allocator": n}) for n, found in there.items() if found)
+    remedies = tuple(
+        Remedy(name=f"allocator={n}", settings={"allocator": n}) for n, present in there.items() if present
+    )
     return CheckProposal(remedies=remedies, note=lacking) if remedies else CheckProposal(why_not=lacking)
 
 
