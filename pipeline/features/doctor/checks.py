@@ -336,12 +336,11 @@ def _allocator(model: ExaminedModel) -> CheckProposal:
     """Those that are installed on this computer; an emulated processor's code would not get them."""
     if model.facts.platform != "linux" or model.facts.abis[:1] != (machine_abi(),):
         return CheckProposal(why_not="an allocator is put in the C library's place on Linux hosts only")
-    there = {name: bool(find_allocator(name)) for name in PACKAGES if name is not model.start.allocator}
-    missing = [name for name, present in there.items() if not present]
+    others = {name: bool(find_allocator(name)) for name in PACKAGES if name is not model.start.allocator}
+    missing = [name for name, present in others.items() if not present]
     lacking = "; ".join(f"{name} is not installed (apt-get install {PACKAGES[name]})" for name in missing)
-    remedies = tuple(
-        Remedy(name=f"allocator={n}", settings={"allocator": n}) for n, present in there.items() if present
-    )
+    named = ((f"allocator={name}", name) for name, present in others.items() if present)
+    remedies = tuple(Remedy(name=title, settings={"allocator": name}) for title, name in named)
     return CheckProposal(remedies=remedies, note=lacking) if remedies else CheckProposal(why_not=lacking)
 
 
