@@ -38,6 +38,7 @@ from device_runner.providers import chip_of_phone
 from device_runner.result import Failure, FailureKind, RunResult, Struct, utc_now
 from device_runner.spec import (
     OUTPUTS_LIMIT_BYTES,
+    Allocator,
     ExecutionMode,
     NnapiFlag,
     OptimizationLevel,
@@ -71,6 +72,7 @@ FIELDS = {
     "memory_pattern": "memory_pattern",
     "thread_cores": "thread_cores",
     "thread_nice": "thread_nice",
+    "allocator": "allocator",
 }
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
@@ -218,6 +220,7 @@ def _flags_and_fields(options: RunOptions) -> Iterator[str]:
         "level": (options.optimization_level, OptimizationLevel.ALL),
         "thread_cores": (options.thread_cores, ""),
         "thread_nice": (options.thread_nice, 0),
+        "allocator": (options.allocator, Allocator.DEFAULT),
     }
     yield from (f"{name}={value}" for name, (value, default) in fields.items() if value != default)
     yield from () if options.cpu_arena else ("memory_arena=off",)
