@@ -241,8 +241,8 @@ class CampaignJob:
         with self.bench(work, progress) as here:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
             devices = list(here.facts.values())
-            runs, advised = self.config.runs, self.config.runs == ADVISED_RUNS
-            legal, skipped = plan_runs(runs, measurable, devices, known_denied(), self.contexts, advised=advised)
+            asked, advised = self.config.runs, self.config.runs == ADVISED_RUNS
+            legal, skipped = plan_runs(asked, measurable, devices, known_denied(), self.contexts, advised=advised)
             libraries = libraries_by_device(here.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, here.devices, libraries)
             runs = in_modes(possible, self.config.measure)
