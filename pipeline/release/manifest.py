@@ -150,6 +150,10 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     guessed: tuple[str, ...] = ()
     preprocess: PreprocessConfig | None = None
     values: dict[str, InputValue] = {}
+    size_of: str = ""
+    """The model of open sizes that this is one size of; "" for others."""
+    padding: dict[str, int | float] = {}
+    """By input, what an app fills up inputs with that are smaller than a size."""
     license: str = ""
     """As the config has it; "" where nobody said it."""
 

@@ -530,7 +530,7 @@ SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY}
 """Session config entries that change times and nothing that is computed."""
 
 
-def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
+def signature_of(model: str, file: Path, table: ModelConfig, *, size_of: str = "") -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
     graph = read_artifact(file).graph
     return ModelSignature(
@@ -541,6 +541,8 @@ def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
         guessed=table.guessed,
         preprocess=preprocess_of(table),
         values=dict(table.inputs),
+        size_of=size_of,
+        padding=table.padding,
         license=table.license or "",
     )
 
