@@ -42,7 +42,7 @@ public final class {{ class_name }}: @unchecked Sendable {
         case {{ loop.index0 }}:
             let result = try opened(&size{{ loop.index0 }}, {{ class.class_name }}.init).run(
 {% for tensor in model.inputs %}
-{% set sized = inputs | selectattr("identifier", "equalto", tensor.identifier) | first %}
+{% set sized = (inputs | selectattr("identifier", "equalto", tensor.identifier) | list + [none]) | first %}
 {% if sized and sized.filled %}
 {% set shapes = class_name ~ ".shapes" ~ (inputs.index(sized) + 1) %}
                 {{ tensor.identifier }}: {{ class_name }}.filled({{ tensor.identifier }}, {{ tensor.identifier }}Shape, {{ shapes }}[way], with: {{ sized.number }}, name: {{ tensor.name }}){{ "" if loop.last else "," }}
