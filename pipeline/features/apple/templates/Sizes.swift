@@ -40,7 +40,7 @@ public final class {{ class_name }}: @unchecked Sendable {
         switch way {
 {% for class in classes[:-1] %}
         case {{ loop.index0 }}:
-            let result = try opened(&size{{ loop.index0 }}, {{ class.class_name }}.init).run(
+            let result = try self.opened(&self.size{{ loop.index0 }}, {{ class.class_name }}.init).run(
 {% for tensor in model.inputs %}
 {% set sized = (inputs | selectattr("identifier", "equalto", tensor.identifier) | list + [none]) | first %}
 {% if sized and sized.filled %}
@@ -58,7 +58,7 @@ public final class {{ class_name }}: @unchecked Sendable {
             )
 {% endfor %}
         default:
-            return try opened(&size{{ classes | length - 1 }}, {{ model.class_name }}.init).run(
+            return try self.opened(&self.size{{ classes | length - 1 }}, {{ model.class_name }}.init).run(
 {% for tensor in model.inputs %}
                 {{ tensor.identifier }}: {{ tensor.identifier }}{{ "" if tensor.shape else ", " ~ tensor.identifier ~ "Shape: " ~ tensor.identifier ~ "Shape" }}{{ "" if loop.last else "," }}
 {% endfor %}
