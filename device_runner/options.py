@@ -37,9 +37,6 @@ With the first one the probe maps an ORT format file and creates the session fro
 ONNX Runtime itself ignores it for a path.
 """
 
-CAPTURE_KEY = "enableGraphCapture"
-CAPTURE_ENTRY = f"ep.webgpuexecutionprovider.{CAPTURE_KEY}"
-
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))
 
@@ -118,15 +115,6 @@ RULES: tuple[OptionRule, ...] = (
         lambda o: bool(o.thread_cores or o.thread_nice) and o.intra_op_threads == 1 and o.inter_op_threads < 2,
         "with one thread there is no pool: thread_cores and thread_nice are of its threads",
         "set threads to 2 or more, or leave both out",
-    ),
-    (
-        # The plugin 0.4 refuses such a run; Android's 1.29 takes minutes for it and says nothing (measured).
-        lambda o: (
-            provider_named(o.provider).gpu
-            and "1" in (o.provider_options.get(CAPTURE_KEY), o.session_config.get(CAPTURE_ENTRY))
-        ),
-        "graph capture needs inputs and outputs bound in GPU memory, and the probe binds none there",
-        f"leave {CAPTURE_KEY} out; an app that binds both (IoBinding) may set it",
     ),
     (
         # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).

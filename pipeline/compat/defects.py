@@ -8,8 +8,7 @@ block of 16 in 16 bits, and twice -128 by -128 does not fit. Unsigned values are
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,26 +41,20 @@ SIGNED, EIGHT_BITS = frozenset({INT8}), frozenset({UINT8, INT8, FLOAT})
 ReadWeight = Callable[[Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Int8Product:
-    """An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
+Int8Product = tuple[OrtNode, str, Tensor]
+"""An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
 
-    node: OrtNode
-    values: str
-    weights: Tensor
 
-    @property
-    def name(self) -> str:
-        """How findings name it."""
-        return self.node.name or next(iter(self.node.outputs), self.node.op_type)
+def _name(node: OrtNode) -> str:
+    return node.name or next(iter(node.outputs), node.op_type)
 
-    @property
-    def dense(self) -> bool:
-        """Whether it is a matrix product of weights that are there: a depthwise convolution has its own kernel."""
-        dims, group = self.weights.dims, self.node.attributes.get("group")
-        if self.weights.length != math.prod(dims) or len(dims) < (3 if self.node.op_type in CONVOLUTIONS else 1):
-            return False
-        return self.node.op_type not in CONVOLUTIONS or dims[1] > 1 or group is None or group.value != dims[0]
+
+def _dense(node: OrtNode, weights: Tensor) -> bool:
+    """Whether it is a matrix product of weights that are there: a depthwise convolution has its own kernel."""
+    dims, group = weights.dims, node.attributes.get("group")
+    if weights.length != math.prod(dims) or len(dims) < (3 if node.op_type in CONVOLUTIONS else 1):
+        return False
+    return node.op_type not in CONVOLUTIONS or dims[1] > 1 or group is None or group.value != dims[0]
 
 
 def weight_reader(file: Path) -> ReadWeight:
@@ -87,18 +80,18 @@ def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> 
             products = _to_be_fused(graph) if graph.runtime_optimizations else iter(())
         else:
             products = _fused(graph, EIGHT_BITS)
-        for product in products:
-            if read and product.dense and _pairs(_rows(read(product.weights), product.node)):
-                return product.name
+        for node, _, weights in products:
+            if read and _dense(node, weights) and _pairs(_rows(read(weights), node)):
+                return _name(node)
     return ""
 
 
 def left_out(model: OrtModel) -> str:
     """The first matrix product with odd rows (or not known) whose K is no multiple of 16; "" without one."""
     for graph in model.graph.walk():
-        for product in _fused(graph, SIGNED):
-            if product.node.op_type != "QLinearConv" and _depth(product) % BLOCK and _odd_rows(graph, product.values):
-                return product.name
+        for node, values, weights in _fused(graph, SIGNED):
+            if node.op_type != "QLinearConv" and _depth(node, weights.dims) % BLOCK and _odd_rows(graph, values):
+                return _name(node)
     return ""
 
 
@@ -106,7 +99,7 @@ def _fused(graph: OrtGraph, kinds: frozenset[int]) -> Iterator[Int8Product]:
     for node in graph.nodes:
         values, weights = (_input(node, at) for at in POSITIONS.get(node.op_type, (-1, -1)))
         if _type(graph, values) in kinds and _type(graph, weights) == INT8 and weights in graph.initializers:
-            yield Int8Product(node, values, graph.initializers[weights])
+            yield node, values, graph.initializers[weights]
 
 
 def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
@@ -116,7 +109,7 @@ def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
         values, weights = (before.get(_input(node, at), "") for at in (0, 1))
         tensor = graph.initializers.get(weights)
         if node.op_type in REPLAYED and tensor and tensor.data_type == INT8 and _type(graph, values) in EIGHT_BITS:
-            yield Int8Product(node, values, tensor)
+            yield node, values, tensor
 
 
 def _input(node: OrtNode, position: int) -> str:
@@ -155,9 +148,8 @@ def _pairs(rows: "np.ndarray[Any, np.dtype[np.int8]]") -> bool:
     return bool((padded[:, :, 0] & padded[:, :, 1]).any())
 
 
-def _depth(product: Int8Product) -> int:
-    dims = product.weights.dims
-    return dims[-1 if _transposed(product.node) or len(dims) < 2 else -2] if dims else 0
+def _depth(node: OrtNode, dims: Sequence[int]) -> int:
+    return dims[-1 if _transposed(node) or len(dims) < 2 else -2] if dims else 0
 
 
 def _odd_rows(graph: OrtGraph, values: str) -> bool:

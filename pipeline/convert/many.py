@@ -13,13 +13,13 @@ import msgspec
 
 from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckedModel, CheckRequest, check_all, make_references, tolerance_for
+from pipeline.check.many import CheckedModel, check_all, make_references
 from pipeline.compat.contexts import NpuContext
-from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
+from pipeline.compat.rules import DEFAULT_USE, Runtime, judged, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
-    AutoProvider,
+    AutoProviders,
     ModelInPrecision,
     PrecisionOrder,
     PrecisionSet,
@@ -284,10 +284,9 @@ class ConversionOrder:
             for level in self.levels
         )
 
-    def auto_providers(self) -> tuple[AutoProvider, ...]:
+    def auto_providers(self) -> AutoProviders:
         """What `auto` chooses for: the providers of aware files, else the CPU."""
-        cpu = AutoProvider(name=cpu_of_abi(self.abi))
-        return tuple(AutoProvider(name=settings.provider, settings=settings) for settings in self.aware) or (cpu,)
+        return {settings.provider: settings for settings in self.aware} or {cpu_of_abi(self.abi): None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -415,7 +414,7 @@ def _preflight(
     }
     findings_of = {
         (artifact.model, artifact.variant.name): judged(
-            read, artifact.file, runtime, Use(session_config=artifact.session_options)
+            read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
         )
         for artifact in artifacts
     }
@@ -453,11 +452,10 @@ def _checked(
     for key, artifact in artifacts.items():
         outcome = references[origins[key]]
         if outcome.value:
-            file, tolerance = str(report.order.output / artifact.file), tolerance_for(outcome.value, CheckConfig())
-            requests.append(CheckRequest(artifact=artifact, file=file, reference=outcome.value, tolerance=tolerance))
+            requests.append((artifact, outcome.value))
         elif outcome.error:
             checks[key] = _not_run(outcome.error)
-    for key, result in check_all(requests, progress).items():
+    for key, result in check_all(requests, report.order.output, CheckConfig(), progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
     if contexts:
         from pipeline.convert.contexts import check_contexts

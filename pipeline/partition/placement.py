@@ -121,12 +121,8 @@ def placement_of(answer: ModelAnswer, *, model: str, variant: str = "", device: 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
-    """Nodes drawn as one box, by their places in order; `kind` as in `Placement.kinds`."""
-
-    kind: int
-    nodes: tuple[int, ...]
+NodeGroup = tuple[int, tuple[int, ...]]
+"""Nodes drawn as one box: their kind, as in `Placement.kinds`, and their places in order."""
 
 
 def collapse(
@@ -146,7 +142,7 @@ def collapse(
     members: list[list[int]] = [[] for _ in places]
     for node, box in enumerate(boxes):
         members[places[box]].append(node)
-    groups = tuple(NodeGroup(kinds[nodes[0]], tuple(nodes)) for nodes in members)
+    groups = tuple((kinds[nodes[0]], tuple(nodes)) for nodes in members)
     between = dict.fromkeys((places[boxes[a]], places[boxes[b]]) for a, b in edges if boxes[a] != boxes[b])
     return groups, tuple(between)
 

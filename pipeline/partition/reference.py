@@ -25,7 +25,7 @@ from device_runner.providers import PROVIDERS
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from device_runner.vulkan import find_driver
 from pipeline.core.errors import ConfigError, ExitCode, MissingError, ModelError
-from pipeline.core.providers import NNAPI, PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
+from pipeline.core.providers import PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.edit import all_nodes, keep_only
@@ -38,7 +38,6 @@ from pipeline.partition.answer import (
     Optimize,
     PartitionDocument,
     Settings,
-    WebGpuOptions,
 )
 from pipeline.partition.judge import TIMEOUT_SECONDS
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
@@ -82,8 +81,8 @@ def _shown(
     source: SourceModel, settings: Settings, optimize: Optimize, sizes: dict[str, int], folder: Path
 ) -> LoadedModel:
     """The model as `judge` shows it to the rules."""
-    loaded = open_subject(source, folder, sizes).loaded
-    if loaded is None:
+    loaded = open_subject(source, folder, sizes)
+    if isinstance(loaded, Path):
         raise ModelError(
             "an ORT format file cannot be shown to a library",
             where=source.name,
@@ -142,87 +141,71 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
 
 
-class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What claims depend on in addition to model and library. `stop_ops` None leaves the provider's own list.
-
-    `cpu` is a profile of an emulator, "" for the usual one; `webgpu` are WebGPU's options, which another ignores.
-    """
-
-    provider: str = NNAPI
-    api_level: int = 31
-    flags: tuple[NnapiFlag, ...] = ()
-    stop_ops: tuple[str, ...] | None = None
-    level: OptimizationLevel = OptimizationLevel.NONE
-    reasons: bool = False
-    cpu: str = ""
-    webgpu: WebGpuOptions = WebGpuOptions()
-
-    def session(self, config: Mapping[str, str]) -> Session:
-        """The sessions that answer it."""
-        stops = {} if self.stop_ops is None else {STOP_OPS: ",".join(self.stop_ops)}
-        options = session_config(self.webgpu) if self.provider == WEBGPU else {}
-        return Session(
-            provider=PROVIDER_RULES[self.provider].run.append_name,
-            flags=self.flags,
-            level=self.level,
-            config={**config, **stops, **options},
-            verbose=self.reasons,
-            phone=Phone(api_level=self.api_level, cpu=self.cpu),
-        )
-
-
-def asked_of(settings: Settings) -> ClaimQuery:
-    """The question that is settled by the settings of our rules, with reasons."""
-    return ClaimQuery(
-        provider=settings.provider,
-        api_level=settings.api_level,
+def _session(
+    settings: Settings,
+    config: Mapping[str, str],
+    *,
+    level: OptimizationLevel = OptimizationLevel.NONE,
+    verbose: bool = False,
+    cpu: str = "",
+) -> Session:
+    """The sessions of a library that answer what our rules answer; `cpu` is a profile of an emulator."""
+    options = session_config(settings.webgpu) if settings.provider == WEBGPU else {}
+    return Session(
+        provider=settings.rules.run.append_name,
         flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
-        stop_ops=settings.stop_ops,
-        reasons=True,
-        webgpu=settings.webgpu,
+        level=level,
+        config={**config, STOP_OPS: ",".join(settings.stop_ops), **options},
+        verbose=verbose,
+        phone=Phone(api_level=settings.api_level, cpu=cpu),
     )
 
 
-def reference_claims(model: Path, library: str, asked: ClaimQuery) -> LibraryClaims:
-    """The claims of one model; `library` is an AAR, a .so or a release. Raises ModelError for what is no model.
+def claims_of_many(
+    models: Sequence[Path], library: str, settings: Settings, *, reasons: bool = False
+) -> Iterator[LibraryClaims]:
+    """The claims of many models in one process, in their order; `library` is an AAR, a .so or a release.
 
-    Refusals and crashes of the library are in the answer.
+    Raises ModelError for what is no model; refusals and crashes of the library are in the answers.
     """
-    return next(claims_of_many([model], library, asked))
-
-
-def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> Iterator[LibraryClaims]:
-    """The claims of many models in one process, in their order."""
     with scratch_folder() as folder:
         named = [_renamed(model, folder / f"{index}.onnx") for index, model in enumerate(models)]
-        for model, claims in zip(models, claims_of_named(named, resolve(library).android(), asked), strict=True):
+        answers = claims_of_named(named, resolve(library).android(), settings, reasons=reasons)
+        for model, claims in zip(models, answers, strict=True):
             yield msgspec.structs.replace(claims, id=str(model))
 
 
-def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
-    """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
-    if not asked.webgpu.cpu_nodes:
-        yield from _claims_together(models, library, asked)
-    for model in models if asked.webgpu.cpu_nodes else ():  # names are a model's own
+def claims_of_named(
+    models: Sequence[Path], library: LibraryFacts, settings: Settings, *, reasons: bool = False
+) -> Iterator[LibraryClaims]:
+    """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order.
+
+    With `reasons` they have the library's own words for what it refuses.
+    """
+    names = settings.webgpu.cpu_nodes
+    if not names:
+        yield from _claims_together(models, library, settings, reasons)
+    for model in models if names else ():  # names are a model's own
         import onnx
 
         nodes = onnx.load(model, load_external_data=False).graph.node
-        options = msgspec.structs.replace(
-            asked.webgpu, cpu_nodes=tuple(node.name for node in nodes if node.doc_string in asked.webgpu.cpu_nodes)
-        )
-        yield from _claims_together([model], library, msgspec.structs.replace(asked, webgpu=options))
+        cpu_nodes = tuple(node.name for node in nodes if node.doc_string in names)
+        options = msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes)
+        yield from _claims_together([model], library, msgspec.structs.replace(settings, webgpu=options), reasons)
 
 
-def _claims_together(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
+def _claims_together(
+    models: Sequence[Path], library: LibraryFacts, settings: Settings, reasons: bool
+) -> Iterator[LibraryClaims]:
     # Claims of older libraries, and those of WebGPU, are in the verbose log only.
-    recorded = tells_claims(library) and asked.provider != WEBGPU
-    wordy = asked if recorded else msgspec.structs.replace(asked, reasons=True)
+    recorded = tells_claims(library) and settings.provider != WEBGPU
     with scratch_folder() as folder:
         # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
-        saved = None if asked.provider == WEBGPU else folder / "saved.ort"
+        saved = None if settings.provider == WEBGPU else folder / "saved.ort"
         questions = [(str(index), model, saved) for index, model in enumerate(models)]
-        for answer in ask(library, questions, wordy.session({**(SAVE_ORT if saved else {}), **SAVE_ONLY})):
-            yield _claims_of(answer, str(models[int(answer.id)]), library, PROVIDER_RULES[asked.provider].run.ort_name)
+        session = _session(settings, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
+        for answer in ask(library, questions, session):
+            yield _claims_of(answer, str(models[int(answer.id)]), library, settings.rules.run.ort_name)
 
 
 def check_asked(facts: LibraryFacts, provider: str) -> None:
@@ -297,7 +280,7 @@ def _failure(answer: LibraryAnswer) -> str:
     return f"the library {how}" + (f": {answer.message}" if answer.message else "")
 
 
-def _placed(log: Sequence[str], wanted: str) -> set[str]:
+def _placed(log: Sequence[str], ort_name: str) -> set[str]:
     """Nodes placed on a provider: behind a line `Node(s) placed on [PROVIDER]` stands one ` OPERATOR (NAME)` each."""
     placed: set[str] = set()
     provider = ""
@@ -305,9 +288,9 @@ def _placed(log: Sequence[str], wanted: str) -> set[str]:
     for line in log:
         if match := PLACED.search(line):
             provider = match.group(1)
-            if provider == wanted and "All nodes placed" in line:
+            if provider == ort_name and "All nodes placed" in line:
                 return supported
-        elif provider == wanted and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
+        elif provider == ort_name and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
             placed.add(node.group(1))
     return placed
 
@@ -332,15 +315,22 @@ PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feat
 
 
 def reference_aware(
-    model: Path, target: Path, library: LibraryFacts, asked: ClaimQuery, *, config: Mapping[str, str] = {}
+    model: Path,
+    target: Path,
+    library: LibraryFacts,
+    settings: Settings,
+    level: OptimizationLevel,
+    *,
+    cpu: str = "",
+    config: Mapping[str, str] = {},
 ) -> None:
-    """Let the genuine provider's session save its EP-aware ORT format file of `model` at `asked.level`.
+    """Let the genuine provider's session save its EP-aware ORT format file of `model` at a level.
 
     `config` are further session config entries, as the stock converter's for its style and platform. The model is
     shown as it stands: its node names steer names in the file. Raises ModelError with the library's reason when it
     fails or crashes; `target` is then not there.
     """
-    session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
+    session = _session(settings, {**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config}, level=level, cpu=cpu)
     with scratch_folder(parent=target.parent) as folder:
         part = folder / "saved.ort"
         question = (str(model), model, part)
@@ -734,11 +724,11 @@ def compare_answers(
 Showing = tuple[Path, TaskOutcome[str]]
 
 
-def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
+def _chunks(showings: Iterable[Showing]) -> Iterator[list[Showing]]:
     """Models for one process of the library each: not too many, and not too large together."""
     chunk: list[Showing] = []
     size = 0
-    for file, outcome in shown:
+    for file, outcome in showings:
         chunk.append((file, outcome))
         size += written_bytes(file)
         if len(chunk) == AT_ONCE or size > AT_ONCE_BYTES:
@@ -747,16 +737,18 @@ def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
     yield chunk
 
 
-def _claims(shown: Iterable[Showing], facts: LibraryFacts, settings: Settings) -> Iterator[tuple[str, LibraryClaims]]:
+def _claims(
+    showings: Iterable[Showing], facts: LibraryFacts, settings: Settings
+) -> Iterator[tuple[str, LibraryClaims]]:
     """The library's claims by model; files are removed once they were asked about."""
     good = {}
-    for file, outcome in shown:
+    for file, outcome in showings:
         why = outcome.error or outcome.value
         if why:
             yield outcome.task.label, LibraryClaims(id="", release=facts.release, error=f"it was not asked: {why}")
         else:
             good[file] = outcome.task.label
-    answers = claims_of_named(list(good), facts, asked_of(settings))
+    answers = claims_of_named(list(good), facts, settings, reasons=True)
     for (file, name), claims in zip(good.items(), answers, strict=True):
         error = claims.error and claims.error.replace(str(file), name)
         yield name, msgspec.structs.replace(claims, error=error)

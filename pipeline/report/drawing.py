@@ -508,15 +508,15 @@ def _predicted(placement: Placement) -> str:
 
 def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[str, str]]:
     """The two lines of each box."""
-    for group in groups:
-        kernels = f"{placement.title} kernels" if group.kind == KERNEL_KIND else "CPU"
-        head = f"Partition {group.kind + 1}" if group.kind >= 0 else kernels
-        yield f"{head} · {counted(len(group.nodes), 'node')}", _begun(_operators(group, placement.nodes), LINE_LENGTH)
+    for kind, places in groups:
+        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
+        head = f"Partition {kind + 1}" if kind >= 0 else kernels
+        yield f"{head} · {counted(len(places), 'node')}", _begun(_operators(places, placement.nodes), LINE_LENGTH)
 
 
-def _operators(group: NodeGroup, nodes: Sequence[PlacedNode]) -> str:
+def _operators(places: Sequence[int], nodes: Sequence[PlacedNode]) -> str:
     """As in `Conv 3, Relu 2`, the commonest first."""
-    counts = Counter(nodes[place].operator for place in group.nodes)
+    counts = Counter(nodes[place].operator for place in places)
     return ", ".join(f"{name} {count}" if count > 1 else name for name, count in counts.most_common())
 
 
@@ -544,7 +544,8 @@ def _box(
     width: float,
     named: float,
 ) -> dict[str, Any]:
-    alike = list(_alike(group, placement, named))
+    kind, places = group
+    alike = list(_alike(places, placement, named))
     refused = [nodes for nodes in alike if nodes["reason"]][:MOST_TIPS]
     reasons = (_begun("{count} {operator}: {reason}".format(**nodes), TIP_LENGTH) for nodes in refused)
     return {
@@ -553,17 +554,17 @@ def _box(
         "y": round(y, 1),
         "width": round(width, 1),
         "middle": round(round(x, 1) + round(width, 1) / 2, 1),
-        "style": "cpu" if group.kind == CPU_KIND else f"claimed g{max(group.kind, 0) % GRAPH_COLOURS}",
+        "style": "cpu" if kind == CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
         "head": texts[0],
         "line": texts[1],
-        "tip": "; ".join((f"{texts[0]}: {_operators(group, placement.nodes)}", *reasons)),
+        "tip": "; ".join((f"{texts[0]}: {_operators(places, placement.nodes)}", *reasons)),
         "alike": alike,
     }
 
 
-def _alike(group: NodeGroup, placement: Placement, named: float) -> Iterator[dict[str, Any]]:
+def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterator[dict[str, Any]]:
     """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
-    placed = (placement.nodes[place] for place in group.nodes)
+    placed = (placement.nodes[place] for place in places)
     for (operator, reason), nodes in grouped(((node.operator, node.reason), node) for node in placed).items():
         shown = nodes[: max(1, int(named * len(nodes)))]
         why = ClaimReason(reason="") if reason is None else placement.reasons[reason]

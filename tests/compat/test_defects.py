@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from device_runner.spec import RunOptions
 from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances, marks_of
-from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
+from pipeline.compat.rules import Runtime, check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import errors
@@ -92,7 +93,7 @@ def test_records_that_fail(records: tuple[RuntimeOptimization, ...], marks: dict
 
 
 def found(subject: OrtModel, runtime: Runtime, **config: str) -> int:
-    findings = check_artifact(facts_of(subject, "m"), runtime, Use(session_config=config))
+    findings = check_artifact(facts_of(subject, "m"), runtime, RunOptions(session_config=config))
     return len(errors(findings))
 
 
@@ -173,7 +174,7 @@ def test_the_installed_onnxruntime_agrees(make: Callable[[], onnx.ModelProto], t
     major, minor, *_ = onnxruntime.__version__.split(".")
     here = Runtime(release=Release(int(major), int(minor)))
     facts = facts_of(read_ort(path), "m")
-    told = errors(check_artifact(facts, here, Use(session_config={REPLAY_KEY: "1"})))
+    told = errors(check_artifact(facts, here, RunOptions(session_config={REPLAY_KEY: "1"})))
     assert _loads(path) is not bool(told)
     assert facts.replays
 
@@ -184,7 +185,7 @@ def test_models_of_the_oracle_load_unless_told(oracle: Path, tmp_path: Path) -> 
 
     major, minor, *_ = onnxruntime.__version__.split(".")
     here = Runtime(release=Release(int(major), int(minor)))
-    asked = Use(session_config={REPLAY_KEY: "1"})
+    asked = RunOptions(session_config={REPLAY_KEY: "1"})
     wrong, tried = [], 0
     with zipfile.ZipFile(oracle / "ops.zip") as archive:
         names = [name for name in sorted(archive.namelist()) if name.startswith("qdq_") and name.endswith(".onnx")]

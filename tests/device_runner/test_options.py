@@ -38,11 +38,6 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
-        (RunOptions(provider="webgpu", provider_options={"enableGraphCapture": "1"}), "bound in GPU memory"),
-        (
-            RunOptions(provider="webgpu", session_config={"ep.webgpuexecutionprovider.enableGraphCapture": "1"}),
-            "bound in GPU memory",
-        ),
     ],
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:

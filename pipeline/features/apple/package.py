@@ -367,9 +367,13 @@ let package = Package(
 """
 
 
+WARM_UP = "- `model.warmUp(…)` behind it compiles the shaders of a GPU in the background; zeros will do as inputs.\n"
+
+
 def _readme(
     manifest: Manifest, module: str, classes: Sequence[str], versions: RuntimeVersions, runtime: OwnRuntime | None
 ) -> str:
+    gpu = any(provider_named(way.provider).gpu for shipped in manifest.content.ships for way in shipped.runs)
     brings = "the package has a build of its own" if runtime else f"its Swift package comes with it ({versions.swift})"
     first = classes[0]
     return f"""\
@@ -399,6 +403,8 @@ Classes: {", ".join(f"`{name}`" for name in classes)}.
 
 - `{first}()` opens the resource as it is: the system checked the app's signature when it was installed.
 - `{first}.verify()` reads the resource and compares its sha256.
+- `model.way` names the session options in use, `model.skipped` says why not those before; the app's log has it, too.
+{WARM_UP if gpu else ""}\
 - `{first}(path:)` takes the released file alone, `{first}(path:sha256:)` a newer one whose digest the app knows.
 
 What speaks against a model before ONNX Runtime is asked is thrown as a `{module}Error`.
@@ -492,10 +498,10 @@ GENERIC_COREML = Release(1, 21)
 """The first release whose generic append call knows CoreML."""
 
 TAKEN = frozenset({
-    "Any", "Array", "Bool", "Bundle", "Data", "DeviceClass", "Error", "FileHandle", "FileManager", "Float",
-    "Foundation", "Int", "Int32", "Int64", "Int8", "MemoryLayout", "ModelFile", "NSMutableData", "NSNumber",
-    "ProcessInfo", "Protocol", "Result", "Runtime", "Self", "Sendable", "Set", "String", "Swift", "Type",
-    "UInt32", "UInt64", "UInt8", "URL", "Way",
+    "Any", "Array", "Bool", "Bundle", "Data", "DeviceClass", "DispatchQueue", "DispatchWorkItem", "Error",
+    "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int32", "Int64", "Int8", "MemoryLayout",
+    "ModelFile", "NSLock", "NSMutableData", "NSNumber", "ProcessInfo", "Protocol", "Result", "Runtime", "Self",
+    "Sendable", "Set", "String", "Swift", "Type", "UInt32", "UInt64", "UInt8", "URL", "Way",
 })  # fmt: skip
 """Names that the sources use; what begins with ORT may be ONNX Runtime's."""
 
@@ -510,7 +516,10 @@ SWIFT_WORDS = frozenset({
 })  # fmt: skip
 """Swift's words: those that may be names only in backticks, and those that read badly as names."""
 
-OWN_NAMES = frozenset({"inputs", "outputs", "result", "session", "verify", "way", "run"})
+OWN_NAMES = frozenset({
+    "background", "error", "firstRun", "inputs", "outputs", "result", "run", "session", "skipped", "starting", "verify",
+    "warmUp", "way",
+})  # fmt: skip
 """What no parameter of `run` may be called: the sources have these."""
 
 
@@ -600,7 +609,9 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
         "rows": [(_condition(row), numbers.index(row.ships)) for row in (rows if len(ships) > 1 else rows[-1:])],
         "inputs": inputs,
         "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
-        "parameters": [parameter for tensor in inputs for parameter in tensor["parameters"]],
+        "parameters": (parameters := [parameter for tensor in inputs for parameter in tensor["parameters"]]),
+        "arguments": [f"{name}: {name}" for name in (text.partition(":")[0] for text in parameters)],
+        "gpu": any(provider_named(options.provider).gpu for shipped in ships for options in shipped.runs),
     }
 
 

@@ -97,15 +97,15 @@ def read_graph(source: SourceModel) -> FileGraph:
     """The graph of a file. ModelError for what is no model."""
     with scratch() as work:
         subject = open_subject(source, work)
-        if subject.loaded:
-            return _flat(_of_onnx(subject.loaded.proto.graph, _onnx_constants(subject.loaded)))
-        graph = ort_format.read_artifact(subject.path).graph
+        if not isinstance(subject, Path):
+            return _flat(_of_onnx(subject.proto.graph, _onnx_constants(subject)))
+        graph = ort_format.read_artifact(subject).graph
         records = tuple(
             f"{record.optimizer} {record.action}"
             for body in graph.walk()
             for record in body.runtime_optimizations
         )  # fmt: skip
-        return _flat(_of_ort(graph, subject.path), records)
+        return _flat(_of_ort(graph, subject), records)
 
 
 def _flat(body: _Body, recorded: tuple[str, ...] = ()) -> FileGraph:
@@ -609,7 +609,7 @@ def _side(
     kinds = [numbers.get(place, CHANGED if place in changes else SAME) for place in range(len(graph.nodes))]
     if len(graph.nodes) > MOST_NODES:
         boxes_of_nodes, edges = collapse(kinds, graph.edges)
-        groups = [box.nodes for box in boxes_of_nodes]
+        groups = [nodes for _, nodes in boxes_of_nodes]
     else:
         groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
     if len(groups) > MOST_BOXES:

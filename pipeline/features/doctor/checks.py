@@ -119,7 +119,7 @@ def examine(path: str, settings: tuple[Settings, ...] = ()) -> ModelTraits:
     with scratch_folder(source) as folder:
         views = open_views(source, Optimize.NONE, folder, {})
         graph, *_ = views.of(Settings(provider=XNNPACK))
-        loaded = views.subject.loaded
+        loaded = views.loaded
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)
     asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)

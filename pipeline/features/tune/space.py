@@ -13,7 +13,7 @@ import msgspec
 
 from device_runner.device import DeviceFacts
 from device_runner.options import BLOCK_KEY, Denied
-from device_runner.providers import CPU, NNAPI_RELAXED_API_LEVEL, provider_named
+from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, provider_named
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
@@ -45,6 +45,7 @@ GPU_OPTIONS = {
     "preferredLayout": ("NHWC", "NCHW"),
     "validationMode": ("basic", "disabled"),
     "powerPreference": ("high-performance", "low-power"),
+    CAPTURE_KEY: ("0", "1"),
 }
 """Options of WebGPU that change times and nothing that is computed, its defaults first."""
 
