@@ -33,6 +33,7 @@ from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import (
+    CUSTOM_OPS,
     MEASURED_FILE,
     Content,
     KeptReference,
@@ -42,7 +43,6 @@ from pipeline.release.manifest import (
     read_manifest,
 )
 from pipeline.release.shipped import (
-    CUSTOM_OPS,
     budget_findings,
     chosen_contexts,
     context_findings,

@@ -15,6 +15,7 @@ from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import (
+    BUFFERS,
     class_name,
     comment_text,
     contexts_of,
@@ -28,8 +29,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, SelectionRow, TensorSignature
-from pipeline.release.shipped import gradle_notations
-from pipeline.release.sizes import BUFFERS, sizes_of
+from pipeline.release.shipped import gradle_notations, sizes_of
 
 _render = partial(render_source, "pipeline.features.android")
 

@@ -41,8 +41,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow, Shipped, TensorSignature
-from pipeline.release.shipped import release_for
-from pipeline.release.sizes import sizes_of
+from pipeline.release.shipped import release_for, sizes_of
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"

@@ -15,6 +15,7 @@ from device_runner.spec import ElementType, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import (
+    BUFFERS,
     CPP,
     CPP_LEVELS,
     KOTLIN,
@@ -36,8 +37,7 @@ from pipeline.release.app_code import (
     without_capture,
 )
 from pipeline.release.manifest import Content, SelectionRow, Shipped, ShippedContext
-from pipeline.release.shipped import gradle_notations
-from pipeline.release.sizes import BUFFERS, SizedInput, sizes_of
+from pipeline.release.shipped import SizedInput, gradle_notations, sizes_of
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
