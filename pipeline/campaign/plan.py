@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +38,7 @@ from device_runner.providers import chip_of_phone
 from device_runner.result import Failure, FailureKind, RunResult, Struct, utc_now
 from device_runner.spec import (
     OUTPUTS_LIMIT_BYTES,
+    Allocator,
     ExecutionMode,
     NnapiFlag,
     OptimizationLevel,
@@ -71,6 +72,7 @@ FIELDS = {
     "memory_pattern": "memory_pattern",
     "thread_cores": "thread_cores",
     "thread_nice": "thread_nice",
+    "allocator": "allocator",
 }
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
@@ -218,6 +220,7 @@ def _flags_and_fields(options: RunOptions) -> Iterator[str]:
         "level": (options.optimization_level, OptimizationLevel.ALL),
         "thread_cores": (options.thread_cores, ""),
         "thread_nice": (options.thread_nice, 0),
+        "allocator": (options.allocator, Allocator.DEFAULT),
     }
     yield from (f"{name}={value}" for name, (value, default) in fields.items() if value != default)
     yield from () if options.cpu_arena else ("memory_arena=off",)
@@ -627,12 +630,13 @@ def spec_of(
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
         perf_test=measure.perf_test,
-        **_timing(planned.mode, measure),
     )
+    spec = _timed(spec, planned.mode, measure)
     if inputs.stream is None or planned.mode is not MeasureMode.STEADY:
         return spec
-    timing: _Timing = {"warmup": 0, "min_runs": 0, "min_seconds": 0.0}
-    return msgspec.structs.replace(spec, stream=inputs.stream, labelled=None, dimensions={}, **timing)
+    return msgspec.structs.replace(
+        spec, stream=inputs.stream, labelled=None, dimensions={}, warmup=0, min_runs=0, min_seconds=0.0
+    )
 
 
 MLPERF_RUNS, MLPERF_SECONDS = 1024, 60.0
@@ -642,46 +646,23 @@ SPARE_SECONDS = 60.0
 """What a run may take for loading beyond the time that it is asked to run for."""
 
 
-class _Timing(TypedDict, total=False):
-    """Fields of a RunSpec that say how long and how it measures."""
-
-    warmup: int | Literal["auto"]
-    min_runs: int
-    min_seconds: float
-    max_seconds: float
-    timeout_seconds: float
-    cold: bool
-    sustain_seconds: float
-
-
-def _timing(mode: MeasureMode, measure: MeasureConfig) -> _Timing:
+def _timed(spec: RunSpec, mode: MeasureMode, measure: MeasureConfig) -> RunSpec:
     """How a mode measures: a cold run ends with its first inference, a sustained one when its time is over."""
     limit = measure.timeout_seconds
+    change = msgspec.structs.replace
     if mode is MeasureMode.COLD:
-        return _Timing(warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
+        return change(spec, warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
     if mode is MeasureMode.SUSTAINED:
         seconds = measure.sustained_seconds
-        return _Timing(warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
-    timing = _Timing(
-        warmup=measure.warmup,
-        min_runs=measure.min_runs,
-        min_seconds=measure.min_seconds,
-        max_seconds=measure.max_seconds,
-        timeout_seconds=limit,
-    )
-    return _by_mlperf(timing) if measure.rule is MeasureRule.MLPERF else timing
-
-
-def _by_mlperf(timing: _Timing) -> _Timing:
-    """At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences."""
-    seconds = max(timing["min_seconds"], MLPERF_SECONDS)
-    longest = max(timing["max_seconds"], 10 * seconds)
-    return _Timing(
-        warmup=timing["warmup"],
-        min_runs=max(timing["min_runs"], MLPERF_RUNS),
-        min_seconds=seconds,
-        max_seconds=longest,
-        timeout_seconds=max(timing["timeout_seconds"], longest + SPARE_SECONDS),
+        return change(spec, warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
+    runs, seconds, longest = measure.min_runs, measure.min_seconds, measure.max_seconds
+    if measure.rule is MeasureRule.MLPERF:
+        # At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences.
+        runs, seconds = max(runs, MLPERF_RUNS), max(seconds, MLPERF_SECONDS)
+        longest = max(longest, 10 * seconds)
+        limit = max(limit, longest + SPARE_SECONDS)
+    return change(
+        spec, warmup=measure.warmup, min_runs=runs, min_seconds=seconds, max_seconds=longest, timeout_seconds=limit
     )
 
 

@@ -15,7 +15,8 @@ from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, check_all, make_references
 from pipeline.compat.contexts import NpuContext
-from pipeline.compat.rules import DEFAULT_USE, Runtime, judged, read_artifacts, use_of
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import DEFAULT_USE, judged, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
