@@ -59,7 +59,8 @@ LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""
 
 CUSTOM_OPS = "custom_ops"
-"""The folder of libraries of custom operators, each in one of its own, in the order in which the config has them."""
+"""A host's folder of libraries of custom operators, each in one of its own by its own name: a process loads the first
+of a name."""
 
 COMPARED = ("ort-mobile", "onnxruntime", "probe")
 """Programs that must be of the same version on every host of a campaign: others would measure something else."""
@@ -101,8 +102,11 @@ def carried_files(
     for target in targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
-    # By their own names: of two of one name a process loads the first.
-    return paths | {f"{CUSTOM_OPS}/{number}/{Path(file).name}": Path(file) for number, file in enumerate(custom_ops)}
+    return paths | {_custom_name(number, file): Path(file) for number, file in enumerate(custom_ops)}
+
+
+def _custom_name(number: int, library: str) -> str:
+    return f"{LIBRARIES}/{number}-{Path(library).name}"
 
 
 def _library_name(library: str) -> str:
@@ -180,13 +184,15 @@ def fetched(
         file_in(folder, f"{ARTIFACTS}/{artifact.file}")
     for name in (name for context in record.contexts for name in (context.file, context.binary)):
         file_in(folder, f"{ARTIFACTS}/{name}")
+    by_name = {}
     for number, library in enumerate(record.config.custom_ops):
-        file_in(folder, f"{CUSTOM_OPS}/{number}/{Path(library).name}")
+        place = file_in(folder, f"{LIBRARIES}/{Path(library).name}")
+        by_name[_custom_name(number, library)] = folder / CUSTOM_OPS / str(number) / place.name
     for name in record.references:
         file_in(folder, f"{REFERENCES}/{name}/any")
     paths = [(file, file_in(folder, file.name)) for file in files_of(store, campaign.id)]
     for file, path in paths:
-        fetch_file(store, file, path, ended)
+        fetch_file(store, file, by_name.get(file.name, path), ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 

@@ -240,7 +240,7 @@ LONGEST_PART = 255
 """Bytes of a file's name, as file systems have it."""
 
 CAMPAIGN_ID = "[0-9A-Za-z][0-9A-Za-z.:_-]{0,127}"
-FILE_NAME = "(artifacts|libraries)/[^/]+|(reference|custom_ops)/[^/]+/[^/]+"
+FILE_NAME = "(artifacts|libraries)/[^/]+|reference/[^/]+/[^/]+"
 """Regular expressions, for Python and for PostgreSQL; a host has no other files of a campaign than these."""
 
 
@@ -270,9 +270,7 @@ def file_in(folder: Path, name: str) -> Path:
     shown = f"{visible(name)[:200]!r} is no name of a campaign's file"
     parts = name.split("/")
     if not re.fullmatch(FILE_NAME, name) or {".", ".."} & set(parts) or visible(name) != name or "\\" in name:
-        raise _refused(
-            shown, "names are artifacts/FILE, reference/MODEL/FILE, libraries/FILE, custom_ops/N/FILE, without `..`"
-        )
+        raise _refused(shown, "names are artifacts/FILE, reference/MODEL/FILE and libraries/FILE, without `..`")
     path = folder / name
     if max(len(part.encode()) for part in parts) > LONGEST_PART or not path.resolve().is_relative_to(folder.resolve()):
         raise _refused(shown, f"it leads out of {folder}")

@@ -1,5 +1,6 @@
 """Agents of a lab on a real PostgreSQL: what is submitted is measured once, whatever happens to agents and server."""
 
+import json
 import shutil
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -10,6 +11,7 @@ import pytest
 from device_runner import device
 from device_runner.device import DeviceFacts, identity
 from device_runner.local import machine_abi
+from device_runner.result import host_name
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.lab import agent as lab_agent
@@ -105,13 +107,14 @@ def test_custom_operators_come_with_the_campaign(url: str, store: Store, tmp_pat
     custom_operator_model(here / "twice.onnx")
     shutil.copy(custom_operator_library(), here / "libtwice.so")
     (here / "twice.toml").write_text(CUSTOM)
-    with agent(url, "h1", ("local",)):
+    with agent(url, host_name(), ("local",)):
         until(lambda: bool(attached_devices(store)))
         ort_mobile("lab", "submit", "twice.toml", "--database", url, cwd=here, process=True)
         shutil.rmtree(here)
         until(all_in(store, DONE, FAILED))
         assert [(job.state, job.reason) for job in jobs_of(store)] == [(DONE, "")]
-    document = ort_mobile("lab", "close", "--database", url, "--output", tmp_path / "out", "--json", "-").document()
+    ort_mobile("lab", "close", "--database", url, "--output", tmp_path / "out")
+    document = json.loads((tmp_path / "out/results.json").read_text("utf-8"))
     assert {row["status"] for row in document["rows"]} == {"ok"}
     library = tmp_path / f"out/bundle/custom_ops/linux/{machine_abi()}/libtwice.so"
     assert library.read_bytes() == custom_operator_library().read_bytes()
