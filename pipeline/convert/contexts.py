@@ -38,7 +38,7 @@ from pipeline.core.providers import QNN
 from pipeline.core.variant import Variant, context_variant
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.model.edit import keep_only, subgraphs
-from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
+from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings
@@ -119,7 +119,7 @@ def make_context(
     return context
 
 
-def refuse_impossible(model: PreparedModel, chip: Chip) -> None:
+def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
     """ModelError for what no session can be made of, before the compiler is asked: it crashes on some."""
     graph = model.proto.graph
     where = model.source.name
@@ -146,7 +146,7 @@ def refuse_impossible(model: PreparedModel, chip: Chip) -> None:
         )  # fmt: skip
 
 
-def _compiled(model: PreparedModel, chip: Chip, name: str, folder: Path) -> ContextSession:
+def _compiled(model: LoadedModel, chip: Chip, name: str, folder: Path) -> ContextSession:
     """What the compiler's process did, or did before; its files are in the folder."""
     content = folder.parent / "model.onnx"
     write_model(replace(model, outside=frozenset()), content, external=False)
@@ -179,7 +179,7 @@ def _taken(session: ContextSession, entry: Path, folder: Path) -> bool:
     return bool(session.files)
 
 
-def _compile(model: PreparedModel, chip: Chip, name: str, content: Path, folder: Path) -> ContextSession:
+def _compile(model: LoadedModel, chip: Chip, name: str, content: Path, folder: Path) -> ContextSession:
     answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
     command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]

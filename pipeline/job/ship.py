@@ -19,7 +19,7 @@ from device_runner.options import Denied
 from pipeline.campaign.plan import MAKERS, PlannedRun
 from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
-from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts, runtime_on, use_of
+from pipeline.compat.rules import DEFAULT_USE, ReadArtifacts, first_error, judged, read_artifacts, runtime_on, use_of
 from pipeline.config import BuildKind, Config, ModelConfig, Target
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors
 from pipeline.core.features import Place
@@ -96,7 +96,7 @@ def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder:
         notes += (*library.findings, *custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
-            findings = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
+            findings = judged(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _placed(target, artifact, findings)

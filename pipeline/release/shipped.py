@@ -34,8 +34,9 @@ from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
-from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer, pair_of
-from pipeline.compat.rules import Runtime, runtime_of
+from pipeline.compat.contexts import PLUGINS, Loading, NpuContext, built_for, loader_answer
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import runtime_of
 from pipeline.config import (
     APPLE,
     BuildConfig,
@@ -457,12 +458,12 @@ def context_findings(
         )  # fmt: skip
     for context in contexts:
         built = built_for(context.compatibility)
-        pair = pair_of(built)
-        if pair and line_of(release) < line_of(pair.ort):
+        plugin, lowest = PLUGINS.get(built.qairt, ("", ""))
+        if plugin and line_of(release) < line_of(lowest):
             yield Finding(
-                severity=Severity.ERROR, what=f"{context.variant.name} needs ONNX Runtime {pair.ort} or later",
-                where=f"{where}: {context.model}", why=f"the plugin {pair.plugin} does, and the target has {release}",
-                remedy=f"set the target's `ort_release` or `library` to {pair.ort} or later",
+                severity=Severity.ERROR, what=f"{context.variant.name} needs ONNX Runtime {lowest} or later",
+                where=f"{where}: {context.model}", why=f"the plugin {plugin} does, and the target has {release}",
+                remedy=f"set the target's `ort_release` or `library` to {lowest} or later",
             )  # fmt: skip
         loading, why, remedy = loader_answer(built, context.chip, target.qnn_runtime or "")
         if loading is Loading.REFUSED:

@@ -31,6 +31,7 @@ from pipeline.release.app_code import (
     render_source,
     rows_of,
     session_calls,
+    without_capture,
 )
 from pipeline.release.manifest import Content, SelectionRow, Shipped, ShippedContext
 from pipeline.release.shipped import gradle_notations
@@ -97,7 +98,11 @@ def remark(text: str) -> str:
 def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[str]]) -> str:
     """The lines that open one file in a language; `calls` are those that set a way's options."""
     asset = java_text(f"assets/models/{opening.file}").replace("$", "\\$")
-    ways = [(remark(options_name(options)), list(calls(options))) for options in opening.ways]
+    binds = "bind" in LANGUAGES[language].calls.settings
+    ways = [
+        (remark(options_name(options)), list(calls(options if binds else without_capture(options))))
+        for options in opening.ways
+    ]
     values = {
         "opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file),
         "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
@@ -181,6 +186,7 @@ PYTHON = SessionCalls(
         "pattern": "options.enable_mem_pattern = False",
         "arena": "options.enable_cpu_mem_arena = False",
         "entry": "options.add_session_config_entry({}, {})",
+        "bind": "# It captures its graph: bind inputs and outputs in GPU memory (io_binding), and run with these.",
         "custom_ops": "options.register_custom_ops_library({})",
     },
     text=repr,

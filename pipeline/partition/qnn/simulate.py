@@ -63,7 +63,8 @@ LEAST_DB = 6.0
 
 REMEDIES: Mapping[str, str] = {
     "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
-    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`)",
+    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`); between 16-bit "
+    "values give each channel of the weight a scale of 2**-23 of the output's over the input's or more, as qnn16 does",
     "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
     "Resize": "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or "
     "write it as Gather (`transform --do gathered-resize`)",
@@ -136,7 +137,8 @@ def simulate(
     lost = passed is None and any(np.isnan(array).any() for array in expected.values() if array.dtype.kind == "f")
     if simulation.passed is not False and not lost:
         return simulation
-    node = _first_departing(loaded, model, graph, chip, inputs, tolerance.max_relative_error, folder)
+    most = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED] if original else tolerance.max_relative_error
+    node = _first_departing(loaded, model, graph, chip, inputs, most, folder)
     return simulation if node is None else _at(simulation, *node)
 
 
@@ -189,11 +191,11 @@ def _first_departing(
     loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, inputs: Arrays, max_error: float, folder: Path
 ) -> tuple[Node, str] | None:
     """The first node whose own output departs, and how; None where only the whole does."""
+    nodes = _compared_at(graph)
     values = [
         name
-        for index in graph.order
-        for name in graph.nodes[index].outputs
-        if name and name not in graph.output_set and graph.value(name).dtype in ("f32", "f16", "i32", "i64")
+        for name in nodes
+        if name not in graph.output_set and graph.value(name).dtype in ("f32", "f16", "i32", "i64")
     ][:MOST_VALUES]
     open_model = _with_outputs(model, graph, values)
     target = folder / "opened.onnx"
@@ -203,13 +205,24 @@ def _first_departing(
     wanted = [*values, *(value.name for value in model.graph.output)]
     session = make_session(target, HostSession())
     expected = dict(zip(wanted, session.run(wanted, inputs), strict=True))
-    tolerance = Tolerance(max_relative_error=max_error)
-    for index in graph.order:
-        outputs = {name: expected[name] for name in graph.nodes[index].outputs if name in expected}
-        for check in compare_outputs(outputs, answered, tolerance):
-            if check.failed:
-                return graph.nodes[index], _why(check, expected[check.output])
+    for check in compare_outputs(expected, answered, Tolerance(max_relative_error=max_error)):
+        if check.failed and check.output in nodes:
+            return nodes[check.output], _why(check, expected[check.output])
     return None
+
+
+def _compared_at(graph: Graph) -> dict[str, Node]:
+    """The values at which models are compared, in their order, with the node that each tells of.
+
+    What a quantized node gives is seen behind its QuantizeLinear: as an output it would be another node's, in float.
+    """
+    makers = {name: graph.nodes[index] for index in graph.order for name in graph.nodes[index].outputs if name}
+    behind: dict[str, Node] = {}
+    for name, node in makers.items():
+        rounded = makers.get(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
+        if rounded and rounded.op_type == "QuantizeLinear" and rounded.inputs[0] in makers:
+            behind[name] = makers[rounded.inputs[0]]
+    return behind or makers
 
 
 def _why(check: OutputCheck, expected: "np.ndarray[Any, Any]") -> str:
