@@ -254,14 +254,11 @@ def extra_tests(session: nox.Session) -> None:
 @nox.session
 def framework_tests(session: nox.Session) -> None:
     """Models imported from PyTorch and TensorFlow, which it installs: 7 GB, minutes."""
-    session.install("-e", ".[torch]", *groups("test"))
     asked = ("-n", "0", "-m", "frameworks", "--no-skips", *session.posargs)
+    session.install("-e", ".[torch]", "torchvision", *groups("test"))
     session.run("python", "-m", "pytest", *asked, "-k", "torch")
-    session.run("python", "-m", "pip", "uninstall", "-y", "torch", "onnxscript", external=True)
     session.install("-e", ".[tensorflow]", *groups("test"))
-    session.run(
-        "python", "-m", "pytest", "-n", "0", "-m", "frameworks", "-k", "tensorflow", "--no-skips", *session.posargs
-    )
+    session.run("python", "-m", "pytest", *asked, "-k", "tensorflow")
 
 
 @nox.session

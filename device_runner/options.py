@@ -23,7 +23,7 @@ from device_runner.providers import (
     provider_named,
 )
 from device_runner.result import Failure, FailureKind, Struct
-from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
+from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
 
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"
@@ -167,6 +167,11 @@ DEVICE_RULES: tuple[OptionRule, ...] = (
         lambda o, d: bool(o.thread_cores or o.thread_nice) and d.platform not in ("", "android", "linux"),
         "this system has neither core masks nor nice values of threads",
         "leave thread_cores and thread_nice out on this device",
+    ),
+    (
+        lambda o, d: o.allocator is not Allocator.DEFAULT and d.platform not in ("", "linux"),
+        "apps cannot replace this system's allocator under the library",
+        "leave allocator out on this device",
     ),
     (
         lambda o, d: bool(d.core_max_mhz) and max(_cores(o), default=0) > len(d.core_max_mhz),

@@ -94,6 +94,14 @@ class NnapiFlag(StrEnum):
     CPU_ONLY = "CPU_ONLY"
 
 
+class Allocator(StrEnum):
+    """What gives a process its memory, beside ONNX Runtime's arena: the C library, or a library in its place."""
+
+    DEFAULT = "default"
+    MIMALLOC = "mimalloc"
+    JEMALLOC = "jemalloc"
+
+
 class HardwareType(StrEnum):
     """What a device of a plugin is, as ONNX Runtime sorts hardware."""
 
@@ -123,7 +131,7 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     `session_config` goes to AddSessionConfigEntry as it is. 0 threads leaves the number to ONNX Runtime. `custom_ops`
     are libraries of custom operators (.so, .dylib, or AARs of them), of which those for the device's system and ABI
     are registered; in a bundle, their names. `thread_cores` (from 1, as in 5-8, or big) and `thread_nice` are of the
-    pool's threads, which the calling thread is none of.
+    pool's threads, which the calling thread is none of. `allocator` stands in for the C library's on Linux hosts.
     """
 
     provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
@@ -139,6 +147,7 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     thread_cores: Annotated[str, Meta(max_length=256)] = ""
     thread_nice: Annotated[int, Meta(ge=-20, le=19)] = 0
     custom_ops: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    allocator: Allocator = Allocator.DEFAULT
 
     @property
     def captures_graph(self) -> bool:

@@ -42,6 +42,7 @@ from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
+from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.optimize import name_nodes
 
 if TYPE_CHECKING:
@@ -321,7 +322,7 @@ def make_reference(
         streamed = _streamed(session, sample.inputs, stream, target, source.name) if stream else None
     except ModelError as error:
         raise blame_dimensions(loaded, sizes, data, error) from error
-    precision = _precision(model, outputs)
+    precision = precision_of(model.proto, outputs.values())
     random, spans = data.is_random(takes), output_spans(model.proto.graph)
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
     beside: tuple[dict[str, Array], Sequence[OutputCheck], tuple[str, ...]] = ({}, (), ())
@@ -379,7 +380,8 @@ def _beside_original(
     try:
         original = prepare_model(load_model(source, folder), sizes)
         expected = run_session(open_session(original, brief=True), feeds, source.name)
-        refuted = refuted_outputs(model, original, feeds, (outputs, expected), _precision(model, outputs))
+        precision = precision_of(model.proto, outputs.values())
+        refuted = refuted_outputs(model, original, feeds, (outputs, expected), precision)
         return expected, list(refuted), ()
     except PipelineError as error:
         return {}, (), (f"outputs were not compared with the float original's: {error}",)
@@ -428,16 +430,12 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
             yield f"output {name!r} of the test data is not what the model computes on this computer"
 
 
-def _precision(model: LoadedModel, outputs: Mapping[str, Array]) -> OutputPrecision:
-    """What the model computes in, from its operators and initializer types."""
-    import onnx
-
-    if any(QUANTIZED.search(node.op_type) for node in model.proto.graph.node):
+def precision_of(model: "ModelProto", outputs: Iterable[Array] = ()) -> OutputPrecision:
+    """What the model computes in, from its operators and the types of its initializers and outputs."""
+    if any(QUANTIZED.search(node.op_type) for node in model.graph.node):
         return OutputPrecision.QUANTIZED
-    half = any(
-        t.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for t in model.proto.graph.initializer
-    )
-    half = half or any(array.dtype.name == "float16" for array in outputs.values())
+    half = any(tensor.data_type in (FLOAT16, BFLOAT16) for tensor in model.graph.initializer)
+    half = half or any(array.dtype.name == "float16" for array in outputs)
     return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
 
 

@@ -161,7 +161,7 @@ def convert(
 
     ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
     from pipeline.convert.many import ConversionOrder, convert_paths
-    from pipeline.convert.request import OptimizerPlatform
+    from pipeline.convert.request import AwareSpec, OptimizerPlatform
     from pipeline.core.abis import ARM64, read_abi
     from pipeline.core.custom_ops import of_this_computer
     from pipeline.core.variant import OWN_PRECISION
@@ -192,8 +192,8 @@ def convert(
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
-        aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=chosen, data=data,
+        aware=AwareSpec(providers=settings_of(providers, ort_release, answers), safe=safe, reference=chosen),
+        build_kind=build_kind, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
         share_weights=share_weights,

@@ -16,7 +16,7 @@ import msgspec
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CAPTURE_KEY, CHIPS, CPU, provider_named
-from device_runner.spec import BIG_CORES, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
+from device_runner.spec import BIG_CORES, Allocator, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
@@ -118,6 +118,8 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
 
 def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[str]:
     """A comment on what a language has no call for."""
+    if options.allocator is not Allocator.DEFAULT:
+        yield f"// Start the process with LD_PRELOAD=lib{options.allocator}.so: no API replaces the allocator."
     if missing := lacks(language, options):
         yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
 

@@ -31,7 +31,7 @@ from pipeline.report.wording import Line, Listing, Part, size, visible
 
 if TYPE_CHECKING:  # what only some commands show is not loaded by all
     from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
-    from pipeline.partition.reference import ClaimDiff, LibraryReference, NodeDiff, Side
+    from pipeline.partition.answer import ClaimDiff, LibraryReference, NodeDiff, Side
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 

@@ -110,13 +110,8 @@ class Proposal:
     uncertain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
-    """When (after how many observations) a candidate could not be chosen any more, why, and by which one's run."""
-
-    after: int
-    why: Dropped
-    run: int
+Out = tuple[int, Dropped, int]
+"""After how many observations a candidate could not be chosen any more, why, and by which one's run."""
 
 
 def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
@@ -131,15 +126,15 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
         if run.good is not None:
             ran.add(family)
             if run.over:
-                out.setdefault(run.candidate, Out(after, run.over, run.candidate))
+                out.setdefault(run.candidate, (after, run.over, run.candidate))
             continue
         reason = run.reason or "the run failed"
-        out.setdefault(run.candidate, Out(after, Dropped(reason=f"failed: {reason}"), run.candidate))
+        out.setdefault(run.candidate, (after, Dropped(reason=f"failed: {reason}"), run.candidate))
         if family not in ran:
             common = f"not tried: another with the same file, provider and flags failed: {reason}"
             why = Dropped(reason=common, detail=space.candidates[run.candidate].run_name)
             for other in space.families[family]:
-                out.setdefault(other, Out(after, why, run.candidate))
+                out.setdefault(other, (after, why, run.candidate))
     return out
 
 
@@ -192,7 +187,7 @@ def view_of(space: Space, observations: Sequence[Observation], settings: SearchS
 
 def reasons_of(view: SearchView) -> dict[int, Dropped]:
     """Why candidates cannot be chosen: they failed, or are over a limit."""
-    return {candidate: out.why for candidate, out in view.out.items()}
+    return {candidate: why for candidate, (_, why, _) in view.out.items()}
 
 
 def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap], list[int]]:
@@ -398,7 +393,7 @@ def propose(space: Space, observations: Sequence[Observation], settings: SearchS
     """
     view = view_of(space, observations, settings)
     if len(view.out) == len(space):
-        reasons = dict.fromkeys(out.why.text for candidate, out in view.out.items() if out.run == candidate)
+        reasons = dict.fromkeys(why.text for candidate, (_, why, run) in view.out.items() if run == candidate)
         return concluded(view, f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
     if settings.strategy is TuneStrategy.GRID:
         return _grid(view)
@@ -427,7 +422,7 @@ def _race(view: SearchView, cut: int) -> tuple[list[int], RaceStanding | None]:
     """The arms of the race that began at `cut`, and how it stands."""
     arms, settings = _race_arms(view, cut), view.settings
     laps, known = laps_of(view, arms, cut)
-    failed = {arm: sum(n <= view.out[arm].after for n in known) for arm in arms if arm in view.out}
+    failed = {arm: sum(n <= view.out[arm][0] for n in known) for arm in arms if arm in view.out}
     standing = run_race(
         arms, laps, failed, _expected(view, arms, cut), delta=settings.delta, within=settings.within * RACE_SHARE
     )
@@ -444,7 +439,7 @@ def _ask(view: SearchView, wanted: Sequence[int], stage: SearchStage) -> Proposa
 def _reach(view: SearchView, wanted: Sequence[int], start: int) -> tuple[int, list[int]]:
     """How many observations there were when all wanted candidates had one or were out, and those that have none."""
     first = {run.candidate: number for number, run in reversed(list(enumerate(view.seen, start=1)))}
-    known = {candidate: out.after for candidate, out in view.out.items()}
+    known = {candidate: after for candidate, (after, *_) in view.out.items()}
     ends = [min(first.get(c, math.inf), known.get(c, math.inf)) for c in wanted]
     missing = [candidate for candidate, end in zip(wanted, ends, strict=True) if end == math.inf]
     return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
@@ -504,7 +499,7 @@ def _best_predicted(view: SearchView, cut: int, count: int) -> list[int]:
 
 
 def _out_at(view: SearchView, cut: int) -> set[int]:
-    return {candidate for candidate, out in view.out.items() if out.after <= cut}
+    return {candidate for candidate, (after, *_) in view.out.items() if after <= cut}
 
 
 def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[ArmForecast]:

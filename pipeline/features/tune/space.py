@@ -17,7 +17,7 @@ from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, p
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
-from pipeline.config import Config, Goal, RunConfig, TuneConfig
+from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
@@ -93,7 +93,8 @@ def lattice(
 
     Raises ConfigError for a table of run options that makes no sense.
     """
-    legal, skipped = plan_runs(searched_runs(config.runs, config.tune, facts), artifacts, [facts], denied)
+    searched, advised = searched_runs(config.runs, config.tune, facts), config.runs == ADVISED_RUNS
+    legal, skipped = plan_runs(searched, artifacts, [facts], denied, advised=advised)
     kept, pruned = [], list(skipped)
     for planned in legal:
         reason = _over_cores(planned.options, facts) or _broken_limit(planned, config.tune)
@@ -242,7 +243,7 @@ ORT_DEFAULTS: Factors = {
     "provider": "cpu", "flags": "", "threads": "0", "inter_op_threads": "0",
     "execution_mode": ExecutionMode.SEQUENTIAL.value, "optimization_level": OptimizationLevel.ALL.value,
     "memory_arena": "on", "memory_pattern": "on", "spinning": "", "prepacking": "on", "strict": "off",
-    "thread_cores": "", "thread_nice": "0",
+    "thread_cores": "", "thread_nice": "0", "allocator": "default",
     "level": Level.ALL.value, "style": Style.FIXED.value, "precision": "", "providers": "",
 }  # fmt: skip
 """What a file of the stock converter and a session without any setting amount to. A factor without a row has no value
