@@ -22,7 +22,7 @@ from pipeline.core.variant import Artifact
 from pipeline.passes.base import LayerLoss, Trial
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
-from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered
+from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,22 +257,23 @@ SLOW_START_NS = 100_000_000
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
-    by_title = {
-        "Warnings": warnings(report),
-        "Models that could not be used": [
-            ListingNote(title=model.name, text=model.error, remedy=model.remedy)
-            for model in report.models
-            if model.error
-        ],
-        "What failed": gathered(_failures(report)),
-        "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
-        "Outputs that differ": gathered(_outputs(report, unknown=False)),
-        "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
-        "Skipped": gathered(_skipped(report)),
-        "Slow first runs": list(_slow_starts(report)),
-        DOUBTS: gathered(_doubts(report)),
-    }
-    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in by_title.items() if notes)
+    return sections_of(
+        {
+            "Warnings": warnings(report),
+            "Models that could not be used": [
+                ListingNote(title=model.name, text=model.error, remedy=model.remedy)
+                for model in report.models
+                if model.error
+            ],
+            "What failed": gathered(_failures(report)),
+            "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
+            "Outputs that differ": gathered(_outputs(report, unknown=False)),
+            "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
+            "Skipped": gathered(_skipped(report)),
+            "Slow first runs": list(_slow_starts(report)),
+            DOUBTS: gathered(_doubts(report)),
+        }
+    )
 
 
 def failed_lines(report: CampaignReport) -> Iterator[str]:
