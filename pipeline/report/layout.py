@@ -207,7 +207,7 @@ def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
 
 def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listing:
     """What chips' NPUs have of models; in reports, which have a title, heads begin with capitals."""
-    checked = any(row.checks for row in rows)
+    checked = any(row.checks or row.context.not_run for row in rows)
     head = (
         "model", "context", "size", "nodes", "on the CPU", "QAIRT", "compiled in", "memory", "sha256",
         *(("outputs, simulated",) if checked else ()),
@@ -219,7 +219,7 @@ def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listi
             row.context.model, row.context.variant.name, wording.size(row.context.total_bytes),
             f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", built_for(row.context.compatibility).qairt,
             f"{row.context.seconds:.1f} s", wording.size(row.context.memory_bytes), row.context.binary_sha256[:12],
-            *((wording.outputs(row.checks),) if checked else ()),
+            *((row.context.not_run or wording.outputs(row.checks),) if checked else ()),
         )
         for row in rows
     ]  # fmt: skip

@@ -27,9 +27,10 @@ from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.plan import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
-from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances
+from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime
 from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
+from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import abis_of_target
 from pipeline.core.custom_ops import given
@@ -273,22 +274,22 @@ AWARE_OF_ABI = (
 )
 
 
-def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions) -> Circumstances:
+def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions) -> Runtime:
     """What decides whether a defect shows in a run; `cpu` is the profile that an emulator played, "" without one."""
     profile = CPUS.get(cpu)
     features = frozenset(profile.features.split()) if profile else None
     if features and profile and profile.announced:
         features |= {SME_TRAPS}
-    return Circumstances(
+    return Runtime(
         release=line_of(library.release) if library.release else NEWEST_KNOWN,
         kind=BuildKind(library.kind),
-        session_config=options.session_config,
+        asks_replay=options.session_config.get(REPLAY_KEY) == "1",
         abis=(abi,),
         features=features,
     )
 
 
-def with_cause(finding: ProofFinding, file: Path, here: Circumstances, options: RunOptions) -> ProofFinding:
+def with_cause(finding: ProofFinding, file: Path, here: Runtime, options: RunOptions) -> ProofFinding:
     """The finding with what of the file is known to fail on such a processor as its cause, and the remedy of that.
 
     What nothing known explains stays as it is.

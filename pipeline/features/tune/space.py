@@ -17,7 +17,7 @@ from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, p
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
-from pipeline.config import Config, Goal, RunConfig, TuneConfig
+from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
@@ -93,7 +93,8 @@ def lattice(
 
     Raises ConfigError for a table of run options that makes no sense.
     """
-    legal, skipped = plan_runs(searched_runs(config.runs, config.tune, facts), artifacts, [facts], denied)
+    searched, advised = searched_runs(config.runs, config.tune, facts), config.runs == ADVISED_RUNS
+    legal, skipped = plan_runs(searched, artifacts, [facts], denied, advised=advised)
     kept, pruned = [], list(skipped)
     for planned in legal:
         reason = _over_cores(planned.options, facts) or _broken_limit(planned, config.tune)

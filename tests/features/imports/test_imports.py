@@ -1,6 +1,7 @@
 """`ort-mobile import`: each framework's own models, and what is compared, refused and left unwritten."""
 
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,7 @@ def test_tensorflow_in_all_its_forms(tmp_path: Path) -> None:
 def test_tensorflow_layer_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     for options in ((), ("--no-check",)):
         done = imported("tensorflow_own_layer", tmp_path / "m.onnx", *options, code=1)
-        assert "cannot export Betainc in " in done.err
-        assert "/beta/Betainc" in done.err
+        assert re.search(r"cannot export Betainc in \S*/beta\S*/Betainc", done.err)  # Keras counts layers of a name
         assert list(tmp_path.iterdir()) == []
 
 
