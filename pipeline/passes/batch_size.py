@@ -586,5 +586,4 @@ PASS = Pass(
     title="Change the batch size, where no operator mixes samples.",
     apply=change_batch,
     effect=Effect.INTERFACE,
-    options=BatchOptions,
 )

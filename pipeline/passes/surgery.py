@@ -97,7 +97,6 @@ FIXED_DIMENSIONS = Pass(
     title="Give dynamic dimensions their sizes.",
     apply=fix_sizes,
     effect=Effect.EXACT,
-    options=DimensionOptions,
 )
 
 
@@ -185,7 +184,6 @@ PRUNE_OUTPUTS = Pass(
     title="Keep named outputs, or cut at inner values; remove what they do not need.",
     apply=prune_outputs,
     effect=Effect.INTERFACE,
-    options=PruneOptions,
 )
 
 
@@ -240,7 +238,6 @@ EXTERNAL = Pass(
     title="Put weights into a file beside the model, those in Constant nodes too.",
     apply=to_external,
     effect=Effect.EXACT,
-    options=ExternalOptions,
 )
 INLINE = Pass(
     name="inline-data",
@@ -354,7 +351,6 @@ OPSET = Pass(
     title="Convert to a newer opset.",
     apply=convert_opset,
     effect=Effect.ROUNDING,
-    options=OpsetOptions,
 )
 
 
@@ -488,5 +484,4 @@ FUSIONS = Pass(
     title="Fuse attention, LayerNorm and GELU into ONNX Runtime's operators: CPU only.",
     apply=fuse_transformer,
     effect=Effect.ROUNDING,
-    options=FusionOptions,
 )
