@@ -172,14 +172,20 @@ def convert_models(
 
 
 def with_contexts(
-    converted: Sequence[Converted], sets: Sequence[PrecisionSet], chips: Sequence[str], output: Path, progress: Progress
+    converted: Sequence[Converted],
+    sets: Sequence[PrecisionSet],
+    chips: Sequence[str],
+    output: Path,
+    progress: Progress,
+    *,
+    share: bool = False,
 ) -> tuple[Converted, ...]:
     """The same with contexts for chips, of every precision that they can have; MissingError without the compiler."""
     if not chips:
         return tuple(converted)
     from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
 
-    by_model = [make_contexts(group.models, chips, output, progress) for group in sets]
+    by_model = make_contexts([group.models for group in sets], chips, output, progress, share=share)
     return tuple(
         replace(row, contexts=contexts, without_context=failures)
         for row, (contexts, failures) in zip(converted, by_model, strict=True)
@@ -263,6 +269,8 @@ class ConversionOrder:
     """What ranges are taken from, and what models are checked on."""
     chips: tuple[str, ...] = ()
     """Chips whose NPU gets contexts, in addition."""
+    share_weights: bool = False
+    """Whether the contexts of all models have one binary, in which their weights are once."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -380,7 +388,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             preflight=True,
             processes=order.processes,
         )
-        converted = with_contexts(converted, sets, order.chips, order.output, progress)
+        converted = with_contexts(converted, sets, order.chips, order.output, progress, share=order.share_weights)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()

@@ -271,7 +271,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
     `passed` is None where these inputs cannot show it. `error` is the largest difference of the `output` that is worst,
     up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found. Of a
-    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's.
+    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's;
+    `noisy` where much of it is lost, and enough is left.
     """
 
     passed: bool | None
@@ -285,6 +286,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ""
     sqnr_db: float | None = None
     cpu_sqnr_db: float | None = None
+    noisy: bool = False
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):

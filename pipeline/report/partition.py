@@ -345,7 +345,8 @@ def _simulated(simulation: Simulation) -> Iterator[Line]:
     if simulation.passed and simulation.sqnr_db is not None:
         cpu = "equal" if simulation.cpu_sqnr_db is None else f"{simulation.cpu_sqnr_db:.1f} dB"
         near = f": {simulation.sqnr_db:.1f} dB to the original, on the CPU {cpu}, on {simulation.data}"
-        yield Line("  simulated: ", ("as on the CPU", "green"), near)
+        how = ("with more noise than on the CPU", "yellow") if simulation.noisy else ("as on the CPU", "green")
+        yield Line("  simulated: ", how, near)
         return
     off = "" if error is None else f", off by {error:.2g}" + ("" if limit is None else f", allowed is {limit:.2g}")
     if simulation.passed:
