@@ -1,6 +1,5 @@
 """What a pass is: a function from a model to a model, with its options, its precondition and how exact it is."""
 
-import inspect
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -91,17 +90,12 @@ class Pass:
     title: str
     apply: Apply
     effect: Effect
+    options: type[Options] = Options
     before_data: Apply | None = None
     extra: str = ""
     edit: "Edit | None" = None
     helps: frozenset[str] = frozenset(PROVIDER_RULES)
     absent: str = ""
-
-    @property
-    def options(self) -> type[Options]:
-        """The type of its options: that of the second parameter of what applies it."""
-        kind: type[Options] = [*inspect.signature(self.apply).parameters.values()][1].annotation
-        return kind
 
     @property
     def exact(self) -> bool:

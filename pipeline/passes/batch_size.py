@@ -586,4 +586,5 @@ PASS = Pass(
     title="Change the batch size, where no operator mixes samples.",
     apply=change_batch,
     effect=Effect.INTERFACE,
+    options=BatchOptions,
 )

@@ -408,5 +408,6 @@ PASS = Pass(
     title="Quantize statically, and leave float what costs most accuracy.",
     apply=mixed_precision,
     effect=Effect.LOSSY,
+    options=MixedOptions,
     before_data=prepare,
 )

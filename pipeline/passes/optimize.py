@@ -116,6 +116,7 @@ PASS = Pass(
     title="Save the model as ONNX Runtime optimizes it at a level.",
     apply=optimize,
     effect=Effect.ROUNDING,
+    options=OptimizeOptions,
 )
 
 
@@ -257,4 +258,5 @@ PREPROCESS = Pass(
     title="Fold constants, raise the opset and name all nodes: quantization begins with it.",
     apply=preprocess,
     effect=Effect.ROUNDING,
+    options=PreprocessOptions,
 )

@@ -138,6 +138,7 @@ DYNAMIC = Pass(
     title="Quantize weights to 8 bits, activations while the model runs: no data needed, CPU only.",
     apply=dynamic_int8,
     effect=Effect.LOSSY,
+    options=DynamicOptions,
 )
 
 
@@ -234,6 +235,7 @@ WEIGHT_ONLY = Pass(
     title="Store matrices in 4 or 8 bits and compute in float: smaller files, CPU only.",
     apply=weight_only,
     effect=Effect.LOSSY,
+    options=WeightOnlyOptions,
     extra=EXTRA,
 )
 
@@ -335,4 +337,5 @@ FP16 = Pass(
     title="Weights and values in 16-bit floats: half the size, for CoreML and processors with half precision.",
     apply=fp16,
     effect=Effect.LOSSY,
+    options=HalfOptions,
 )

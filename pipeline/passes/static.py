@@ -343,6 +343,7 @@ STATIC = Pass(
     title="Quantize weights and activations statically, in QDQ form.",
     apply=static_qdq,
     effect=Effect.LOSSY,
+    options=StaticOptions,
     before_data=prepare,
 )
 
@@ -402,5 +403,6 @@ QOPERATOR = Pass(
     title="Quantize statically into operators (QLinearConv …), for libraries from before QDQ.",
     apply=qoperator,
     effect=Effect.LOSSY,
+    options=StaticOptions,
     before_data=prepare_operators,
 )

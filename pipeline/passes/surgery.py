@@ -97,6 +97,7 @@ FIXED_DIMENSIONS = Pass(
     title="Give dynamic dimensions their sizes.",
     apply=fix_sizes,
     effect=Effect.EXACT,
+    options=DimensionOptions,
 )
 
 
@@ -184,6 +185,7 @@ PRUNE_OUTPUTS = Pass(
     title="Keep named outputs, or cut at inner values; remove what they do not need.",
     apply=prune_outputs,
     effect=Effect.INTERFACE,
+    options=PruneOptions,
 )
 
 
@@ -238,6 +240,7 @@ EXTERNAL = Pass(
     title="Put weights into a file beside the model, those in Constant nodes too.",
     apply=to_external,
     effect=Effect.EXACT,
+    options=ExternalOptions,
 )
 INLINE = Pass(
     name="inline-data",
@@ -351,6 +354,7 @@ OPSET = Pass(
     title="Convert to a newer opset.",
     apply=convert_opset,
     effect=Effect.ROUNDING,
+    options=OpsetOptions,
 )
 
 
@@ -484,4 +488,5 @@ FUSIONS = Pass(
     title="Fuse attention, LayerNorm and GELU into ONNX Runtime's operators: CPU only.",
     apply=fuse_transformer,
     effect=Effect.ROUNDING,
+    options=FusionOptions,
 )

@@ -37,7 +37,7 @@ def label(model, options, context):
     return replace(model, proto=proto)
 
 registry.PASSES["label"] = Pass(
-    name="label", title="Put a label on it.", apply=label, effect=Effect.EXACT
+    name="label", title="Put a label on it.", apply=label, effect=Effect.EXACT, options=LabelOptions
 )
 """
 

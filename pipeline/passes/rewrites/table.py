@@ -99,7 +99,7 @@ def _rewrite(
         return changed(model, edited)
 
     return Pass(
-        name=name, title=title, apply=apply, effect=Effect.EXACT if exact else Effect.ROUNDING,
+        name=name, title=title, apply=apply, effect=Effect.EXACT if exact else Effect.ROUNDING, options=RewriteOptions,
         edit=edit, helps=helps, absent=absent,
     )  # fmt: skip
 
