@@ -634,7 +634,9 @@ def spec_of(
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=msgspec.structs.replace(planned.run_options, custom_ops=custom_ops.given()),
+        options=msgspec.structs.replace(
+            planned.run_options, custom_ops=(*planned.run_options.custom_ops, *custom_ops.given())
+        ),
         plugin=plugin_of(planned.run_options.provider, measure),
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
