@@ -79,8 +79,9 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     `host` is the computer that it is attached to and `serial` the number that its maker gave it: with them devices of
     several hosts are told apart (`identity`).
     `platform` is android, linux, macos; `abis` are Android's names (arm64-v8a, x86_64, ...), best first;
-    `core_max_mhz` has one entry per core. `advice` says what to do when it is not ready. `nnapi` is None where no probe
-    has looked yet; `nnapi_devices` are named from API level 29 on. `gpu` is known from API level 29 on.
+    `core_max_mhz` has one entry per core; `numa_nodes` have the cores of each node, from 1 as in 1-8,17-24. `advice`
+    says what to do when it is not ready. `nnapi` is None where no probe has looked yet; `nnapi_devices` are named from
+    API level 29 on. `gpu` is known from API level 29 on.
     """
 
     name: str
@@ -95,6 +96,7 @@ class DeviceFacts(Struct, frozen=True, kw_only=True):
     os_release: str = ""
     fingerprint: str = ""
     core_max_mhz: tuple[int, ...] = ()
+    numa_nodes: tuple[str, ...] = ()
     memory_bytes: int = 0
     page_bytes: int = 0
     free_bytes: int = 0

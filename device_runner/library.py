@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -79,18 +79,11 @@ VERSION_TEXT = re.compile(rb"\0(?:VERS_)?(1\.(?:[7-9]|[1-9]\d)\.\d{1,2})\0")
 """ORT_VERSION as a string of its own; other libraries inside have versions of this form, too."""
 
 
-class BuildFacts(NamedTuple):
-    """What strings of a build of ONNX Runtime tell, in whatever file it lies: as the fields of `LibraryFacts`."""
+def read_build(content: Buffer) -> dict[str, Any]:
+    """What strings of the build of ONNX Runtime in a file tell, whatever file it is: fields of `LibraryFacts`.
 
-    release: str
-    commit: str
-    kind: str
-    providers: tuple[str, ...]
-    telemetry: bool
-
-
-def read_build(content: Buffer) -> BuildFacts:
-    """What the build of ONNX Runtime in a file is; `release` is "" where several versions could be its own."""
+    `release` is "" where several versions could be its own.
+    """
     kind = "full"
     if content.find(MINIMAL_TEXT) >= 0:
         kind = "extended" if EXTENDED_SOURCES.search(content) else "minimal"
@@ -102,13 +95,13 @@ def read_build(content: Buffer) -> BuildFacts:
     tagged = set(re.findall(rb"\0VERS_(\d+\.\d+\.\d+)\0", content))
     releases = tagged or set(VERSION_TEXT.findall(content))
     commit = re.search(rb"git-commit-id=([0-9a-f]{7,40})", content)
-    return BuildFacts(
-        release=releases.pop().decode("ascii") if len(releases) == 1 else "",
-        commit=commit[1].decode("ascii") if commit else "",
-        kind=kind,
-        providers=tuple(sorted(known)),
-        telemetry=content.find(TELEMETRY_HOST) >= 0,
-    )
+    return {
+        "release": releases.pop().decode("ascii") if len(releases) == 1 else "",
+        "commit": commit[1].decode("ascii") if commit else "",
+        "kind": kind,
+        "providers": tuple(sorted(known)),
+        "telemetry": content.find(TELEMETRY_HOST) >= 0,
+    }
 
 
 _FACTS: dict[str, LibraryFacts] = {}
@@ -139,21 +132,16 @@ def read_facts(path: Path) -> LibraryFacts:
             why=str(error),
             remedy=f"give an AAR, or a whole {LIBRARY} from one",
         ) from error
-    build = read_build(content)
     _FACTS[digest] = LibraryFacts(
         path=str(path),
         sha256=digest,
         size_bytes=len(content),
         abi=elf.abi,
         system="android" if "libc.so" in elf.needed else "linux",
-        release=build.release,
-        commit=build.commit,
-        kind=build.kind,
-        providers=build.providers,
         page_bytes=elf.page_bytes,
         needed=elf.needed,
         imports=tuple(sorted(elf.undefined)),
-        telemetry=build.telemetry,
+        **read_build(content),
     )
     return _FACTS[digest]
 

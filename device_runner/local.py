@@ -1,6 +1,7 @@
 """The device `local`: this computer, with the probe, or onnxruntime_perf_test, in a process and folder of its own."""
 
 import contextlib
+import ctypes.util
 import importlib.util
 import os
 import platform
@@ -36,7 +37,7 @@ from device_runner.probe.protocol import ProbeAnswer, decode_answer
 from device_runner.providers import PROVIDERS, provider_named
 from device_runner.result import Conditions, Failure, FailureKind, Mark, RunResult
 from device_runner.run import Fetch, ProbeDevice, missing_input
-from device_runner.spec import RunSpec
+from device_runner.spec import Allocator, RunSpec
 from device_runner.vulkan import VARIABLE, find_driver, has_gpu, vulkan_environment
 
 
@@ -173,6 +174,15 @@ SOFTWARE_CRASH = {
 OPTIONS = ("vulkan",)
 
 
+PACKAGES = {Allocator.MIMALLOC: "libmimalloc2.0", Allocator.JEMALLOC: "libjemalloc2"}
+"""Debian's packages of the allocators."""
+
+
+def find_allocator(allocator: Allocator) -> str:
+    """The library of an allocator as the linker of this computer finds it; "" where it is not installed."""
+    return ctypes.util.find_library(allocator.value) or "" if machine_system() == "linux" else ""
+
+
 def open_local(rest: str, _waiting: Waiting = no_waiting) -> "LocalDevice":
     """The device `local`, or `local?vulkan=DRIVER`; SpecError for another name, UnavailableError without a compiler."""
     text, _, query = rest.partition("?")
@@ -229,7 +239,8 @@ class LocalDevice(ProbeDevice):
 
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         library = self.library_for(spec.library)
-        ready = missing_input(spec) or self._without_gpu(spec) or with_plugin(spec, library)
+        lacking = missing_input(spec) or self._without_gpu(spec) or self._without_allocator(spec)
+        ready = lacking or with_plugin(spec, library)
         return ready if isinstance(ready, Failure) else (ready, library.path)
 
     def _without_gpu(self, spec: RunSpec) -> Failure | None:
@@ -242,6 +253,22 @@ class LocalDevice(ProbeDevice):
         except UnavailableError as error:
             return Failure(kind=FailureKind.WRONG_DEVICE, message=error.what, cause=error.why, remedy=error.remedy)
         self._environment = {**self._usual, **variables}
+        return None
+
+    def _without_allocator(self, spec: RunSpec) -> Failure | None:
+        """Preload an allocator into the next process; why there is none."""
+        wanted = spec.options.allocator
+        if wanted is Allocator.DEFAULT:
+            return None
+        file = find_allocator(wanted)
+        if not file or len(self._probe) > 1:
+            return Failure(
+                kind=FailureKind.WRONG_DEVICE, cause="it stands in for the C library's before the process begins",
+                message=f"{wanted} is not installed" if not file else f"{wanted} would be the emulator's allocator",
+                remedy=f"apt-get install {PACKAGES[wanted]}" if not file else "run it on such a computer",
+            )  # fmt: skip
+        preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
+        self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}
         return None
 
     def _has_gpu(self) -> bool:
@@ -336,15 +363,16 @@ def machine_system() -> str:
     return {"Darwin": "macos"}.get(platform.system(), platform.system().lower())
 
 
-def host_facts(name: str) -> DeviceFacts:
-    """What this computer is, as far as it says."""
+def host_facts(name: str, system: Path = SYSTEM) -> DeviceFacts:
+    """What this computer is, as far as it says, the kernel under `system`."""
     return DeviceFacts(
         name=name,
         platform=machine_system(),
         model=_match("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.processor() or platform.machine(),
         abis=(machine_abi(),),
         os_release=platform.release(),
-        core_max_mhz=_core_mhz("cpuinfo_max_freq"),
+        core_max_mhz=_core_mhz("cpuinfo_max_freq", system),
+        numa_nodes=tuple(_numa_nodes(system)),
         memory_bytes=_sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE"),
         page_bytes=_sysconf("SC_PAGE_SIZE"),
         free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
@@ -366,6 +394,13 @@ def _core_mhz(name: str, system: Path = SYSTEM) -> tuple[int, ...]:
     paths = sorted(files, key=lambda path: int(path.parts[-3].removeprefix("cpu")))
     texts = [_match(str(path), r"(\d+)") for path in paths]
     return tuple(int(text) // 1000 for text in texts if text)
+
+
+def _numa_nodes(system: Path) -> Iterator[str]:
+    """The cores of each NUMA node that has any, counted from 1."""
+    for file in sorted(system.glob("devices/system/node/node[0-9]*/cpulist")):
+        if cores := _match(str(file), r"^([\d,-]+)$"):
+            yield re.sub(r"\d+", lambda number: str(int(number[0]) + 1), cores)
 
 
 def _match(path: str, pattern: str) -> str:

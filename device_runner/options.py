@@ -23,7 +23,7 @@ from device_runner.providers import (
     provider_named,
 )
 from device_runner.result import Failure, FailureKind, Struct
-from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
+from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
 
 FALLBACK_KEY = "session.disable_cpu_ep_fallback"
 AFFINITY_KEY = "session.intra_op_thread_affinities"
@@ -36,9 +36,6 @@ MAPPED = {BYTES_KEY: "1", "session.use_ort_model_bytes_for_initializers": "1"}
 With the first one the probe maps an ORT format file and creates the session from these bytes, as apps do with an asset;
 ONNX Runtime itself ignores it for a path.
 """
-
-CAPTURE_KEY = "enableGraphCapture"
-CAPTURE_ENTRY = f"ep.webgpuexecutionprovider.{CAPTURE_KEY}"
 
 AFFINITIES = re.compile(r"{0}(;{0})*".format(r"(\d+(,\d+)*|\d+-\d+)"))
 CORES = re.compile(r"big|{0}(,{0})*".format(r"[1-9]\d?(-[1-9]\d?)?"))
@@ -120,15 +117,6 @@ RULES: tuple[OptionRule, ...] = (
         "set threads to 2 or more, or leave both out",
     ),
     (
-        # The plugin 0.4 refuses such a run; Android's 1.29 takes minutes for it and says nothing (measured).
-        lambda o: (
-            provider_named(o.provider).gpu
-            and "1" in (o.provider_options.get(CAPTURE_KEY), o.session_config.get(CAPTURE_ENTRY))
-        ),
-        "graph capture needs inputs and outputs bound in GPU memory, and the probe binds none there",
-        f"leave {CAPTURE_KEY} out; an app that binds both (IoBinding) may set it",
-    ),
-    (
         # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).
         lambda o: not re.fullmatch(r"0*[1-9]\d{0,8}", o.session_config.get(BLOCK_KEY, "1")),
         f"{BLOCK_KEY} takes a whole number above 0",
@@ -179,6 +167,11 @@ DEVICE_RULES: tuple[OptionRule, ...] = (
         lambda o, d: bool(o.thread_cores or o.thread_nice) and d.platform not in ("", "android", "linux"),
         "this system has neither core masks nor nice values of threads",
         "leave thread_cores and thread_nice out on this device",
+    ),
+    (
+        lambda o, d: o.allocator is not Allocator.DEFAULT and d.platform not in ("", "linux"),
+        "apps cannot replace this system's allocator under the library",
+        "leave allocator out on this device",
     ),
     (
         lambda o, d: bool(d.core_max_mhz) and max(_cores(o), default=0) > len(d.core_max_mhz),

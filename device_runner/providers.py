@@ -88,8 +88,10 @@ class ExecutionProvider:
 
 _CACHE_MODE = "disabled|lazyRelease|simple|bucket"
 
+CAPTURE_KEY: Final = "enableGraphCapture"
+
 _WEBGPU_OPTIONS = {
-    "preferredLayout": "NHWC|NCHW", "enableGraphCapture": "0|1", "enableInt64": "0|1", "forceCpuNodeNames": r"[^\0]+",
+    "preferredLayout": "NHWC|NCHW", CAPTURE_KEY: "0|1", "enableInt64": "0|1", "forceCpuNodeNames": r"[^\0]+",
     "validationMode": "disabled|wgpuOnly|basic|full", "powerPreference": "high-performance|low-power",
     "dawnBackendType": "Vulkan|D3D12", "deviceId": "0", "preserveDevice": "0|1", "enablePIXCapture": "0|1",
     "storageBufferCacheMode": _CACHE_MODE, "uniformBufferCacheMode": _CACHE_MODE,

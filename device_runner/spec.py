@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from device_runner.errors import SpecError
 from device_runner.files import decode_json, read_regular
+from device_runner.providers import CAPTURE_KEY, provider_named
 
 SPEC_VERSION = 1
 
@@ -93,6 +94,14 @@ class NnapiFlag(StrEnum):
     CPU_ONLY = "CPU_ONLY"
 
 
+class Allocator(StrEnum):
+    """What gives a process its memory, beside ONNX Runtime's arena: the C library, or a library in its place."""
+
+    DEFAULT = "default"
+    MIMALLOC = "mimalloc"
+    JEMALLOC = "jemalloc"
+
+
 class HardwareType(StrEnum):
     """What a device of a plugin is, as ONNX Runtime sorts hardware."""
 
@@ -122,7 +131,7 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     `session_config` goes to AddSessionConfigEntry as it is. 0 threads leaves the number to ONNX Runtime. `custom_ops`
     are libraries of custom operators (.so, .dylib, or AARs of them), of which those for the device's system and ABI
     are registered; in a bundle, their names. `thread_cores` (from 1, as in 5-8, or big) and `thread_nice` are of the
-    pool's threads, which the calling thread is none of.
+    pool's threads, which the calling thread is none of. `allocator` stands in for the C library's on Linux hosts.
     """
 
     provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
@@ -138,6 +147,14 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     thread_cores: Annotated[str, Meta(max_length=256)] = ""
     thread_nice: Annotated[int, Meta(ge=-20, le=19)] = 0
     custom_ops: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    allocator: Allocator = Allocator.DEFAULT
+
+    @property
+    def captures_graph(self) -> bool:
+        """Whether the session captures its graph on a GPU, for which inputs and outputs have to be bound there."""
+        row = provider_named(self.provider)
+        entry = f"ep.{row.ort_name.lower()}.{CAPTURE_KEY}"
+        return row.gpu and "1" in (self.provider_options.get(CAPTURE_KEY), self.session_config.get(entry))
 
 
 class Plugin(StrictStruct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from device_runner.library import LibraryFacts, resolve
 from pipeline.core.abis import X86_64
 from pipeline.core.releases import line_of, rules_of
 from pipeline.partition.answer import Settings, make_settings
-from pipeline.partition.reference import asked_of, claims_of_named, same_claims, tells_claims
+from pipeline.partition.reference import claims_of_named, same_claims, tells_claims
 from tests.arm64_agreement import unpacked
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import labels
@@ -66,7 +66,7 @@ def asked(archive: str, library: LibraryFacts) -> Iterator[dict[str, Any]]:
         settings = android_settings(setting, str(line_of(library.release)))
         with tempfile.TemporaryDirectory() as folder:
             paths = list(unpacked([(archive, f"{name}.onnx") for name in base], Path(folder)))
-            answers = claims_of_named(paths, library, asked_of(settings))
+            answers = claims_of_named(paths, library, settings, reasons=True)
             for (name, row), answer in zip(base.items(), answers, strict=True):
                 row_of = {"id": name, "set": setting}
                 if answer.error is not None:

@@ -22,7 +22,7 @@ from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.reference import LibraryClaims, asked_of, claims_of_named, same_claims
+from pipeline.partition.reference import LibraryClaims, claims_of_named, same_claims
 from pipeline.partition.view import name_nodes
 from tests.ground_truth import ORACLE
 
@@ -59,7 +59,7 @@ def compare(
             for path in paths
         )
         for (_, name), request, theirs in zip(
-            models, requests, claims_of_named(paths, library, asked_of(settings)), strict=True
+            models, requests, claims_of_named(paths, library, settings, reasons=True), strict=True
         ):
             ours = judge(request)
             verdict = _verdict(ours, theirs)

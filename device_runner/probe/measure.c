@@ -3,11 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bind.h"
 #include "platform.h"
 #include "plugin.h"
 #include "tensors.h"
 
 OrtStatus *run_once(struct probe *probe) {
+    if (probe->bound.binding) return run_bound(probe);
     return ORT(probe->ort, Run)(probe->session, NULL, probe->input_names, probe->input_values, probe->input_count,
                                 probe->output_names, probe->output_count, probe->output_values);
 }
@@ -39,12 +41,12 @@ static bool check_output(struct probe *probe, size_t index) {
 
 bool first_run(struct probe *probe) {
     uint64_t start = now_ns();
-    OrtStatus *status = run_once(probe);
+    OrtStatus *status = probe->request->capture ? run_uncaptured(probe) : run_once(probe);
     probe->answer->first_run_ns = now_ns() - start;
     if (!ok(probe, status)) return false;
     for (size_t i = 0; i < probe->output_count; i++)
         if (!check_output(probe, i)) return false;
-    return true;
+    return bind_tensors(probe);
 }
 
 static bool warm_up(struct probe *probe) {
@@ -93,6 +95,7 @@ static void release_name(struct probe *probe, char *name) {
 }
 
 void release_tensors(struct probe *probe) {
+    release_bound(probe);
     for (size_t i = 0; probe->inputs && i < probe->input_count; i++) {
         if (probe->inputs[i].value) ORT(probe->ort, ReleaseValue)(probe->inputs[i].value);
         release_name(probe, probe->inputs[i].name);

@@ -23,6 +23,8 @@ typedef struct OrtArenaCfg OrtArenaCfg;
 typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
+typedef struct OrtIoBinding OrtIoBinding;
+typedef struct OrtSyncStream OrtSyncStream;
 typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
 typedef struct OrtEpAssignedNode OrtEpAssignedNode;
 
@@ -70,6 +72,7 @@ struct ort_base {
     X(SessionGetInputTypeInfo, 33, OrtStatus *, (const OrtSession *, size_t, OrtTypeInfo **)) \
     X(SessionGetOutputTypeInfo, 34, OrtStatus *, (const OrtSession *, size_t, OrtTypeInfo **)) \
     X(SessionGetInputName, 36, OrtStatus *, (const OrtSession *, size_t, OrtAllocator *, char **)) \
+    X(CreateRunOptions, 39, OrtStatus *, (OrtRunOptions **)) \
     X(SessionGetOutputName, 37, OrtStatus *, (const OrtSession *, size_t, OrtAllocator *, char **)) \
     X(CreateTensorAsOrtValue, 48, OrtStatus *, (OrtAllocator *, const int64_t *, size_t, unsigned, OrtValue **)) \
     X(CreateTensorWithDataAsOrtValue, 49, OrtStatus *, \
@@ -91,6 +94,7 @@ struct ort_base {
     X(ReleaseMemoryInfo, 94, void, (OrtMemoryInfo *)) \
     X(ReleaseSession, 95, void, (OrtSession *)) \
     X(ReleaseValue, 96, void, (OrtValue *)) \
+    X(ReleaseRunOptions, 97, void, (OrtRunOptions *)) \
     X(ReleaseTypeInfo, 98, void, (OrtTypeInfo *)) \
     X(ReleaseTensorTypeAndShapeInfo, 99, void, (OrtTensorTypeAndShapeInfo *)) \
     X(ReleaseSessionOptions, 100, void, (OrtSessionOptions *)) \
@@ -102,11 +106,19 @@ struct ort_base {
     X(GetAvailableProviders, 125, OrtStatus *, (char ***, int *)) \
     X(ReleaseAvailableProviders, 126, OrtStatus *, (char **, int)) \
     X(AddSessionConfigEntry, 130, OrtStatus *, (OrtSessionOptions *, const char *, const char *)) \
+    X(CreateAllocator, 131, OrtStatus *, (const OrtSession *, const OrtMemoryInfo *, OrtAllocator **)) \
+    X(ReleaseAllocator, 132, void, (OrtAllocator *)) \
+    X(RunWithBinding, 133, OrtStatus *, (OrtSession *, const OrtRunOptions *, const OrtIoBinding *)) \
+    X(CreateIoBinding, 134, OrtStatus *, (OrtSession *, OrtIoBinding **)) \
+    X(ReleaseIoBinding, 135, void, (OrtIoBinding *)) \
+    X(BindInput, 136, OrtStatus *, (OrtIoBinding *, const char *, const OrtValue *)) \
+    X(BindOutput, 137, OrtStatus *, (OrtIoBinding *, const char *, const OrtValue *)) \
     X(CreateAndRegisterAllocator, 144, OrtStatus *, (OrtEnv *, const OrtMemoryInfo *, const OrtArenaCfg *)) \
     X(SetGlobalIntraOpNumThreads, 147, OrtStatus *, (OrtThreadingOptions *, int)) \
     X(SetGlobalInterOpNumThreads, 148, OrtStatus *, (OrtThreadingOptions *, int)) \
     X(CreateEnvWithCustomLoggerAndGlobalThreadPools, 151, OrtStatus *, \
       (ort_logger, void *, unsigned, const char *, const OrtThreadingOptions *, OrtEnv **)) \
+    X(AddRunConfigEntry, 165, OrtStatus *, (OrtRunOptions *, const char *, const char *)) \
     X(SessionOptionsSetCustomCreateThreadFn, 196, OrtStatus *, (OrtSessionOptions *, ort_create_thread)) \
     X(SessionOptionsSetCustomJoinThreadFn, 198, OrtStatus *, (OrtSessionOptions *, void (*)(ort_thread))) \
     X(SetGlobalCustomCreateThreadFn, 199, OrtStatus *, (OrtThreadingOptions *, ort_create_thread)) \
@@ -116,6 +128,7 @@ struct ort_base {
     ORT_PLUGIN_CALLS(X)
 
 #define ORT_PLUGIN_CALLS(X) \
+    X(MemoryInfoGetDeviceType, 225, void, (const OrtMemoryInfo *, unsigned *)) \
     X(RegisterExecutionProviderLibrary, 301, OrtStatus *, (OrtEnv *, const char *, const char *)) \
     X(UnregisterExecutionProviderLibrary, 302, OrtStatus *, (OrtEnv *, const char *)) \
     X(GetEpDevices, 303, OrtStatus *, (const OrtEnv *, const OrtEpDevice *const **, size_t *)) \
@@ -126,6 +139,10 @@ struct ort_base {
     X(EpDevice_EpName, 312, const char *, (const OrtEpDevice *)) \
     X(EpDevice_EpVendor, 313, const char *, (const OrtEpDevice *)) \
     X(EpDevice_Device, 316, const OrtHardwareDevice *, (const OrtEpDevice *)) \
+    X(SessionGetMemoryInfoForInputs, 380, OrtStatus *, (const OrtSession *, const OrtMemoryInfo **, size_t)) \
+    X(SessionGetMemoryInfoForOutputs, 381, OrtStatus *, (const OrtSession *, const OrtMemoryInfo **, size_t)) \
+    X(CopyTensors, 386, OrtStatus *, \
+      (const OrtEnv *, const OrtValue *const *, OrtValue *const *, OrtSyncStream *, size_t)) \
     X(Session_GetEpGraphAssignmentInfo, 407, OrtStatus *, \
       (const OrtSession *, const OrtEpAssignedSubgraph *const **, size_t *)) \
     X(EpAssignedSubgraph_GetEpName, 408, OrtStatus *, (const OrtEpAssignedSubgraph *, const char **)) \

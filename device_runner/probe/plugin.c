@@ -18,6 +18,7 @@ static const OrtEpDevice *find_device(struct probe *probe, const OrtEpDevice *co
     const ort_function *ort = probe->ort;
     struct answer *answer = probe->answer;
     const OrtEpDevice *chosen = NULL;
+    answer->ep_device_count = 0;
     for (size_t i = 0; i < count; i++) {
         const char *provider = ORT(ort, EpDevice_EpName)(devices[i]);
         int64_t type = (int64_t)ORT(ort, HardwareDevice_Type)(ORT(ort, EpDevice_Device)(devices[i]));
@@ -50,7 +51,8 @@ bool append_plugin(struct probe *probe) {
     const struct request *request = probe->request;
     const ort_function *ort = probe->ort;
     const char *name = request->plugin_name ? request->plugin_name : request->provider;
-    if (!ok_or(probe, ORT(ort, RegisterExecutionProviderLibrary)(probe->env, name, request->plugin), "wrong_library"))
+    if (!probe->registered && /* by the first session of this environment */
+        !ok_or(probe, ORT(ort, RegisterExecutionProviderLibrary)(probe->env, name, request->plugin), "wrong_library"))
         return false;
     probe->registered = name;
     const OrtEpDevice *const *devices = NULL;

@@ -126,6 +126,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "sustain_ns": round(spec.sustain_seconds * 1e9),
         "watch_stdin": int(watch_stdin),
         "steps": spec.stream.steps if spec.stream else None,
+        "capture": 1 if options.captures_graph else None,
         **(
             {
                 "callers": spec.concurrent.callers,

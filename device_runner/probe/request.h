@@ -38,6 +38,7 @@ struct request {
     int64_t flags, intra_threads, inter_threads, parallel, level, arena, pattern, log_level;
     int64_t cold, sustain_ns, seed, warmup, min_runs, min_ns, max_ns, timeout_ms, watch_stdin;
     int64_t callers, own_sessions, shared_arena, global_threads, concurrent_ns, steps;
+    int64_t capture; /* the session captures its graph, so that inputs and outputs are bound */
     size_t count; /* of the strings */
     const char **strings;
     char *bytes;

@@ -22,6 +22,13 @@ struct output {
     bool reused; /* Run fills it again; it can neither with other values nor where the model declares another shape */
 };
 
+/* What is bound in the provider's memory; a tensor is NULL where the session wants it in the CPU's. */
+struct bound {
+    OrtIoBinding *binding;
+    OrtAllocator *allocator;
+    OrtValue **inputs, **outputs;
+};
+
 /* Everything that one run holds. */
 struct probe {
     const struct request *request;
@@ -42,6 +49,7 @@ struct probe {
     const char **input_names, **output_names;
     const OrtValue **input_values;
     OrtValue **output_values;
+    struct bound bound;
 };
 
 /* Whether a call went well; otherwise its message is noted. */

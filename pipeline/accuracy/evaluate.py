@@ -215,13 +215,13 @@ def _with_drop(
         interval = bootstrap_interval(drop, count, span, metric.resamples)
     interval = interval if sound else None
     if interval and metric.perfect is not None:  # nothing agrees better with the original than it does itself
-        interval = interval._replace(low=max(0.0, interval.low))
+        interval = max(0.0, interval[0]), interval[1]
     result = msgspec.structs.replace(
         result,
         reference_value=reference(every),
         drop=drop(every),
-        drop_low=interval.low if interval else None,
-        drop_high=interval.high if interval else None,
+        drop_low=interval[0] if interval else None,
+        drop_high=interval[1] if interval else None,
         p_value=mcnemar(lost, gained) if metric.paired and references else None,
     )
     return _judged(result, interval, (lost, gained) if metric.paired and sound else None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,11 +37,8 @@ MOST_SAMPLES = 100_000_000
 """More are no answer to how many are needed."""
 
 
-class DropInterval(NamedTuple):
-    """Bounds of a drop; positive is worse than the original."""
-
-    low: float
-    high: float
+DropInterval = tuple[float, float]
+"""Bounds of a drop, low and high; positive is worse than the original."""
 
 
 def paired_interval(lost: float, gained: float, count: int) -> DropInterval:
@@ -51,7 +48,7 @@ def paired_interval(lost: float, gained: float, count: int) -> DropInterval:
     observed = (lost - gained) / count
     low = _where(lambda drop: _score(lost, gained, count, drop) <= Z, -1.0, observed)
     high = _where(lambda drop: _score(lost, gained, count, drop) < -Z, observed, 1.0)
-    return DropInterval(low, high)
+    return low, high
 
 
 def _score(lost: float, gained: float, count: int, drop: float) -> float:
@@ -100,17 +97,18 @@ def bootstrap_interval(
     low, high = (float(bound) for bound in np.quantile(drops, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]))
     if low == high:
         unseen = span * (1 - ((1 - CONFIDENCE) / 2) ** (1 / count))
-        return DropInterval(low - unseen, high + unseen)
-    return DropInterval(low, high)
+        return low - unseen, high + unseen
+    return low, high
 
 
 def verdict_of(interval: DropInterval | None, max_drop: float) -> DropVerdict:
     """Within only where the interval excludes a larger drop, over only where it excludes a smaller one."""
     if interval is None:
         return DropVerdict.CANNOT_TELL
-    if interval.high <= max_drop:
+    low, high = interval
+    if high <= max_drop:
         return DropVerdict.WITHIN
-    return DropVerdict.OVER if interval.low > max_drop else DropVerdict.CANNOT_TELL
+    return DropVerdict.OVER if low > max_drop else DropVerdict.CANNOT_TELL
 
 
 def paired_samples_needed(lost: int, gained: int, count: int, max_drop: float) -> int | None:
@@ -138,7 +136,7 @@ def samples_needed(drop: float, interval: DropInterval | None, count: int, max_d
     if interval is None:
         return None
     gap = max_drop - drop
-    width = interval.high - drop if gap > 0 else drop - interval.low
+    width = interval[1] - drop if gap > 0 else drop - interval[0]
     if gap == 0 or width <= 0:
         return None
     needed = math.ceil(count * (width / gap) ** 2) + 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -95,12 +95,12 @@ def with_int64(request: PartitionRequest) -> PartitionRequest | None:
 def _fix(row: Pass, title: str, options: Callable[[GraphFacts], Options], absent: str, since_ir: int = 0) -> Pass:
     """A pass over the message alone as a fix, which must give equal numbers."""
 
-    def edit(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
+    def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
         lean = LeanModel(proto=model, folder=Path(), weights={})
         if model.ir_version < since_ir:
             return None
         try:
-            return row.apply(lean, options(known), PassContext(folder=Path(), where="the model")).proto
+            return row.apply(lean, options(facts), PassContext(folder=Path(), where="the model")).proto
         except NotApplicable:
             return None
 
@@ -115,8 +115,8 @@ def _opset(version: int, helps: frozenset[str] = OPSET.helps) -> Pass:
     supported releases take.
     """
 
-    def edit(model: "ModelProto", known: GraphFacts) -> "ModelProto | None":
-        return None if known.opset == version else converted(model, version)
+    def edit(model: "ModelProto", facts: GraphFacts) -> "ModelProto | None":
+        return None if facts.opset == version else converted(model, version)
 
     return replace(
         OPSET, name=f"opset-{version}", title=f"Convert to opset {version}.", edit=edit, helps=helps,
@@ -126,7 +126,7 @@ def _opset(version: int, helps: frozenset[str] = OPSET.helps) -> Pass:
 
 MODEL_FIXES = (
     _fix(FIXED_DIMENSIONS, "Fix open dimensions of the inputs.",
-         lambda known: DimensionOptions(sizes=dict(known.sizes), rest=1), "every input dimension has a size"),
+         lambda facts: DimensionOptions(sizes=dict(facts.sizes), rest=1), "every input dimension has a size"),
     # Before IR version 4 every initializer is listed as an input, and is a constant to providers all the same.
     _fix(CONSTANT_INITIALIZERS, "Take initializers out of the graph's inputs.", lambda _: Options(),
          "no initializer can be overridden as an input", since_ir=OVERRIDABLE_SINCE_IR),
@@ -194,7 +194,7 @@ class State:
     def faulty(self) -> frozenset[str]:
         """Operators that a chip's simulator computes otherwise; of a quantized model also unclaimed ones."""
         wrong = set[str]()
-        if self.answer.simulated and self.standing.wrong:  # a crash names none: it may be any
+        if self.answer.simulated and self.standing.trouble:  # a crash names none: it may be any
             wrong = {self.answer.simulated.op_type or row.op_type for row in self.answer.decisions}
         unclaimed = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
         return frozenset(wrong | unclaimed if self.precision else wrong)
@@ -301,15 +301,12 @@ def judged(
     if answer.error:
         raise ModelError("the changed model cannot be judged", why=answer.error)
     provider = request.settings.provider
-    better = before is None or before.standing.wrong or improves(standing_of(answer), before.standing, provider)
+    better = before is None or before.standing.trouble or improves(standing_of(answer), before.standing, provider)
     if request.simulate and better:
         answer = judge(request)
     if before is None:
         return State(loaded=loaded, request=request, answer=answer, sizes=sizes or {})
-    return State(
-        loaded=loaded, request=request, answer=answer, sizes=before.sizes, error=before.error,
-        tolerance=before.tolerance, absolute_error=before.absolute_error, limit=before.limit,
-    )  # fmt: skip
+    return replace(before, loaded=loaded, request=request, answer=answer, precision="", floats=None)
 
 
 def _gain(result: FixResult, before: State, after: State, bench: TrialContext) -> FixResult:
@@ -349,10 +346,8 @@ def _with_error(
     worst = max(checks, key=_nearness, default=None)
     error = max((check.max_rel_error for check in checks if check.max_rel_error is not None), default=None)
     absolute, limit = (worst.max_abs_error, worst.limit) if worst else (None, None)
-    state = replace(state, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit)
-    return msgspec.structs.replace(
-        result, error=error, tolerance=tolerance, absolute_error=absolute, limit=limit
-    ), state
+    figures: dict[str, Any] = {"error": error, "tolerance": tolerance, "absolute_error": absolute, "limit": limit}
+    return msgspec.structs.replace(result, **figures), replace(state, **figures)
 
 
 def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> tuple[OutputCheck, ...]:
@@ -420,14 +415,14 @@ def advise(
         # The model as a file in `folder` with its weights' files beside it; ModelError when it cannot be
         # changed.
         subject = open_subject(source, folder)
-        if subject.loaded is None:
+        if isinstance(subject, Path):
             raise ModelError(
                 "an ORT format file cannot be changed",
                 where=source.name,
                 remedy="name the ONNX model that it was made from",
             )
         path = folder / "original.onnx"
-        write_lean(subject.loaded, path)
+        write_lean(subject, path)
         loaded = load_model(SourceModel(path=str(path)), folder)
         sizes = given_sizes(data, loaded.proto, sizes, source.name)
         reference = _reference(loaded, data, sizes, folder)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +24,7 @@ from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.model.edit import ONNX_DOMAINS
+from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import (
@@ -36,7 +36,7 @@ from pipeline.partition.judge import (
     require_compilers,
     scratch_folder,
 )
-from pipeline.partition.view import PartitionInput, likely_sizes, refused, resized, unnamed
+from pipeline.partition.view import likely_sizes, refused, unnamed
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
@@ -88,24 +88,16 @@ class FirstChoice(msgspec.Struct, frozen=True, kw_only=True):
     ask: str = ""
 
 
-class PhoneKind(NamedTuple):
-    """Phones with their providers, those that ONNX Runtime develops before those that it keeps; `about` is why so."""
-
-    phones: str
-    providers: tuple[str, ...]
-    about: str
-    ask: str = ""
-
-
-PHONES = (
-    PhoneKind("iPhones", (COREML_MLPROGRAM, COREML_NN), "CoreML reaches GPU and Neural Engine"),
-    PhoneKind(
+PHONES: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+    ("iPhones", (COREML_MLPROGRAM, COREML_NN), "CoreML reaches GPU and Neural Engine", ""),
+    (
         "Android phones", (WEBGPU, NNAPI, XNNPACK),
-        "WebGPU is in ONNX Runtime's Android package and runs on GPUs of all makers; Android 15 deprecated NNAPI",
+        "WebGPU is in ONNX Runtime's Android package and runs on GPUs of all makers; Android 15 deprecated NNAPI", "",
     ),
-    PhoneKind("Snapdragons", (QNN,), "QNN reaches the NPU", ask="--chip SM8650"),
+    ("Snapdragons", (QNN,), "QNN reaches the NPU", "--chip SM8650"),
 )  # fmt: skip
-"""Sources: docs/gpu.md, docs/npu.md."""
+"""Kinds of phones with their providers, those that ONNX Runtime develops before those that it keeps, why so, and the
+option that asks about them. Sources: docs/gpu.md, docs/npu.md."""
 
 WORTH = ("yes", "maybe")
 """Verdicts of what is tried, the better first."""
@@ -114,15 +106,15 @@ WORTH = ("yes", "maybe")
 def first_choices(rows: Sequence[FitRow]) -> tuple[FirstChoice, ...]:
     """What to try first on which phones: the better verdict, then the order of `PHONES`; beside each is the CPU."""
     choices = []
-    for kind in PHONES:
-        listed = [row for name in kind.providers for row in rows if row.ep == name]
+    for phones, names, about, ask in PHONES:
+        listed = [row for name in names for row in rows if row.ep == name]
         if not listed:
-            choices.append(FirstChoice(phones=kind.phones, reason=kind.about, ask=kind.ask))
+            choices.append(FirstChoice(phones=phones, reason=about, ask=ask))
             continue
         good = sorted((row for row in listed if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict))
-        reason = f"{good[0].fit.reason}. {kind.about}" if good else "no provider takes enough of the model"
+        reason = f"{good[0].fit.reason}. {about}" if good else "no provider takes enough of the model"
         providers = tuple(dict.fromkeys(row.ep for row in good))
-        choices.append(FirstChoice(phones=kind.phones, providers=providers[:MOST_FIRST], reason=reason))
+        choices.append(FirstChoice(phones=phones, providers=providers[:MOST_FIRST], reason=reason))
     return tuple(choices)
 
 
@@ -198,11 +190,12 @@ def _fit(
     cpu = _cpu_error(views)
     before = _answers(views, settings)
     dynamic = before[0].dynamic
-    guessed = _guessed(views.subject, given)
+    guessed = unnamed(views.loaded.proto, given) if views.loaded else ()
     sizes, sized, fixed_cpu = None, None, ""
     # Shape inference accepts guesses that a session refuses once constants are folded: then the next ones are tried.
-    for number, choice in enumerate(_sizes(views.subject, given) if dynamic or given else ()):
-        sized = _resized(views, choice, folder / f"fixed-{number}")
+    for number, choice in enumerate(_sizes(views.loaded, given) if dynamic or given else ()):
+        (fixed_folder := folder / f"fixed-{number}").mkdir()
+        sized = views.resized(choice, fixed_folder, Optimize.BASIC)
         fixed_cpu = _cpu_error(sized)
         if not (fixed_cpu and guessed) or cpu:
             sizes = choice
@@ -213,13 +206,13 @@ def _fit(
     now = fixed or before
     rows = _rows(before, fixed)
     on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
-    form = precision_of(views.subject.loaded.proto) if views.subject.loaded else ""
+    form = precision_of(views.loaded.proto) if views.loaded else ""
     wanted = [quantized_advice(form, answer) for answer in now]
     unsuited = "; ".join(dict.fromkeys(wanted)) if all(wanted) else ""
     return ModelFit(
         path=source.name,
         nodes=before[0].nodes,
-        opset=_opset(views.subject),
+        opset=_opset(views.loaded),
         dynamic=dynamic,
         sizes=sizes or {},
         guessed=guessed,
@@ -241,9 +234,9 @@ def _answers(views: Views, settings: tuple[Settings, ...]) -> tuple[ModelAnswer,
 
 def _cpu_error(views: Views) -> str:
     """Why no session can be made on the CPU, "" when one can; the model is then judged without optimization."""
-    if views.subject.loaded is None:
+    if isinstance(views.subject, Path):
         views.optimize = Optimize.NONE
-        return _load_error(views.subject.path)
+        return _load_error(views.subject)
     try:
         views.basic()
     except ModelError as error:
@@ -261,22 +254,9 @@ def _load_error(path: Path) -> str:
     return ""
 
 
-def _sizes(subject: PartitionInput, given: Mapping[str, int]) -> Iterable[dict[str, int]]:
+def _sizes(loaded: LoadedModel | None, given: Mapping[str, int]) -> Iterable[dict[str, int]]:
     """Sizes for every dynamic dimension, those given first, the likeliest first."""
-    return likely_sizes(subject.loaded, given) if subject.loaded else ()
-
-
-def _guessed(subject: PartitionInput, given: Mapping[str, int]) -> tuple[str, ...]:
-    return unnamed(subject.loaded.proto, given) if subject.loaded else ()
-
-
-def _resized(views: Views, sizes: Mapping[str, int], folder: Path) -> Views:
-    """The model with sizes."""
-    assert views.subject.loaded is not None, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
-    folder.mkdir()
-    model = resized(views.subject.loaded, sizes, folder)
-    subject = PartitionInput(source=model.source, path=model.path, loaded=model)
-    return Views(subject=subject, optimize=Optimize.BASIC, folder=folder)
+    return likely_sizes(loaded, given) if loaded else ()
 
 
 def _rows(before: Sequence[ModelAnswer], fixed: Sequence[ModelAnswer] | None, level: str = "") -> tuple[FitRow, ...]:
@@ -323,11 +303,9 @@ def _on_cpu(nodes: int, error: str) -> ProviderFit:
     return ProviderFit(nodes=nodes, supported=nodes, verdict="yes", reason="every node has a kernel on the CPU")
 
 
-def _opset(subject: PartitionInput) -> int | None:
-    if subject.loaded is None:
-        return None
-    versions = [entry.version for entry in subject.loaded.proto.opset_import if entry.domain in ONNX_DOMAINS]
-    return versions[0] if versions else None
+def _opset(loaded: LoadedModel | None) -> int | None:
+    imports = loaded.proto.opset_import if loaded else ()
+    return next((entry.version for entry in imports if entry.domain in ONNX_DOMAINS), None)
 
 
 def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...], refusal: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final
 
 import msgspec
 
@@ -34,10 +34,11 @@ from device_runner.options import (
     smallest_failing,
     subsets,
 )
-from device_runner.providers import chip_of_phone
+from device_runner.providers import chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind, RunResult, Struct, utc_now
 from device_runner.spec import (
     OUTPUTS_LIMIT_BYTES,
+    Allocator,
     ExecutionMode,
     NnapiFlag,
     OptimizationLevel,
@@ -71,6 +72,7 @@ FIELDS = {
     "memory_pattern": "memory_pattern",
     "thread_cores": "thread_cores",
     "thread_nice": "thread_nice",
+    "allocator": "allocator",
 }
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
@@ -218,6 +220,7 @@ def _flags_and_fields(options: RunOptions) -> Iterator[str]:
         "level": (options.optimization_level, OptimizationLevel.ALL),
         "thread_cores": (options.thread_cores, ""),
         "thread_nice": (options.thread_nice, 0),
+        "allocator": (options.allocator, Allocator.DEFAULT),
     }
     yield from (f"{name}={value}" for name, (value, default) in fields.items() if value != default)
     yield from () if options.cpu_arena else ("memory_arena=off",)
@@ -413,14 +416,25 @@ def in_modes(planned_runs: Sequence[PlannedRun], measure: MeasureConfig) -> list
     return [dataclasses.replace(planned, mode=mode) for mode in measure.modes for planned in planned_runs]
 
 
+NO_GPU = (
+    "by default a GPU is measured where the device names it: phones with Android 10 or later",
+    'to run it here, in software perhaps, name it: compare = ["webgpu"], or a [[runs]] table',
+)
+"""Why the advised run on a GPU is left out, and what to do."""
+
+
 def plan_runs(
     runs: Sequence[RunConfig],
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
     denied: Sequence[Denied] = (),
     contexts: Sequence[NpuContext] = (),
+    *,
+    advised: bool = False,
 ) -> tuple[list[PlannedRun], list[Skipped]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
+
+    `advised`: nobody asked for these runs, so a GPU takes part only where the device names one.
 
     Beside them contexts with runs by QNN, on phones whose loader takes them and in the simulators of other devices.
 
@@ -431,7 +445,9 @@ def plan_runs(
     for facts in devices:
         for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
-            if failure:
+            if advised and facts.gpu is None and provider_named(planned.options.provider).gpu:
+                skipped.append(planned.skipped(*NO_GPU))
+            elif failure:
                 skipped.append(planned.skipped(failure.message, failure.remedy))
             elif reason := _unreplayable(artifact, planned.options):
                 skipped.append(planned.skipped(reason))
@@ -618,19 +634,22 @@ def spec_of(
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=msgspec.structs.replace(planned.run_options, custom_ops=custom_ops.given()),
+        options=msgspec.structs.replace(
+            planned.run_options, custom_ops=(*planned.run_options.custom_ops, *custom_ops.given())
+        ),
         plugin=plugin_of(planned.run_options.provider, measure),
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
         perf_test=measure.perf_test,
-        **_timing(planned.mode, measure),
     )
+    spec = _timed(spec, planned.mode, measure)
     if inputs.stream is None or planned.mode is not MeasureMode.STEADY:
         return spec
-    timing: _Timing = {"warmup": 0, "min_runs": 0, "min_seconds": 0.0}
-    return msgspec.structs.replace(spec, stream=inputs.stream, labelled=None, dimensions={}, **timing)
+    return msgspec.structs.replace(
+        spec, stream=inputs.stream, labelled=None, dimensions={}, warmup=0, min_runs=0, min_seconds=0.0
+    )
 
 
 MLPERF_RUNS, MLPERF_SECONDS = 1024, 60.0
@@ -640,46 +659,23 @@ SPARE_SECONDS = 60.0
 """What a run may take for loading beyond the time that it is asked to run for."""
 
 
-class _Timing(TypedDict, total=False):
-    """Fields of a RunSpec that say how long and how it measures."""
-
-    warmup: int | Literal["auto"]
-    min_runs: int
-    min_seconds: float
-    max_seconds: float
-    timeout_seconds: float
-    cold: bool
-    sustain_seconds: float
-
-
-def _timing(mode: MeasureMode, measure: MeasureConfig) -> _Timing:
+def _timed(spec: RunSpec, mode: MeasureMode, measure: MeasureConfig) -> RunSpec:
     """How a mode measures: a cold run ends with its first inference, a sustained one when its time is over."""
     limit = measure.timeout_seconds
+    change = msgspec.structs.replace
     if mode is MeasureMode.COLD:
-        return _Timing(warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
+        return change(spec, warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
     if mode is MeasureMode.SUSTAINED:
         seconds = measure.sustained_seconds
-        return _Timing(warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
-    timing = _Timing(
-        warmup=measure.warmup,
-        min_runs=measure.min_runs,
-        min_seconds=measure.min_seconds,
-        max_seconds=measure.max_seconds,
-        timeout_seconds=limit,
-    )
-    return _by_mlperf(timing) if measure.rule is MeasureRule.MLPERF else timing
-
-
-def _by_mlperf(timing: _Timing) -> _Timing:
-    """At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences."""
-    seconds = max(timing["min_seconds"], MLPERF_SECONDS)
-    longest = max(timing["max_seconds"], 10 * seconds)
-    return _Timing(
-        warmup=timing["warmup"],
-        min_runs=max(timing["min_runs"], MLPERF_RUNS),
-        min_seconds=seconds,
-        max_seconds=longest,
-        timeout_seconds=max(timing["timeout_seconds"], longest + SPARE_SECONDS),
+        return change(spec, warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
+    runs, seconds, longest = measure.min_runs, measure.min_seconds, measure.max_seconds
+    if measure.rule is MeasureRule.MLPERF:
+        # At least as much as the single-stream scenario asks for; a slow model takes the longer for its inferences.
+        runs, seconds = max(runs, MLPERF_RUNS), max(seconds, MLPERF_SECONDS)
+        longest = max(longest, 10 * seconds)
+        limit = max(limit, longest + SPARE_SECONDS)
+    return change(
+        spec, warmup=measure.warmup, min_runs=runs, min_seconds=seconds, max_seconds=longest, timeout_seconds=limit
     )
 
 

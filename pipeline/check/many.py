@@ -38,44 +38,37 @@ References = Mapping[str, TaskOutcome[Reference]]
 """What computing the reference of each model gave, by the model's name."""
 
 
-class CheckRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An artifact, its file, and the reference that its outputs must match."""
-
-    artifact: Artifact
-    file: str
-    reference: Reference
-    tolerance: Tolerance
-
-
 def tolerance_for(reference: Reference, config: CheckConfig) -> Tolerance:
     """What may differ: as configured, or what the model's precision brings with it; and what the reference is worth."""
     tolerance = reference.tolerance(config.max_relative_error)
     return msgspec.structs.replace(tolerance, min_top1_agreement=config.min_top1_agreement)
 
 
-def check_artifact(request: CheckRequest) -> tuple[OutputCheck, ...]:
-    """Run the artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
+def check_artifact(
+    file: str, session_options: dict[str, str], reference: Reference, tolerance: Tolerance
+) -> tuple[OutputCheck, ...]:
+    """Run an artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
     Where the model has a stream, its outputs after the last step are checked as well. What this computer's processor
     computes less exactly than phones is not held against a file.
     """
-    feeds = {tensor.name: read_tensor(tensor) for tensor in request.reference.inputs}
-    expected = {tensor.name: read_tensor(tensor) for tensor in request.reference.outputs}
-    original = {tensor.name: read_tensor(tensor) for tensor in request.reference.original}
-    session = open_artifact(request.file, request.artifact.session_options, brief=True)
-    outputs = _outputs(session, request.file, feeds)
-    checks = list(compare_outputs(expected, outputs, request.tolerance, original))
-    if streamed := request.reference.stream:
+    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
+    session = open_artifact(file, session_options, brief=True)
+    outputs = _outputs(session, file, feeds)
+    checks = list(compare_outputs(expected, outputs, tolerance, original))
+    if streamed := reference.stream:
         try:
             outputs = run_steps(session, feeds, streamed.stream)
         except ort_errors() as error:
-            raise _refused(request.file, error) from error
+            raise _refused(file, error) from error
         last = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
         checks += [
             msgspec.structs.replace(check, output=f"{check.output} after {streamed.stream.steps} steps")
-            for check in compare_outputs(last, outputs, request.tolerance)
+            for check in compare_outputs(last, outputs, tolerance)
         ]
-    return excused(checks, Path(request.file))
+    return excused(checks, Path(file))
 
 
 def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -170,23 +163,24 @@ def make_references(subjects: Sequence[CheckedModel], folder: Path, work: Path, 
 
 
 def check_all(
-    requests: Sequence[CheckRequest], progress: Progress
+    compared: Sequence[tuple[Artifact, Reference]], folder: Path, config: CheckConfig, progress: Progress
 ) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
-    """Run every artifact on this computer's CPU and compare it with its reference.
+    """Run every artifact of a folder on this computer's CPU and compare it with its reference.
 
     The checks are by model and variant name; an artifact that cannot be run has its error there.
     """
-    artifacts = {
-        Task(
-            label=f"{request.artifact.model} {request.artifact.variant.name}",
-            call=partial(check_artifact, request),
-            memory_bytes=needed_bytes(2 * request.artifact.size_bytes),
-        ): request.artifact
-        for request in requests
-    }
+    artifacts = {}
+    for artifact, reference in compared:
+        tolerance, file = tolerance_for(reference, config), str(folder / artifact.file)
+        task = Task(
+            label=f"{artifact.model} {artifact.variant.name}",
+            call=partial(check_artifact, file, artifact.session_options, reference, tolerance),
+            memory_bytes=needed_bytes(2 * artifact.size_bytes),
+        )
+        artifacts[task] = artifact
     checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
     with progress.stage("check", len(artifacts)) as stage:
-        limit = time_limit(request.artifact.size_bytes for request in requests)
+        limit = time_limit(artifact.size_bytes for artifact, _ in compared)
         for outcome in run_tasks(artifacts, memory_bytes=memory_budget(), timeout_seconds=limit):
             artifact = artifacts[outcome.task]
             checks[artifact.model, artifact.variant.name] = outcome.error or outcome.value or ()

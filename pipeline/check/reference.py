@@ -38,10 +38,11 @@ from pipeline.dataset import Dataset, Sample, TensorInfo, first_sample, samples
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import blame_dimensions, complete_data, open_session, run_session
 from pipeline.model.edit import copied
-from pipeline.model.onnx_model import PreparedModel, load_model, prepare_model
+from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import OrtModel, read_artifact
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
+from pipeline.model.types import BFLOAT16, FLOAT16
 from pipeline.passes.optimize import name_nodes
 
 if TYPE_CHECKING:
@@ -191,16 +192,16 @@ class _Bounds:
         return value if math.isfinite(value) else None
 
 
-def _clip(node: "NodeProto", known: _Bounds) -> float | None:
+def _clip(node: "NodeProto", bounds: _Bounds) -> float | None:
     """Between its bounds: attributes before opset 11, inputs from then on."""
     given = {a.name: a.f for a in node.attribute}
-    low, high = given.get("min", known.number(node, 1)), given.get("max", known.number(node, 2))
+    low, high = given.get("min", bounds.number(node, 1)), given.get("max", bounds.number(node, 2))
     return high - low if low is not None and high is not None and high > low else None
 
 
-def _dequantize(node: "NodeProto", known: _Bounds) -> float | None:
+def _dequantize(node: "NodeProto", bounds: _Bounds) -> float | None:
     """So many steps of one scale; what is per channel, or of more than 8 bits, counts as if it were not bounded."""
-    scale = known.number(node, 1)
+    scale = bounds.number(node, 1)
     return abs(scale) * QUANTIZED_STEPS if scale else None
 
 
@@ -321,7 +322,7 @@ def make_reference(
         streamed = _streamed(session, sample.inputs, stream, target, source.name) if stream else None
     except ModelError as error:
         raise blame_dimensions(loaded, sizes, data, error) from error
-    precision = _precision(model, outputs)
+    precision = precision_of(model.proto, outputs.values())
     random, spans = data.is_random(takes), output_spans(model.proto.graph)
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
     beside: tuple[dict[str, Array], Sequence[OutputCheck], tuple[str, ...]] = ({}, (), ())
@@ -368,7 +369,7 @@ def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[Ten
 
 
 def _beside_original(
-    model: PreparedModel,
+    model: LoadedModel,
     source: SourceModel,
     sizes: Mapping[str, int],
     folder: Path,
@@ -379,7 +380,8 @@ def _beside_original(
     try:
         original = prepare_model(load_model(source, folder), sizes)
         expected = run_session(open_session(original, brief=True), feeds, source.name)
-        refuted = refuted_outputs(model, original, feeds, (outputs, expected), _precision(model, outputs))
+        precision = precision_of(model.proto, outputs.values())
+        refuted = refuted_outputs(model, original, feeds, (outputs, expected), precision)
         return expected, list(refuted), ()
     except PipelineError as error:
         return {}, (), (f"outputs were not compared with the float original's: {error}",)
@@ -428,16 +430,12 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
             yield f"output {name!r} of the test data is not what the model computes on this computer"
 
 
-def _precision(model: PreparedModel, outputs: Mapping[str, Array]) -> OutputPrecision:
-    """What the model computes in, from its operators and initializer types."""
-    import onnx
-
-    if any(QUANTIZED.search(node.op_type) for node in model.proto.graph.node):
+def precision_of(model: "ModelProto", outputs: Iterable[Array] = ()) -> OutputPrecision:
+    """What the model computes in, from its operators and the types of its initializers and outputs."""
+    if any(QUANTIZED.search(node.op_type) for node in model.graph.node):
         return OutputPrecision.QUANTIZED
-    half = any(
-        t.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for t in model.proto.graph.initializer
-    )
-    half = half or any(array.dtype.name == "float16" for array in outputs.values())
+    half = any(tensor.data_type in (FLOAT16, BFLOAT16) for tensor in model.graph.initializer)
+    half = half or any(array.dtype.name == "float16" for array in outputs)
     return OutputPrecision.FLOAT16 if half else OutputPrecision.FLOAT32
 
 
@@ -457,8 +455,8 @@ NAMES = {
 
 
 def refuted_outputs(
-    form: PreparedModel,
-    original: PreparedModel,
+    form: LoadedModel,
+    original: LoadedModel,
     feeds: Mapping[str, Array],
     outputs: tuple[Mapping[str, Array], Mapping[str, Array]],
     precision: OutputPrecision,
@@ -501,7 +499,7 @@ def _largest(array: Array) -> float:
 
 
 def _explained(
-    form: PreparedModel, original: PreparedModel, feeds: Mapping[str, Array], precision: OutputPrecision
+    form: LoadedModel, original: LoadedModel, feeds: Mapping[str, Array], precision: OutputPrecision
 ) -> tuple[str, str]:
     """The cause and the remedy in words.
 
@@ -541,7 +539,7 @@ def _explained(
     )
 
 
-def _values(model: PreparedModel, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+def _values(model: LoadedModel, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Inner values of a model by name; what is no tensor is left out."""
     import onnx
 

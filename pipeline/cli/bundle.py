@@ -15,7 +15,7 @@ from pipeline.core.features import Place
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
     from pipeline.release.manifest import Content
-    from pipeline.release.signature import Signed
+    from pipeline.release.signature import AttestedTests
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
 """Environment variables of the private key."""
@@ -157,14 +157,14 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
-    signed = signature.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
+    fingerprint, tests = signature.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
     if outputs.json_to:
-        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": signed.fingerprint}
-        outputs.write_json({**document, "tests": signed.tests})
+        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": fingerprint}
+        outputs.write_json({**document, "tests": tests})
     if outputs.text:
         click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"tests   {signature.results_text(signed.tests) if signed.tests else 'none known, none attested'}")
-        click.echo(f"key     sha256 {signed.fingerprint} (of the public key as PEM)")
+        click.echo(f"tests   {signature.results_text(tests) if tests else 'none known, none attested'}")
+        click.echo(f"key     sha256 {fingerprint} (of the public key as PEM)")
 
 
 def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> str:
@@ -212,7 +212,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
             "bundle": str(bundle), "files": len(manifest.files), "digest": manifest.content_sha256,
             "manifest_digest": whole, "content": content, "beside_content": beside,
         }  # fmt: skip
-        by = {"signed_by": signed.fingerprint, "attested_tests": signed.tests} if signed else {}
+        by = {"signed_by": signed[0], "attested_tests": signed[1]} if signed else {}
         outputs.write_json({**document, **by})
     if not outputs.text:
         return
@@ -224,7 +224,7 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     click.echo(f"digest of the manifest {whole}{expected.get(whole, '')}")
     click.echo("  covers every file")
     if signed:
-        _show_signed(signed)
+        _show_signed(*signed)
     elif not digest:
         click.echo(
             "where it is from is not proven: compare its maker's digest (--digest), or check its signature (--key)",
@@ -240,15 +240,15 @@ def _named(paths: list[str]) -> str:
     return visible(", ".join(paths[:20])) + more
 
 
-def _show_signed(signed: "Signed") -> None:
+def _show_signed(fingerprint: str, tests: "AttestedTests | None") -> None:
     """Who signed, and what they say of tests, in words that claim no more than was checked here."""
     from device_runner.files import visible
     from pipeline.release.signature import results_text
 
-    click.echo(f"signed by the owner of the key with sha256 {signed.fingerprint}")
-    if signed.tests is None:
+    click.echo(f"signed by the owner of the key with sha256 {fingerprint}")
+    if tests is None:
         click.echo("the same key attests no tests")
         return
-    click.echo(f"the same key attests these tests, which were not run again here: {results_text(signed.tests)}")
-    for name in (*signed.tests.failed, *signed.tests.warned):
-        click.echo(visible(f"  {'failed' if name in signed.tests.failed else 'undecided'}: {name}"))
+    click.echo(f"the same key attests these tests, which were not run again here: {results_text(tests)}")
+    for name in (*tests.failed, *tests.warned):
+        click.echo(visible(f"  {'failed' if name in tests.failed else 'undecided'}: {name}"))

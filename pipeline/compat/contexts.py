@@ -7,7 +7,6 @@ import importlib.util
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -27,21 +26,14 @@ NEW_LAYOUT = 73
 """The generation from which on an NPU takes no context of an earlier one."""
 
 
-class PluginPair(NamedTuple):
-    """Releases that belong together: the plugin, QAIRT (its runtime), and the first ONNX Runtime that will do."""
+PLUGINS = {
+    "2.48.0": ("2.4.0", "1.26"), "2.49.0": ("2.5.0", "1.26"),
+    "2.50.0": ("2.6.0", "1.27"), "2.51.0": ("2.7.0", "1.27"),
+}  # fmt: skip
+"""By the release of QAIRT, its runtime: the plugin, and the first ONNX Runtime that will do.
 
-    plugin: str
-    qairt: str
-    ort: str
-
-
-PAIRS = (
-    PluginPair("2.4.0", "2.48.0", "1.26"),
-    PluginPair("2.5.0", "2.49.0", "1.26"),
-    PluginPair("2.6.0", "2.50.0", "1.27"),
-    PluginPair("2.7.0", "2.51.0", "1.27"),
-)
-"""As published by Qualcomm for Android; a plugin finds nothing in an older runtime than its own."""
+As published by Qualcomm for Android; a plugin finds nothing in an older runtime than its own.
+"""
 
 
 class BuiltFor(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +75,8 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `compatibility` is what the provider wrote of it (see `BuiltFor`); `plugin` and `onnxruntime` are the releases that
     made it. `npu_nodes` are the model's nodes in the context, `partitions` its parts, and `cpu_nodes` what stayed in
-    the ONNX file for the CPU. `seconds` of processor time and `memory_bytes` are what compiling took.
+    the ONNX file for the CPU. `seconds` of processor time and `memory_bytes` are what compiling took. `shared` names
+    the contexts with which it has the binary in common: sizes of one model, whose weights are in it once.
     """
 
     model: str
@@ -102,8 +95,14 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
     cpu_nodes: int
     seconds: float
     memory_bytes: int
+    shared: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     """The passes that the model went through first, as the command line writes them."""
+
+    @property
+    def not_run(self) -> str:
+        """Why it is made and not run here; "" where it can be."""
+        return f"made, not run here: it shares its binary with {', '.join(self.shared)}" if self.shared else ""
 
     @property
     def chip(self) -> Chip:
@@ -171,8 +170,3 @@ def installed_qairt() -> str:
         return ""
     match = re.search(r"^qnn_version = '([\d.]+)'", text, re.MULTILINE)
     return match[1] if match else ""
-
-
-def pair_of(context: BuiltFor) -> PluginPair | None:
-    """The releases that belong to a context; None for a QAIRT that is not known."""
-    return next((row for row in PAIRS if row.qairt == context.qairt), None)

@@ -8,12 +8,12 @@ block of 16 in 16 bits, and twice -128 by -128 does not fit. Unsigned values are
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.config import REPLAY_KEY
+import msgspec
+
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64
 from pipeline.core.releases import Release, numbers_of
@@ -42,26 +42,20 @@ SIGNED, EIGHT_BITS = frozenset({INT8}), frozenset({UINT8, INT8, FLOAT})
 ReadWeight = Callable[[Tensor], "np.ndarray[Any, np.dtype[np.int8]]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Int8Product:
-    """An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
+Int8Product = tuple[OrtNode, str, Tensor]
+"""An operator of 8-bit values by int8 weights: its node, the values' name, and the weights."""
 
-    node: OrtNode
-    values: str
-    weights: Tensor
 
-    @property
-    def name(self) -> str:
-        """How findings name it."""
-        return self.node.name or next(iter(self.node.outputs), self.node.op_type)
+def _name(node: OrtNode) -> str:
+    return node.name or next(iter(node.outputs), node.op_type)
 
-    @property
-    def dense(self) -> bool:
-        """Whether it is a matrix product of weights that are there: a depthwise convolution has its own kernel."""
-        dims, group = self.weights.dims, self.node.attributes.get("group")
-        if self.weights.length != math.prod(dims) or len(dims) < (3 if self.node.op_type in CONVOLUTIONS else 1):
-            return False
-        return self.node.op_type not in CONVOLUTIONS or dims[1] > 1 or group is None or group.value != dims[0]
+
+def _dense(node: OrtNode, weights: Tensor) -> bool:
+    """Whether it is a matrix product of weights that are there: a depthwise convolution has its own kernel."""
+    dims, group = weights.dims, node.attributes.get("group")
+    if weights.length != math.prod(dims) or len(dims) < (3 if node.op_type in CONVOLUTIONS else 1):
+        return False
+    return node.op_type not in CONVOLUTIONS or dims[1] > 1 or group is None or group.value != dims[0]
 
 
 def weight_reader(file: Path) -> ReadWeight:
@@ -87,18 +81,18 @@ def overflowing(model: OrtModel, read: ReadWeight | None, *, replayed: bool) -> 
             products = _to_be_fused(graph) if graph.runtime_optimizations else iter(())
         else:
             products = _fused(graph, EIGHT_BITS)
-        for product in products:
-            if read and product.dense and _pairs(_rows(read(product.weights), product.node)):
-                return product.name
+        for node, _, weights in products:
+            if read and _dense(node, weights) and _pairs(_rows(read(weights), node)):
+                return _name(node)
     return ""
 
 
 def left_out(model: OrtModel) -> str:
     """The first matrix product with odd rows (or not known) whose K is no multiple of 16; "" without one."""
     for graph in model.graph.walk():
-        for product in _fused(graph, SIGNED):
-            if product.node.op_type != "QLinearConv" and _depth(product) % BLOCK and _odd_rows(graph, product.values):
-                return product.name
+        for node, values, weights in _fused(graph, SIGNED):
+            if node.op_type != "QLinearConv" and _depth(node, weights.dims) % BLOCK and _odd_rows(graph, values):
+                return _name(node)
     return ""
 
 
@@ -106,7 +100,7 @@ def _fused(graph: OrtGraph, kinds: frozenset[int]) -> Iterator[Int8Product]:
     for node in graph.nodes:
         values, weights = (_input(node, at) for at in POSITIONS.get(node.op_type, (-1, -1)))
         if _type(graph, values) in kinds and _type(graph, weights) == INT8 and weights in graph.initializers:
-            yield Int8Product(node, values, graph.initializers[weights])
+            yield node, values, graph.initializers[weights]
 
 
 def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
@@ -116,7 +110,7 @@ def _to_be_fused(graph: OrtGraph) -> Iterator[Int8Product]:
         values, weights = (before.get(_input(node, at), "") for at in (0, 1))
         tensor = graph.initializers.get(weights)
         if node.op_type in REPLAYED and tensor and tensor.data_type == INT8 and _type(graph, values) in EIGHT_BITS:
-            yield Int8Product(node, values, tensor)
+            yield node, values, tensor
 
 
 def _input(node: OrtNode, position: int) -> str:
@@ -155,9 +149,8 @@ def _pairs(rows: "np.ndarray[Any, np.dtype[np.int8]]") -> bool:
     return bool((padded[:, :, 0] & padded[:, :, 1]).any())
 
 
-def _depth(product: Int8Product) -> int:
-    dims = product.weights.dims
-    return dims[-1 if _transposed(product.node) or len(dims) < 2 else -2] if dims else 0
+def _depth(node: OrtNode, dims: Sequence[int]) -> int:
+    return dims[-1 if _transposed(node) or len(dims) < 2 else -2] if dims else 0
 
 
 def _odd_rows(graph: OrtGraph, values: str) -> bool:
@@ -199,17 +192,24 @@ def unreplayable(actions: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     return tuple(sorted({action for action, produces in actions if action in UNREPLAYABLE and not produces}))
 
 
-class Circumstances(NamedTuple):
-    """What of a library and its use decides whether a defect shows."""
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """What an app loads an artifact with. `providers` are the library's, None when unknown; `plugins` come beside.
+
+    `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
+    that the app ships, by Android's names. `features` are of the processor, as Linux names them; None where any of the
+    ABIs may run it. `shader_f16`: whether the device's GPU computes in half precision. `asks_replay`: whether the app
+    asks for saved runtime optimizations.
+    """
 
     release: Release
-    kind: BuildKind
-    session_config: Mapping[str, str]
+    kind: BuildKind = BuildKind.FULL
+    providers: frozenset[str] | None = None
+    plugins: frozenset[str] = frozenset()
+    system: str = ""
     abis: tuple[str, ...] = ()
     features: frozenset[str] | None = None
-    """Of the processor, as Linux names them; None where any of the ABI may run it."""
-    system: str = ""
-    """What the library was built for, "" when it is not known."""
+    shader_f16: bool | None = None
+    asks_replay: bool = False
 
     def on_sme(self) -> bool:
         """Whether an Android phone with SME may run the artifact: what is known is known of Snapdragons."""
@@ -226,7 +226,7 @@ class Circumstances(NamedTuple):
     @property
     def replays(self) -> bool:
         """Whether saved runtime optimizations are replayed: from 1.30 only when the app asks for it."""
-        asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.session_config.get(REPLAY_KEY) == "1"
+        asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.asks_replay
         return self.kind is not BuildKind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
 
 
@@ -240,7 +240,7 @@ class Defect(NamedTuple):
 
     name: str
     find: Callable[[OrtModel, ReadWeight | None], str]
-    shows: Callable[[Circumstances], bool]
+    shows: Callable[[Runtime], bool]
     measured: frozenset[Release] | None
     what: str
     why: str
@@ -255,7 +255,7 @@ def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model, read))}
 
 
-def library_defects(release: str, here: Circumstances, extensions: Collection[str]) -> Iterator[Defect]:
+def library_defects(release: str, here: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
     """The defects that a library has for every model that does what they are about, by its exact release and its code.
 
     `extensions` are those of arm64 that it has code for.

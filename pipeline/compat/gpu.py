@@ -5,13 +5,13 @@ shows at its first run, and in an ORT format file no copies are inserted between
 of `RULES` was measured with ONNX Runtime 1.29.0 for Android and with plugin 0.4.0.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
-from pipeline.core.errors import Finding, ModelError, Severity
+from pipeline.core.errors import Finding, FindingRule, ModelError, Severity, findings
 from pipeline.core.files import scratch
 from pipeline.core.releases import Release
 from pipeline.core.workers import Task, run_tasks
@@ -202,72 +202,73 @@ def _unable(file: GpuFile, node: Node) -> bool:
     return node.op_type in REDUCTIONS and rank is None and file.graph.value(node.inputs[0]).dtype is not None
 
 
-class GpuRule(NamedTuple):
-    """A way to fail: what of a file shows it in words ("" where nothing does), what happens, and the remedy."""
+def _rule(name: str, find: Callable[[GpuFile], str], what: str, remedy: str) -> FindingRule[Sequence[GpuFile]]:
+    """A way to fail: what of a file's graphs shows it in words ("" where nothing does), what happens, the remedy."""
 
-    name: str
-    find: Callable[[GpuFile], str]
-    what: str
-    remedy: str
+    def applies(parts: Sequence[GpuFile]) -> Mapping[str, object]:
+        mark = next(filter(None, map(find, parts)), "")
+        return {"mark": mark} if mark else {}
+
+    return FindingRule(applies, Severity.ERROR, what, remedy=remedy, rule=f"webgpu-{name.replace(' ', '-')}")
 
 
-RULES: tuple[GpuRule, ...] = (
-    GpuRule(
+RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
+    _rule(
         "empty bias", _nodes(lambda _, node: has_nameless_bias(node)), NAMELESS_BIAS.text, NAMELESS_BIAS.remedy,
     ),
-    GpuRule(
+    _rule(
         "empty tensor", _nodes(_empty), "WebGPU fails, or ends the process: {mark} has a tensor without elements",
         "give its dimensions sizes above 0, or leave it to the CPU (forceCpuNodeNames, of an .onnx file)",
     ),
-    GpuRule(
+    _rule(
         "fused sum", _nodes(lambda _, node: node.op_type == "FusedConv" and "".join(node.inputs[3:]) != ""),
         "WebGPU computes wrong numbers: {mark} adds a fourth input, which it ignores",
         "ship level basic, or the format .onnx: level all fuses this for the CPU",
     ),
-    GpuRule(
+    _rule(
         "channels", _nodes(_thirds),
         "WebGPU computes wrong numbers in the layout NHWC: {mark} has a multiple of 3 channels that is none of 4",
         "set preferredLayout=NCHW, or pad the channels to a multiple of 4",
     ),
-    GpuRule(
+    _rule(
         "normalization", _nodes(_flat_norm),
         "WebGPU computes wrong numbers in the layout NCHW: {mark} has two dimensions",
         "leave preferredLayout at NHWC, or ship level basic, which may fold it into the Gemm before it",
     ),
-    GpuRule(
+    _rule(
         "resize", _nodes(_other_axes),
         "WebGPU computes wrong numbers: {mark} scales linearly along other axes than the last two",
         "resize in NCHW (a Transpose before and behind), or leave it to the CPU (forceCpuNodeNames, of an .onnx file)",
     ),
-    GpuRule(
+    _rule(
         "memories", _alone,
         "WebGPU fails at the first run or gives garbage: an ORT format file copies nothing between GPU and CPU, and "
         "{mark} would read in one memory what is made in the other",
         "ship the format .onnx (variants `*-onnx`), or have every node claimed (`ort-mobile partition --ep webgpu`)",
     ),
-    GpuRule(
+    _rule(
         "fused layout", _fused_in_nhwc,
         "WebGPU does not load it: an ORT format file cannot change the layout of {mark}",
         "set preferredLayout=NCHW, or ship level basic, or the format .onnx",
     ),
-    GpuRule(
+    _rule(
         "opset", _opset, "WebGPU takes no node: {mark}",
         "convert the model to a later opset, or set preferredLayout=NCHW",
     ),
-    GpuRule(
+    _rule(
         "quantized", _quantized, "WebGPU has no quantized operators: {mark}",
         "ship the float or fp16 model to GPUs, or 4-bit or 8-bit weights (MatMulNBits)",
     ),
-    GpuRule(
+    _rule(
         "half", _nodes(_half), "this GPU has no shader-f16, which {mark} needs",
         "ship the float model to this class of devices",
     ),
-    GpuRule(
+    _rule(
         "half sums", _nodes(_half_sums),
         "WebGPU adds up in half precision what {mark} squares or raises: infinite from values of 256 (exp: 11) on",
         "keep it in float: the pass fp16 of the float model does, or a Cast before and behind it",
     ),
-    GpuRule(
+    _rule(
         "kernel", _nodes(_unable), "WebGPU takes {mark} and fails when it runs",
         "leave it to the CPU (forceCpuNodeNames, of an .onnx file), or write it otherwise",
     ),
@@ -308,19 +309,11 @@ def gpu_findings(
     settings = Settings(provider=WEBGPU, ort_release=release, webgpu=webgpu_settings(options))
     graph = _graph(path, facts.st_size, facts.st_mtime_ns)
     ort_format = path.suffix.lower() == ".ort"
-    parts = [
+    parts: Sequence[GpuFile] = [
         GpuFile(graph=part, ort_format=ort_format, settings=settings, half=half)
         for part in (graph, *(body for _, body in bodies(graph)))
     ]
-    for rule in RULES:
-        if mark := next(filter(None, map(rule.find, parts)), ""):
-            yield Finding(
-                severity=Severity.ERROR,
-                what=rule.what.format(mark=mark),
-                where=where,
-                remedy=rule.remedy,
-                rule=f"webgpu-{rule.name.replace(' ', '-')}",
-            )
+    yield from findings(RULES, parts, where)
 
 
 def first_on_gpu(path: Path, release: Release, options: Mapping[str, str]) -> Finding | None:

@@ -21,8 +21,8 @@ from pipeline.compat.defects import (
     DEFECTS,
     REPLAY_NEEDS_KEY_SINCE,
     RUNTIME_STYLE_SINCE,
-    Circumstances,
     ReadWeight,
+    Runtime,
     marks_of,
     weight_reader,
 )
@@ -152,22 +152,6 @@ ONNX Runtime takes unknown keys and most wrong values without a word.
 """
 
 
-class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app loads an artifact with. `providers` are the library's, None when unknown; `plugins` come beside.
-
-    `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
-    that the app ships, by Android's names. `shader_f16`: whether the device's GPU computes in half precision.
-    """
-
-    release: Release
-    kind: BuildKind = BuildKind.FULL
-    providers: frozenset[str] | None = None
-    plugins: frozenset[str] = frozenset()
-    system: str = ""
-    abis: tuple[str, ...] = ()
-    shader_f16: bool | None = None
-
-
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What of an artifact depends on the release: `opset` and `newest_since` are those of ai.onnx.
 
@@ -189,24 +173,12 @@ class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Where it lies, for questions that depend on how it is run; "" where it is gone."""
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """How an app runs an artifact: provider by its short name, its options, and session config entries."""
-
-    provider: str = "cpu"
-    provider_options: Mapping[str, str] = {}
-    session_config: Mapping[str, str] = {}
+DEFAULT_USE = RunOptions()
 
 
-DEFAULT_USE = Use()
-
-
-def use_of(options: RunOptions, session_options: Mapping[str, str]) -> Use:
-    """How run options use a library; an artifact's own session options come with it."""
-    return Use(
-        provider=options.provider,
-        provider_options=options.provider_options,
-        session_config={**session_options, **options.session_config},
-    )
+def use_of(options: RunOptions, session_options: Mapping[str, str]) -> RunOptions:
+    """How run options use a library: an artifact's own session options come with it."""
+    return msgspec.structs.replace(options, session_config={**session_options, **options.session_config})
 
 
 def runtime_of(facts: LibraryFacts, *others: LibraryFacts) -> Runtime | None:
@@ -261,7 +233,7 @@ def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> Arti
     )
 
 
-def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: Use = DEFAULT_USE) -> tuple[Finding, ...]:
+def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
     rules = (_format, _gpu) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
@@ -276,7 +248,7 @@ def check_onnx(model: ArtifactFacts, runtime: Runtime) -> tuple[Finding, ...]:
     return tuple(finding for rule in (_opset, _types) for finding in rule(model, runtime, DEFAULT_USE))
 
 
-def check_use(use: Use, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
+def check_use(use: RunOptions, runtime: Runtime, where: str = "") -> tuple[Finding, ...]:
     """Everything that speaks against running anything in this way with this library, whatever the artifact."""
     return tuple(finding for rule in _USE_RULES for finding in rule(use, runtime, where))
 
@@ -310,7 +282,7 @@ def _finding(severity: Severity, what: str, where: str, why: str, remedy: str) -
 _error, _warning = partial(_finding, Severity.ERROR), partial(_finding, Severity.WARNING)
 
 
-def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+def _format(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
     if artifact.format_version == ONNX_FORMAT:
         if runtime.kind is not BuildKind.FULL:
             yield _error(
@@ -339,7 +311,7 @@ def _format(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fi
         )
 
 
-def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+def _opset(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
     highest = at_release(OPSETS, runtime.release)
     release = str(runtime.release)
     if runtime.release > NEWEST_KNOWN:
@@ -363,7 +335,7 @@ def _first_with(opset: int) -> str:
     return f"ONNX Runtime {releases[0]}" if releases else f"a release newer than {NEWEST_KNOWN}"
 
 
-def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Finding]:
+def _types(artifact: ArtifactFacts, runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
     young = sorted(
         code for code in artifact.element_types if runtime.release < ELEMENT_TYPES_SINCE.get(code, Release(0, 0))
     )
@@ -377,7 +349,7 @@ def _types(artifact: ArtifactFacts, runtime: Runtime, _use: Use) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _small(artifact: ArtifactFacts, _runtime: Runtime, _use: Use) -> Iterator[Finding]:
+def _small(artifact: ArtifactFacts, _runtime: Runtime, _use: RunOptions) -> Iterator[Finding]:
     if artifact.small:
         yield _error(
             "ONNX Runtime cannot load this file: the ORT format has no initializers of these types", artifact.name,
@@ -387,7 +359,7 @@ def _small(artifact: ArtifactFacts, _runtime: Runtime, _use: Use) -> Iterator[Fi
         )  # fmt: skip
 
 
-def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
+def _replay(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
     if not artifact.replays:
         return
     release = str(runtime.release)
@@ -408,8 +380,8 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
-    here = Circumstances(runtime.release, runtime.kind, use.session_config, runtime.abis, system=runtime.system)
+def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
+    here = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(REPLAY_KEY) == "1")
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(here):
@@ -420,7 +392,7 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Fi
             )
 
 
-def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Finding]:
+def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
     """What a GPU would load and then fail on: asked of the file itself, as it depends on the options."""
     if artifact.file and provider_named(use.provider).gpu:
         from pipeline.compat.gpu import gpu_findings  # the rules of a provider: who runs on the CPU needs none
@@ -430,7 +402,7 @@ def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: Use) -> Iterator[Findin
         )
 
 
-def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
+def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
     if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {CPU}:
         row = BUILD_PROVIDERS.get(use.provider)
         yield _error(
@@ -446,7 +418,7 @@ def _provider(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
+def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
     import difflib
 
     for key, value in sorted(use.session_config.items()):
@@ -470,10 +442,10 @@ def _keys(use: Use, runtime: Runtime, where: str) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-_ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, Use], Iterator[Finding]]] = (
+_ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
     _format, _opset, _types, _small, _replay, _defects, _gpu,
 )  # fmt: skip
-_USE_RULES: Sequence[Callable[[Use, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
+_USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 
 
 log = logging.getLogger(__name__)
@@ -508,7 +480,7 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
     return read
 
 
-def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: Use) -> tuple[Finding, ...]:
+def judged(read: ReadArtifacts, name: str, runtime: Runtime, use: RunOptions) -> tuple[Finding, ...]:
     """All that speaks against running one artifact in this way; one that cannot be read has that as its error."""
     facts = read.get(name)
     if isinstance(facts, Finding):

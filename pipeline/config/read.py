@@ -4,6 +4,7 @@ Unknown keys are refused with a suggestion, and what cannot be meant.
 """
 
 import difflib
+import math
 import re
 import shlex
 import tomllib
@@ -23,7 +24,7 @@ from pipeline.config.tables import BuildConfig, MetricName, OneOrMore, PartConfi
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
 from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import PROVIDER_RULES, aware_names
+from pipeline.core.providers import PROVIDER_RULES, WEBGPU, aware_names
 from pipeline.core.releases import SWIFT_PACKAGES, read_release
 from pipeline.core.variant import OWN_PRECISION, Level, Style, Variant, context_variant
 
@@ -32,9 +33,13 @@ DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("
 
 ADVISED_RUNS = (
     RunConfig(provider=NNAPI, variants=("basic-*", "*-nnapi*")),
+    RunConfig(provider=WEBGPU, variants=("basic-fixed",)),
     RunConfig(provider=CPU, variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
 )
-"""ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline."""
+"""ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline.
+
+WebGPU on basic runs where a device names its GPU (`plan_runs`): a GPU in software tells no times.
+"""
 
 
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"
@@ -377,6 +382,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _of_metric(config.accuracy.metric)
     for number, model in enumerate(config.models):
         yield from _of_parts(("models", number), model)
+        yield from _of_sizes(("models", number), model)
 
 
 def _of_chips(chips: Iterable[str]) -> Iterator[Problem]:
@@ -404,10 +410,6 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
             yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
-    if len({len(sizes) for sizes in model.lists.values()}) > 1:
-        why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
-        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
-                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
@@ -423,6 +425,23 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         if part and part.preprocess and wanted and part.preprocess != wanted:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
             yield Problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
+
+
+def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
+    """Lists of sizes that cannot be read in step, sizes that are there twice, and padding for none."""
+    if len({len(sizes) for sizes in model.lists.values()}) > 1:
+        why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
+        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
+                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
+    elif len(set(steps := list(zip(*model.lists.values(), strict=True)))) < len(steps):
+        twice = next(sizes for sizes in steps if steps.count(sizes) > 1)
+        yield Problem((*place, "dimensions"), f"the size {'x'.join(map(str, twice))} is there twice",
+                      "each makes a model of its own", "write each size once")  # fmt: skip
+    for name, number in model.padding.items():
+        if not model.lists or not math.isfinite(number):
+            why = f"{number} is no finite number" if model.lists else "no dimension has a list of sizes"
+            yield Problem((*place, "padding", name), "nothing can be filled up", why,
+                          "give a number, and sizes as in dimensions = { width = [224, 320] }")  # fmt: skip
 
 
 def missing_files(config: Config) -> Iterator[Problem]:

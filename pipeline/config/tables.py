@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from device_runner.spec import ExecutionMode
+from device_runner.spec import Allocator, ExecutionMode
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Count = Annotated[int, Meta(ge=1)]
@@ -197,6 +197,8 @@ class RunConfig(Table, frozen=True, kw_only=True):
     default: any. Android and Linux; apps in C++."""
     thread_nice: OneOrMore[Annotated[int, Meta(ge=-20, le=19)]] = 0
     """Nice value of all threads but the first: below 0 they come before others. Android and Linux; apps in C++."""
+    allocator: OneOrMore[Allocator] = Allocator.DEFAULT
+    """default (the C library's), mimalloc or jemalloc, where the library is installed. Linux hosts."""
     memory_arena: OneOrMore[bool] = True
     """Enable the CPU memory arena (keeps memory for the next inference)."""
     memory_pattern: OneOrMore[bool] = True

@@ -38,7 +38,7 @@ from pipeline.library.fetch import known_libraries
 from pipeline.model.edit import copied, first_output, subgraphs
 from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.graph import Node
-from pipeline.partition.reference import asked_of, check_asked, claims_of_named, differing, plain_name, reference_aware
+from pipeline.partition.reference import check_asked, claims_of_named, differing, plain_name, reference_aware
 from pipeline.partition.shown import CLAIMS, claims_device, claims_file, node_key
 from pipeline.partition.view import name_nodes, remove_model, write_model
 from pipeline.passes.base import PassContext
@@ -354,16 +354,13 @@ def genuine_parts(
     if wish.reference is None or not wish.library_serves:
         raise only_nnapi()
     reference = wish.reference
-    asked = msgspec.structs.replace(
-        asked_of(wish.providers[0]),
-        level=OptimizationLevel(settings.level.value),
-        reasons=False,
-        cpu="" if reference.abi == default_abi() else PLAIN_CPU,
-    )
     path, target = shop.new_file(".onnx"), shop.new_file(".ort")
     write_model(model, path)
     entries = {"session.qdqisint8allowed": "1" if settings.int8_allowed else "0"}
-    reference_aware(path, target, library_of(reference), asked, config=entries)
+    reference_aware(
+        path, target, library_of(reference), wish.providers[0], OptimizationLevel(settings.level.value),
+        cpu="" if reference.abi == default_abi() else PLAIN_CPU, config=entries,
+    )  # fmt: skip
     parts = OrtParts(
         skeleton=target.read_bytes(),
         claimed=whole.claimed,
@@ -397,8 +394,7 @@ def library_differences(whole: WholeGraph, wish: AwareSpec, shop: PassContext) -
         return
     path = shop.new_file(".onnx")
     write_model(whole.model, path, named=True)
-    asked = msgspec.structs.replace(asked_of(wish.providers[0]), reasons=False)
-    (answer,) = claims_of_named([path], library_of(wish.reference), asked)
+    (answer,) = claims_of_named([path], library_of(wish.reference), wish.providers[0])
     remove_model(path)
     if answer.error is not None:
         yield f"the library's claims cannot be compared: {answer.error}"

@@ -261,6 +261,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                     maker.place(path, variant, disk)
         with clock("write"):
             maker.wait_for_disk()
+    operators = model.operators
     return ConvertResult(
         model=where,
         content_digest=maker.content,
@@ -270,7 +271,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
                 model=where,
                 variant=variant,
                 file=maker.file_name(variant),
-                source_operators=dict(model.operators),
+                source_operators=operators,
                 session_options=run_time_options(variant, maker.target, replayable=not files[variant].unreplayable),
             )
             for variant in variants

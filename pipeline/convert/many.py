@@ -13,13 +13,14 @@ import msgspec
 
 from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckedModel, CheckRequest, check_all, make_references, tolerance_for
+from pipeline.check.many import CheckedModel, check_all, make_references
 from pipeline.compat.contexts import NpuContext
-from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import DEFAULT_USE, judged, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
-    AutoProvider,
+    AutoProviders,
     ModelInPrecision,
     PrecisionOrder,
     PrecisionSet,
@@ -27,7 +28,7 @@ from pipeline.convert.precisions import (
     make_precisions,
 )
 from pipeline.convert.request import (
-    AwareSource,
+    AwareSpec,
     ConvertRequest,
     ConvertResult,
     FileNeeds,
@@ -42,7 +43,6 @@ from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, find_models, name_models
-from pipeline.partition.answer import Settings
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +131,7 @@ def convert_models(
     cache: Path | None,
     release: str,
     platform: OptimizerPlatform,
-    aware: tuple[Settings, ...] = (),
-    safe: bool = False,
-    reference: AwareSource | None = None,
+    aware: AwareSpec,
     preflight: bool = False,
     processes: int = 0,
     done: Callable[[], None] = lambda: None,
@@ -159,11 +157,9 @@ def convert_models(
                 platform=platform,
                 fixed_dimensions=form.model.dimensions,
                 aware=aware,
-                safe=safe,
-                reference=reference,
                 preflight=preflight,
             )
-            by_library = reference is not None and bool(reference.library)
+            by_library = aware.reference is not None and bool(aware.reference.library)
             needed = needed_bytes(form.model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
             task = Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
             forms[task] = form
@@ -176,14 +172,20 @@ def convert_models(
 
 
 def with_contexts(
-    converted: Sequence[Converted], sets: Sequence[PrecisionSet], chips: Sequence[str], output: Path, progress: Progress
+    converted: Sequence[Converted],
+    sets: Sequence[PrecisionSet],
+    chips: Sequence[str],
+    output: Path,
+    progress: Progress,
+    *,
+    share: bool = False,
 ) -> tuple[Converted, ...]:
     """The same with contexts for chips, of every precision that they can have; MissingError without the compiler."""
     if not chips:
         return tuple(converted)
     from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
 
-    by_model = [make_contexts(group.models, chips, output, progress) for group in sets]
+    by_model = make_contexts([group.models for group in sets], chips, output, progress, share=share)
     return tuple(
         replace(row, contexts=contexts, without_context=failures)
         for row, (contexts, failures) in zip(converted, by_model, strict=True)
@@ -257,9 +259,7 @@ class ConversionOrder:
     check: bool
     config: bool
     processes: int
-    aware: tuple[Settings, ...] = ()
-    safe: bool = False
-    reference: AwareSource | None = None
+    aware: AwareSpec = field(default_factory=AwareSpec)
     build_kind: str = "full"
     precisions: tuple[str, ...] = ("",)
     api_level: int | None = None
@@ -269,11 +269,13 @@ class ConversionOrder:
     """What ranges are taken from, and what models are checked on."""
     chips: tuple[str, ...] = ()
     """Chips whose NPU gets contexts, in addition."""
+    share_weights: bool = False
+    """Whether the contexts of all models have one binary, in which their weights are once."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
-        if self.aware:
-            names = tuple(settings.provider for settings in self.aware)
+        if self.aware.providers:
+            names = tuple(settings.provider for settings in self.aware.providers)
             return tuple(
                 Variant(level=Level(level), providers=() if level == Level.NONE else names, precision=precision)
                 for level in self.levels
@@ -284,10 +286,9 @@ class ConversionOrder:
             for level in self.levels
         )
 
-    def auto_providers(self) -> tuple[AutoProvider, ...]:
+    def auto_providers(self) -> AutoProviders:
         """What `auto` chooses for: the providers of aware files, else the CPU."""
-        cpu = AutoProvider(name=cpu_of_abi(self.abi))
-        return tuple(AutoProvider(name=settings.provider, settings=settings) for settings in self.aware) or (cpu,)
+        return {settings.provider: settings for settings in self.aware.providers} or {cpu_of_abi(self.abi): None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,12 +385,10 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             release=order.release,
             platform=order.platform,
             aware=order.aware,
-            safe=order.safe,
-            reference=order.reference,
             preflight=True,
             processes=order.processes,
         )
-        converted = with_contexts(converted, sets, order.chips, order.output, progress)
+        converted = with_contexts(converted, sets, order.chips, order.output, progress, share=order.share_weights)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()
@@ -415,7 +414,7 @@ def _preflight(
     }
     findings_of = {
         (artifact.model, artifact.variant.name): judged(
-            read, artifact.file, runtime, Use(session_config=artifact.session_options)
+            read, artifact.file, runtime, use_of(DEFAULT_USE, artifact.session_options)
         )
         for artifact in artifacts
     }
@@ -453,11 +452,10 @@ def _checked(
     for key, artifact in artifacts.items():
         outcome = references[origins[key]]
         if outcome.value:
-            file, tolerance = str(report.order.output / artifact.file), tolerance_for(outcome.value, CheckConfig())
-            requests.append(CheckRequest(artifact=artifact, file=file, reference=outcome.value, tolerance=tolerance))
+            requests.append((artifact, outcome.value))
         elif outcome.error:
             checks[key] = _not_run(outcome.error)
-    for key, result in check_all(requests, progress).items():
+    for key, result in check_all(requests, report.order.output, CheckConfig(), progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
     if contexts:
         from pipeline.convert.contexts import check_contexts

@@ -23,16 +23,13 @@ from pipeline.passes.run import TransformReport, passes_bytes, transform
 MODEL_FILE = "model.onnx"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoProvider:
-    """A provider that `auto` chooses a precision for; `settings` is None for the CPU (cpu-arm64, cpu-x86_64)."""
+AutoProviders = Mapping[str, Settings | None]
+"""Providers that `auto` chooses a precision for; those of the CPU (cpu-arm64, cpu-x86_64) have no settings."""
 
-    name: str
-    settings: Settings | None = None
 
-    def candidates(self) -> tuple[str, ...]:
-        """What is tried, best first."""
-        return candidates(self.name, self.settings.api_level if self.settings else None)
+def _candidates(providers: AutoProviders) -> dict[str, tuple[str, ...]]:
+    """What is tried for each provider, best first."""
+    return {name: candidates(name, settings.api_level if settings else None) for name, settings in providers.items()}
 
 
 def cpu_of_abi(abi: str) -> str:
@@ -100,7 +97,7 @@ class PrecisionSet:
 
 def make_precisions(
     orders: Sequence[PrecisionOrder],
-    providers: Sequence[AutoProvider],
+    providers: AutoProviders,
     work: Path,
     cache: Path | None,
     progress: Progress,
@@ -127,9 +124,9 @@ def make_precisions(
     return [_chosen(order, forms, verdicts.get(order.model.name, ())) for order in orders]
 
 
-def _wanted(order: PrecisionOrder, providers: Sequence[AutoProvider]) -> Iterable[str]:
+def _wanted(order: PrecisionOrder, providers: AutoProviders) -> Iterable[str]:
     """Precisions that need passes: those named, and what `auto` tries for any provider."""
-    tried = [name for provider in providers for name in provider.candidates()] if AUTO in order.precisions else []
+    tried = [name for names in _candidates(providers).values() for name in names] if AUTO in order.precisions else []
     return dict.fromkeys(name for name in (*order.precisions, *tried) if name not in ("", AUTO))
 
 
@@ -202,33 +199,34 @@ def _result(
 def _verdicts(
     orders: Sequence[PrecisionOrder],
     forms: Mapping[tuple[str, str], ModelInPrecision],
-    providers: Sequence[AutoProvider],
+    providers: AutoProviders,
     progress: Progress,
 ) -> dict[str, tuple[PrecisionVerdict, ...]]:
     """By model, what each provider keeps."""
+    tried = _candidates(providers)
     asked = {
-        (order.model.name, provider.name, name): forms[order.model.name, name]
+        (order.model.name, provider, name): forms[order.model.name, name]
         for order in orders
-        for provider in providers
-        for name in ("", *provider.candidates())
+        for provider, names in tried.items()
+        for name in ("", *names)
     }
-    answers = _answers(asked, {provider.name: provider.settings for provider in providers}, progress)
+    answers = _answers(asked, providers, progress)
     by_model = {}
     for order in orders:
         verdicts: list[PrecisionVerdict] = []
-        for provider in providers:
+        for provider, names in tried.items():
             trials = [
                 PrecisionTrial(
                     precision=name,
-                    answer=answers.get((order.model.name, provider.name, name)),
+                    answer=answers.get((order.model.name, provider, name)),
                     refusal=_refusal(error),
                     lacks_data=isinstance(error, MissingError) and PRECISIONS[name].needs_data and not order.data.given,
                 )
-                for name in provider.candidates()
+                for name in names
                 for error in [forms[order.model.name, name].error]
             ]
-            before = answers.get((order.model.name, provider.name, ""))
-            verdicts += choose_precision(provider.name, before, trials)
+            before = answers.get((order.model.name, provider, ""))
+            verdicts += choose_precision(provider, before, trials)
         by_model[order.model.name] = tuple(verdicts)
     return by_model
 
@@ -238,7 +236,7 @@ def _refusal(error: PipelineError | None) -> str:
 
 
 def _answers(
-    asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: Mapping[str, Settings | None], progress: Progress
+    asked: Mapping[tuple[str, str, str], ModelInPrecision], settings: AutoProviders, progress: Progress
 ) -> dict[tuple[str, str, str], ModelAnswer]:
     """What the rules say, by model, provider and precision; nothing for the CPU and for what could not be made."""
     keys = {}

@@ -145,6 +145,7 @@ class FindingRule(NamedTuple, Generic[T]):
     what: str
     why: str = ""
     remedy: str = ""
+    rule: str = ""
 
 
 def findings(
@@ -155,7 +156,7 @@ def findings(
         if applies := rule.applies(subject):
             known = words if applies is True else {**words, **applies}
             what, why, remedy = (text.format_map(known) for text in (rule.what, rule.why, rule.remedy))
-            yield Finding(severity=rule.severity, what=what, where=where, why=why, remedy=remedy)
+            yield Finding(severity=rule.severity, what=what, where=where, why=why, remedy=remedy, rule=rule.rule)
 
 
 def finding_of(error: RunnerError, where: str, severity: Severity = Severity.ERROR) -> Finding:

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from device_runner import files
-from pipeline.core.errors import DiskError, PipelineError
+from pipeline.core.errors import ConfigError, DiskError, PipelineError
 
 CHUNK_BYTES = 1 << 20
 
@@ -193,7 +193,11 @@ REMEDIES = {
 
 def os_error(error: OSError, path: Path | None = None) -> PipelineError:
     """What the operating system refused as an error of ours: writing to `path`, or whatever the error itself names."""
-    kind = DiskError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) else PipelineError
+    kind: type[PipelineError] = PipelineError
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        kind = DiskError
+    elif error.errno in (errno.ENOTDIR, errno.EEXIST):  # the user named another place than meant
+        kind = ConfigError
     return kind(
         "cannot write" if path or kind is DiskError else "the operating system refuses a file or a connection",
         where=str(path or error.filename or ""),

@@ -101,23 +101,23 @@ def newest_release() -> Release:
     return max(NEWEST_KNOWN, installed_release())
 
 
-def read_release(given: object, name: str, where: str = "") -> Release:
+def read_release(value: object, name: str, where: str = "") -> Release:
     """The release line that a user gives to an option or key of this name, in the file and line `where`.
 
     ConfigError, with how to write it, for what is no release. A line that is newer than all known ones costs a warning:
     a new one comes each month, and apps move to it before this project has examined it.
     """
-    if not isinstance(given, str):
-        raise _not_a_release(name, given, where, f"write it in quotes, as {_quoted(given)}")
-    match = WORDS.fullmatch(given)
+    if not isinstance(value, str):
+        raise _not_a_release(name, value, where, f"write it in quotes, as {_quoted(value)}")
+    match = WORDS.fullmatch(value)
     if match is None:
-        inside = re.search(r"(?<![\d.])1\.\d{1,2}(\.\d{1,2})?(?![\d.])", given)
+        inside = re.search(r"(?<![\d.])1\.\d{1,2}(\.\d{1,2})?(?![\d.])", value)
         remedy = f"write {inside[0]}" if inside else f"write it as {NEWEST_RULES} or {NEWEST_RULES}.0"
-        raise _not_a_release(name, given, where, remedy)
+        raise _not_a_release(name, value, where, remedy)
     release = Release(int(match[1]), int(match[2]))
     if release < Release(1, 0):
         raise ConfigError(
-            f"{name}: there is no ONNX Runtime {given}", where=where, why="the oldest release is 1.0",
+            f"{name}: there is no ONNX Runtime {value}", where=where, why="the oldest release is 1.0",
             remedy="name the release that your app contains",
         )  # fmt: skip
     if release > newest_release():
@@ -134,15 +134,15 @@ def _warn_of_newer(release: Release) -> None:
     )  # fmt: skip
 
 
-def _quoted(given: object) -> str:
+def _quoted(value: object) -> str:
     """How a number should have been written; 1.3 may have been 1.30, which a number cannot keep."""
-    text = str(given) if isinstance(given, int | float) and not isinstance(given, bool) else str(NEWEST_RULES)
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(NEWEST_RULES)
     both = re.fullmatch(r"1\.[123]", text)
     return f'"{text}"' + (f' or "{text}0"' if both else "")
 
 
-def _not_a_release(name: str, given: object, where: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{name}: {given!r} is not a release of ONNX Runtime", where=where, remedy=remedy)
+def _not_a_release(name: str, value: object, where: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{name}: {value!r} is not a release of ONNX Runtime", where=where, remedy=remedy)
 
 
 def has_rules(release: tuple[int, int]) -> bool:

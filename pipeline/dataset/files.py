@@ -160,13 +160,13 @@ class ReadRequest:
     preprocess: PreprocessConfig | None
 
 
-def find_samples(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
+def find_samples(path: Path, request: ReadRequest) -> Iterator[SampleFiles]:
     """Every sample under a path, in the order of names with numbers by value; ConfigError names what is wrong."""
     if path.is_file():
-        if not is_stacked(path, _taken(wanted)):
-            yield _read(path, wanted)
+        if not is_stacked(path, _taken(request)):
+            yield _read(path, request)
             return
-        info = _only_open(path, wanted)
+        info = _only_open(path, request)
         for name, array, label in stacked_samples(path, info):
             yield SampleFiles(name=name, inputs=[(info.name, array)], expected=[], label=label)
         return
@@ -180,16 +180,16 @@ def find_samples(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
         return
     files = _sorted(child for child in path.iterdir() if child.is_file() and _reader(child))
     if not files:
-        yield from _by_class(path, wanted)
+        yield from _by_class(path, request)
         return
     arrays = [file for file in files if file.suffix.lower() == ".npy"]
-    if arrays and len(arrays) == len(files) and len(wanted.open) > 1:
+    if arrays and len(arrays) == len(files) and len(request.open) > 1:
         yield SampleFiles(name=str(path), inputs=[(file.stem, _array(file)) for file in arrays], expected=[])
         return
-    yield from (_read(file, wanted) for file in files)
+    yield from (_read(file, request) for file in files)
 
 
-def _by_class(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
+def _by_class(path: Path, request: ReadRequest) -> Iterator[SampleFiles]:
     """Samples in a folder for each class: its number where all are called by numbers, else its place by name."""
     folders = _sorted(child for child in path.iterdir() if child.is_dir())
     classes = [(folder, _sorted(file for file in folder.iterdir() if file.is_file() and _reader(file)))
@@ -199,11 +199,11 @@ def _by_class(path: Path, wanted: ReadRequest) -> Iterator[SampleFiles]:
     named = [re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders]
     for place, (folder, files) in enumerate(classes):
         label = int(folder.name) if all(named) else place
-        yield from (replace(_read(file, wanted), label=label) for file in files)
+        yield from (replace(_read(file, request), label=label) for file in files)
 
 
-def _taken(wanted: ReadRequest) -> set[str]:
-    return {info.name for info in wanted.takes}
+def _taken(request: ReadRequest) -> set[str]:
+    return {info.name for info in request.takes}
 
 
 def _sorted(files: Iterable[Path]) -> list[Path]:
@@ -229,32 +229,32 @@ def _reader(file: Path) -> Callable[[Path, ReadRequest], SampleFiles] | None:
     return {".npz": _archive, ".npy": _single, ".pb": _tensor_alone}.get(suffix)
 
 
-def _read(file: Path, wanted: ReadRequest) -> SampleFiles:
+def _read(file: Path, request: ReadRequest) -> SampleFiles:
     reader = _reader(file)
     if reader is None:
         raise ConfigError(
             "this file is no test data", where=str(file),
             remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
         )  # fmt: skip
-    return reader(file, wanted)
+    return reader(file, request)
 
 
-def _only_open(file: Path, wanted: ReadRequest, name: str | None = None) -> TensorInfo:
+def _only_open(file: Path, request: ReadRequest, name: str | None = None) -> TensorInfo:
     """The input that a file of one tensor is for."""
-    for info in wanted.takes:
+    for info in request.takes:
         if info.name == name:
             return info
     if name is not None:
         raise ConfigError(
-            f"the model has no input {name!r}", where="preprocess.input", remedy=f"inputs: {_names(wanted.takes)}"
+            f"the model has no input {name!r}", where="preprocess.input", remedy=f"inputs: {_names(request.takes)}"
         )
-    if len(wanted.open) != 1:
+    if len(request.open) != 1:
         raise ConfigError(
             "it is not said for which input this is", where=str(file),
-            why=f"the model has {len(wanted.open)} inputs without a value: {_names(wanted.open)}",
+            why=f"the model has {len(request.open)} inputs without a value: {_names(request.open)}",
             remedy="give the others as `inputs.NAME = value`, or name it by `preprocess.input`",
         )  # fmt: skip
-    return wanted.open[0]
+    return request.open[0]
 
 
 def _names(infos: tuple[TensorInfo, ...]) -> str:
@@ -262,21 +262,21 @@ def _names(infos: tuple[TensorInfo, ...]) -> str:
 
 
 def _media(
-    convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, wanted: ReadRequest
+    convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, request: ReadRequest
 ) -> SampleFiles:
-    if wanted.preprocess is None:
+    if request.preprocess is None:
         raise ConfigError(
             "it is not said how these files become inputs", where=str(file),
             remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
             "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
         )  # fmt: skip
-    info = _only_open(file, wanted, wanted.preprocess.input)
-    return SampleFiles(name=str(file), inputs=[(info.name, convert(file, wanted.preprocess, info))], expected=[])
+    info = _only_open(file, request, request.preprocess.input)
+    return SampleFiles(name=str(file), inputs=[(info.name, convert(file, request.preprocess, info))], expected=[])
 
 
-def _single(file: Path, wanted: ReadRequest) -> SampleFiles:
-    named = {safe(info.name): info for info in wanted.takes}.get(safe(file.stem))
-    info = named or _only_open(file, wanted)
+def _single(file: Path, request: ReadRequest) -> SampleFiles:
+    named = {safe(info.name): info for info in request.takes}.get(safe(file.stem))
+    info = named or _only_open(file, request)
     return SampleFiles(name=str(file), inputs=[(info.name, _array(file))], expected=[])
 
 
@@ -297,14 +297,14 @@ def _array(file: Path) -> Array:
     return array
 
 
-def _archive(file: Path, wanted: ReadRequest) -> SampleFiles:
+def _archive(file: Path, request: ReadRequest) -> SampleFiles:
     import numpy as np
 
     try:
         with np.load(file, allow_pickle=False) as data:
             if isinstance(data, np.ndarray):
                 raise _damaged(file, ValueError("it is one array; name it .npy"))
-            taken = _taken(wanted)
+            taken = _taken(request)
             inputs = [(key, data[key]) for key in data.files if key != LABEL or LABEL in taken]
             label = data[LABEL] if LABEL in data.files and LABEL not in taken else None
             return SampleFiles(name=str(file), inputs=inputs, expected=[], label=label)
@@ -329,8 +329,8 @@ def _data_set(folder: Path) -> SampleFiles:
     return SampleFiles(name=str(folder), inputs=inputs, expected=_numbered(folder, "output"), by_number=True)
 
 
-def _tensor_alone(file: Path, wanted: ReadRequest) -> SampleFiles:
-    del wanted
+def _tensor_alone(file: Path, request: ReadRequest) -> SampleFiles:
+    del request
     raise ConfigError("one tensor of a test data set", where=str(file), remedy=f"name its folder, {file.parent}")
 
 

@@ -29,7 +29,7 @@ from pipeline.core.variant import Level
 from pipeline.dataset import Array, Dataset, TensorInfo, check_data, first_sample, samples, sizes_in
 from pipeline.dataset.files import write_tensor
 from pipeline.model.guards import check_structure
-from pipeline.model.onnx_model import LoadedModel, PreparedModel, load_model, prepare_model
+from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import TensorType, read_ort
 from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
@@ -159,7 +159,7 @@ def _compared(reads: Reads, name: str) -> int | None:
     return None
 
 
-def open_session(model: PreparedModel, *, optimized: bool = False, brief: bool = False) -> Any:
+def open_session(model: LoadedModel, *, optimized: bool = False, brief: bool = False) -> Any:
     """A session on the CPU, weights mapped from where they lie; ModelError when it does not load, or never would.
 
     `brief`: it runs a few times.
@@ -174,7 +174,7 @@ def open_session(model: PreparedModel, *, optimized: bool = False, brief: bool =
         raise _refused(error, model.source.name) from error
 
 
-def check_operators(model: PreparedModel) -> None:
+def check_operators(model: LoadedModel) -> None:
     """ModelError for what no session loads: operators of custom domains, types that do not fit.
 
     None is made: a model may have no kernel on this computer's CPU, and run on an accelerator.
@@ -480,7 +480,7 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
 
 
 def _guessed(
-    loaded: LoadedModel, prepared: PreparedModel, takes: tuple[TensorInfo, ...], given: dict[str, int], data: Dataset
+    loaded: LoadedModel, prepared: LoadedModel, takes: tuple[TensorInfo, ...], given: dict[str, int], data: Dataset
 ) -> Guess:
     """Sizes and values for what is not given."""
     axes = open_axes(takes)

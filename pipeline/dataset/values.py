@@ -1,6 +1,7 @@
 """Tensors that no test data gives as they are: constants, random numbers, users' functions, images, recordings."""
 
 import importlib
+import math
 import sys
 import wave
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,21 @@ def value_array(
     return generator.integers(0, 2, shape).astype(dtype)
 
 
+def check_padding(info: TensorInfo, number: float) -> None:
+    """Raise ConfigError for a number that an input cannot be filled up with."""
+    try:
+        if (dtype := plain_dtype(info)).kind == "U":
+            raise _unfit(info, "its elements are strings", "leave it out")
+        _cast(info, (number,), dtype)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{number} cannot fill up the input {info.name!r}",
+            where=f"padding.{info.name}",
+            why=error.why,
+            remedy=error.remedy,
+        ) from error
+
+
 def plain_dtype(info: TensorInfo) -> "np.dtype[Any]":
     """The numpy type of an input's elements; ConfigError for inputs that no file and no number can give."""
     import numpy as np
@@ -99,6 +115,10 @@ def _cast(
     import numpy as np
 
     if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            large = [number for number in numbers if math.isfinite(number) and np.isinf(dtype.type(number))]
+        if large:
+            raise _unfit(info, f"{large[0]} is no {dtype} number", f"numbers to {np.finfo(dtype).max:g} fit")
         return numbers
     least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     for place, number in enumerate(numbers):
@@ -199,7 +219,7 @@ MAX_PIXELS = 100_000_000
 MAX_RECORDING_BYTES = 256 << 20
 
 
-def image_tensor(file: Path, wanted: PreprocessConfig, info: TensorInfo) -> Array:
+def image_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> Array:
     """One image as the tensor of an input, with a batch axis where the input has one.
 
     ConfigError for a file that is no image; MissingError without Pillow.
@@ -207,11 +227,11 @@ def image_tensor(file: Path, wanted: PreprocessConfig, info: TensorInfo) -> Arra
     import numpy as np
 
     with _open_image(file) as image:
-        pixels = np.asarray(_sized(image.convert("L" if wanted.channels is Channels.GRAY else "RGB"), wanted))
+        pixels = np.asarray(_sized(image.convert("L" if preprocess.channels is Channels.GRAY else "RGB"), preprocess))
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    pixels = pixels[..., ::-1] if wanted.channels is Channels.BGR else pixels
-    values = _scaled(pixels, wanted, file)
-    values = values.transpose(2, 0, 1) if wanted.layout is ImageLayout.NCHW else values
+    pixels = pixels[..., ::-1] if preprocess.channels is Channels.BGR else pixels
+    values = _scaled(pixels, preprocess, file)
+    values = values.transpose(2, 0, 1) if preprocess.layout is ImageLayout.NCHW else values
     return _as_input(values, info)
 
 
@@ -238,30 +258,30 @@ def _open_image(file: Path) -> "Image":
     return image
 
 
-def _sized(image: "Image", wanted: PreprocessConfig) -> "Image":
+def _sized(image: "Image", preprocess: PreprocessConfig) -> "Image":
     from PIL import Image, ImageOps
 
     bilinear = Image.Resampling.BILINEAR
-    if wanted.resize:
-        height, width = wanted.resize
+    if preprocess.resize:
+        height, width = preprocess.resize
         ways: dict[Fit, Any] = {
             Fit.STRETCH: lambda: image.resize((width, height), bilinear),
             Fit.COVER: lambda: ImageOps.fit(image, (width, height), bilinear),
             Fit.PAD: lambda: ImageOps.pad(image, (width, height), bilinear),
         }
-        image = ways[wanted.fit]()
-    if wanted.crop:
-        height, width = wanted.crop
+        image = ways[preprocess.fit]()
+    if preprocess.crop:
+        height, width = preprocess.crop
         left, top = (image.width - width) // 2, (image.height - height) // 2
         image = image.crop((left, top, left + width, top + height))
     return image
 
 
-def _scaled(values: Array, wanted: PreprocessConfig, file: Path) -> Array:
+def _scaled(values: Array, preprocess: PreprocessConfig, file: Path) -> Array:
     """(value - mean) * scale, with one number or one for each entry of the last axis."""
     import numpy as np
 
-    mean, scale = np.asarray(wanted.mean, np.float64), np.asarray(wanted.scale, np.float64)
+    mean, scale = np.asarray(preprocess.mean, np.float64), np.asarray(preprocess.scale, np.float64)
     if not all(part.size in (1, values.shape[-1]) for part in (mean, scale)):
         raise ConfigError(
             "`mean` and `scale` do not fit the channels", where=f"preprocess, for {file}",
@@ -271,19 +291,19 @@ def _scaled(values: Array, wanted: PreprocessConfig, file: Path) -> Array:
     return (values.astype(np.float64) - mean) * scale
 
 
-def wav_tensor(file: Path, wanted: PreprocessConfig, info: TensorInfo) -> Array:
+def wav_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> Array:
     """One recording as the tensor of an input; ConfigError for a file that is no PCM WAV."""
     import numpy as np
 
     values, rate = _read_wav(file)
-    if wanted.mono:
+    if preprocess.mono:
         values = values.mean(axis=1, keepdims=True)
-    if wanted.sample_rate and wanted.sample_rate != rate:
-        values = _resampled(values, max(1, round(len(values) * wanted.sample_rate / rate)))
-    length = wanted.length or _length_of(info)
+    if preprocess.sample_rate and preprocess.sample_rate != rate:
+        values = _resampled(values, max(1, round(len(values) * preprocess.sample_rate / rate)))
+    length = preprocess.length or _length_of(info)
     if length:
         values = np.concatenate([values[:length], np.zeros((max(0, length - len(values)), values.shape[1]))])
-    values = _scaled(values, wanted, file)
+    values = _scaled(values, preprocess, file)
     return _as_input(values[:, 0] if values.shape[1] == 1 else values.T, info)
 
 

@@ -27,7 +27,7 @@ from pipeline.campaign.measure import CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import ALL_FILES, Inputs, PlannedRun, blame, denied_here, known_denied, planned_id
 from pipeline.campaign.record import CampaignRecord, FailureRow, RunRecord, Skipped
 from pipeline.campaign.store import Store, open_store
-from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on, use_of
+from pipeline.compat.rules import first_error, judged, read_artifacts, runtime_on
 from pipeline.config import ConditionsConfig, MeasureConfig, Platform, Target
 from pipeline.core.errors import Finding, MissingError, ModelError
 from pipeline.core.files import DATABASE, scratch
@@ -430,7 +430,7 @@ def preflight(order: PerfOrder, device: Device) -> Judge:
     read = read_artifacts({_name(file, order.files): file for file in order.files})
 
     def judge(name: str, options: RunOptions) -> tuple[Finding, ...]:
-        return judged(read, name, runtime, use_of(options, {})) if runtime else ()
+        return judged(read, name, runtime, options) if runtime else ()
 
     return judge
 

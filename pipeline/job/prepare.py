@@ -17,21 +17,19 @@ from pipeline.campaign.record import PrecisionSearch
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import (
     CheckedModel,
-    CheckRequest,
     References,
     check_all,
     check_all_inputs,
     make_references,
-    tolerance_for,
 )
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, RunConfig, Target, wanted_variants
-from pipeline.config.tables import OneOrMore, is_function
+from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
-from pipeline.convert.precisions import AutoProvider, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
-from pipeline.convert.request import AwareSource, OptimizerPlatform
+from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
+from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.features import Place
@@ -147,14 +145,13 @@ def calibration_data(config: Config, table: ModelConfig) -> Dataset:
     return apart if decides else msgspec.structs.replace(apart, least=LEAST_DIVIDED)
 
 
-def auto_providers(config: Config) -> tuple[AutoProvider, ...]:
+def auto_providers(config: Config) -> AutoProviders:
     """What `auto` chooses precisions for: the providers of the runs, on the targets that have them."""
     wanted = [config.variants.precisions, *(model.precisions for model in config.models)]
     if not any(AUTO in names for names in wanted):
-        return ()
-    names = dict.fromkeys(name for target in config.targets for name in _providers_of(target, config))
+        return {}
     settings = {row.provider: row for row in provider_settings(config)}
-    return tuple(AutoProvider(name=name, settings=settings.get(name)) for name in names)
+    return {name: settings.get(name) for target in config.targets for name in _providers_of(target, config)}
 
 
 def _providers_of(target: Target, config: Config) -> Iterator[str]:
@@ -276,9 +273,8 @@ def _of_sizes(table: ModelConfig, source: SourceModel, runs: Sequence[RunConfig]
     yield table
     wanted = {provider for run in runs for provider in run.providers if provider_named(provider).fixed_shapes}
     name = table.name or PurePosixPath(source.member or Path(source.path).name).stem
-    for sizes in dict.fromkeys(zip(*table.lists.values(), strict=True)) if wanted else ():
-        fixed: dict[str, OneOrMore[int]] = {**table.dimensions, **dict(zip(table.lists, sizes, strict=True))}
-        yield msgspec.structs.replace(table, name=f"{name}-{'x'.join(map(str, sizes))}", dimensions=fixed)
+    for sized, dimensions in table.sized(name).items() if wanted else ():
+        yield msgspec.structs.replace(table, name=sized, dimensions=dimensions)
 
 
 def _is_stale(path: Path, source: str) -> bool:
@@ -321,8 +317,9 @@ def prepare(
             cache=cache_folder() / "artifacts",
             release=oldest_release(config),
             platform=OptimizerPlatform.of_abi(_abi_of(*config.targets)),
-            aware=provider_settings(config) if config.variants.aware else (),
-            reference=aware_source(config) if config.variants.aware else None,
+            aware=AwareSpec(providers=provider_settings(config), reference=aware_source(config))
+            if config.variants.aware
+            else AwareSpec(),
             done=stage.done,
         )
     converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)
@@ -346,18 +343,13 @@ def prepare(
     references = make_references(usable, folder / REFERENCES, work, progress)
     _stop_at_config_errors(references)
     prepared = [_with_references(model, group, references) for model, group in zip(prepared, sets, strict=True)]
-    requests = [
-        CheckRequest(
-            artifact=artifact,
-            file=str(folder / ARTIFACTS / artifact.file),
-            reference=reference,
-            tolerance=tolerance_for(reference, config.check),
-        )
+    compared = [
+        (artifact, reference)
         for model in prepared
         for artifact in model.artifacts
         if (reference := model.references.get(artifact.source))
     ]
-    checks = check_all(requests, progress)
+    checks = check_all(compared, folder / ARTIFACTS, config.check, progress)
     prepared, simulated = _simulated(prepared, folder, config, progress)
     checks |= simulated
     return [_with_checks(model, checks) for model in prepared], sets

@@ -19,7 +19,7 @@ from device_runner.options import Denied
 from pipeline.campaign.plan import MAKERS, PlannedRun
 from pipeline.campaign.record import CampaignRecord, Skipped
 from pipeline.campaign.store import Store
-from pipeline.compat.rules import ReadArtifacts, Use, first_error, judged, read_artifacts, runtime_on, use_of
+from pipeline.compat.rules import DEFAULT_USE, ReadArtifacts, first_error, judged, read_artifacts, runtime_on, use_of
 from pipeline.config import BuildKind, Config, ModelConfig, Target
 from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors
 from pipeline.core.features import Place
@@ -33,6 +33,7 @@ from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import (
+    CUSTOM_OPS,
     MEASURED_FILE,
     Content,
     KeptReference,
@@ -42,7 +43,6 @@ from pipeline.release.manifest import (
     read_manifest,
 )
 from pipeline.release.shipped import (
-    CUSTOM_OPS,
     budget_findings,
     chosen_contexts,
     context_findings,
@@ -96,7 +96,7 @@ def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder:
         notes += (*library.findings, *custom_findings(config, target))
         for artifact in artifacts:
             name = f"{artifact.model}/{artifact.variant.name}"
-            findings = judged(read, artifact.file, library.runtime, Use(session_config=artifact.session_options))
+            findings = judged(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _placed(target, artifact, findings)
@@ -198,7 +198,11 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     """The inputs and outputs of each model that ships, as its file declares them, with what the config says of them."""
     files = {choice.artifact.model: folder / ARTIFACTS / choice.artifact.file for choice in assembled.choices}
     tables = assembled.record.tables
-    return tuple(signature_of(model, file, tables.get(model) or ModelConfig(path="")) for model, file in files.items())
+    opened = {sized: name for name, table in tables.items() for sized in table.sized(name)}
+    return tuple(
+        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=opened.get(model, ""))
+        for model, file in files.items()
+    )
 
 
 PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")

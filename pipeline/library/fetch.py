@@ -111,7 +111,7 @@ def silent(_: str) -> None:
     """Say nothing."""
 
 
-def by_client(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
+def by_client(coordinates: Coordinates, say: Say = silent) -> tuple[bytes, str]:
     """The file by `mvn`, and the repository that it came from; raises MissingError with Maven's own reason.
 
     `mvn` refuses a file with a wrong checksum (-C).
@@ -120,22 +120,25 @@ def by_client(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
     if client is None:
         raise MissingError("mvn is not on PATH")
     with scratch_folder() as folder:
-        say(f"asking mvn for {wanted.group}:{wanted.artifact}:{wanted.release} (at most {FETCH_SECONDS} seconds)")
-        artifact = f"-Dartifact={wanted.group}:{wanted.artifact}:{wanted.release}:{wanted.ending}"
+        name = f"{coordinates.group}:{coordinates.artifact}:{coordinates.release}"
+        say(f"asking mvn for {name} (at most {FETCH_SECONDS} seconds)")
+        artifact = f"-Dartifact={name}:{coordinates.ending}"
         output = run(
             [client, "-B", "-C", PLUGIN, artifact, f"-DoutputDirectory={folder}"], folder, "Maven", MAVEN_REASON
         )
-        path = Path(folder, wanted.file)
+        path = Path(folder, coordinates.file)
         if not path.is_file():
             raise MissingError("Maven gave no file")
-        addresses = [address for address in FETCHED.findall(output) if address.endswith(wanted.path)]
+        addresses = [address for address in FETCHED.findall(output) if address.endswith(coordinates.path)]
         source = (
-            public_address(addresses[0].removesuffix(f"/{wanted.path}")) if addresses else "Maven's local repository"
+            public_address(addresses[0].removesuffix(f"/{coordinates.path}"))
+            if addresses
+            else "Maven's local repository"
         )
         return path.read_bytes(), source
 
 
-def run(command: list[str], folder: Path, what: str, reason: re.Pattern[str]) -> str:
+def run(command: list[str], folder: Path, program: str, reason: re.Pattern[str]) -> str:
     """What a registry's client prints in a folder; raises MissingError with the first line that says why it failed."""
     try:
         done = subprocess.run(
@@ -149,11 +152,11 @@ def run(command: list[str], folder: Path, what: str, reason: re.Pattern[str]) ->
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise MissingError(f"{what} did not answer within {FETCH_SECONDS} seconds") from error
+        raise MissingError(f"{program} did not answer within {FETCH_SECONDS} seconds") from error
     if done.returncode:
         line = reason.search(done.stdout + done.stderr)
         why = line.group(1)[:300] if line else f"exit code {done.returncode}"
-        raise MissingError(f"{what} gave none", why=why)
+        raise MissingError(f"{program} gave none", why=why)
     return done.stdout
 
 
@@ -165,7 +168,7 @@ class NotPublishedError(MissingError):
         self.releases = releases
 
 
-def by_https(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
+def by_https(coordinates: Coordinates, say: Say = silent) -> tuple[bytes, str]:
     """The file by HTTPS, and the repository's address; raises MissingError with what the server said.
 
     The file is compared with the checksum beside it.
@@ -177,12 +180,12 @@ def by_https(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
         raise MissingError(f"{MIRROR_VARIABLE} is no address", why=base, remedy=f"write one such as {CENTRAL}")
     if base.startswith("http:") and not LOOPBACK.match(base):
         log.warning("%s is not encrypted: who is between here and there can change what is fetched", base)
-    address = f"{base}/{wanted.path}"
+    address = f"{base}/{coordinates.path}"
     say(f"fetching {address}")
     try:
         content = _get(address)
     except urllib.error.HTTPError as error:
-        raise _refused(error, base, wanted) from error
+        raise _refused(error, base, coordinates) from error
     say(f"fetched {len(content):,} bytes")
     for kind in CHECKSUMS:
         try:
@@ -192,19 +195,19 @@ def by_https(wanted: Coordinates, say: Say = silent) -> tuple[bytes, str]:
         checked = _checked(content, kind, noted[0].lower() if noted else "", address)
         say(f"its {kind} is the one that {base} names")
         return checked, public_address(base)
-    raise MissingError(f"{base} has no checksum of {wanted.file}", remedy="it is not used: fetch it by `mvn`")
+    raise MissingError(f"{base} has no checksum of {coordinates.file}", remedy="it is not used: fetch it by `mvn`")
 
 
-def _refused(error: urllib.error.HTTPError, base: str, wanted: Coordinates) -> MissingError:
+def _refused(error: urllib.error.HTTPError, base: str, coordinates: Coordinates) -> MissingError:
     if error.code != NOT_FOUND:
-        return MissingError(f"{base} answers {error.code} {error.reason}", where=f"{base}/{wanted.path}")
+        return MissingError(f"{base} answers {error.code} {error.reason}", where=f"{base}/{coordinates.path}")
     try:
-        listed = _get(f"{base}/{wanted.folder}/maven-metadata.xml", METADATA_BYTES).decode("utf-8", "replace")
+        listed = _get(f"{base}/{coordinates.folder}/maven-metadata.xml", METADATA_BYTES).decode("utf-8", "replace")
     except (MissingError, urllib.error.HTTPError):
         listed = ""
     releases = tuple(re.findall(r"<version>(\d{1,4}\.\d{1,4}\.\d{1,4})</version>", listed))
     why = f"it answers 404; the newest that it has are {', '.join(releases[-5:])}" if releases else "it answers 404"
-    return NotPublishedError(f"{base} has no {wanted.file}", why=why, releases=releases)
+    return NotPublishedError(f"{base} has no {coordinates.file}", why=why, releases=releases)
 
 
 def _checked(content: bytes, kind: str, wanted: str, address: str) -> bytes:

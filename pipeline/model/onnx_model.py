@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -228,16 +228,15 @@ class LoadedModel(LeanModel):
     source: SourceModel
     path: Path
 
+    @property
+    def dynamic(self) -> tuple[str, ...]:
+        """The dimensions of inputs without a size, as `input[axis] name`."""
+        return tuple(f"{axis.key} {axis.symbol}".rstrip() for axis in open_axes(own_inputs(self.proto)))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedModel(LoadedModel):
-    """A loaded model ready to convert: no initializers among the inputs, symbolic dimensions fixed as configured.
-
-    `dynamic` lists what is left open, as `input[axis] name`; `operators` counts "domain:op" in the main graph.
-    """
-
-    dynamic: tuple[str, ...] = ()
-    operators: Mapping[str, int] = field(default_factory=dict)
+    @property
+    def operators(self) -> dict[str, int]:
+        """How many nodes the main graph has of each "domain:op"."""
+        return dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in self.proto.graph.node).items()))
 
 
 def load_model(source: SourceModel, work_folder: Path) -> LoadedModel:
@@ -483,8 +482,8 @@ def _is_beside(location: str) -> bool:
     return bool(parts) and ":" not in parts[0] and "\0" not in location and not any(p in forbidden for p in parts)
 
 
-def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> PreparedModel:
-    """Initializers out of the graph inputs, symbolic dimensions fixed.
+def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> LoadedModel:
+    """The model ready to convert: initializers out of the graph inputs, symbolic dimensions fixed.
 
     Keys of `fixed_dimensions` are symbolic names, or `input[axis]` for any dimension. An initializer that
     is also an input could be overridden by the caller and so is no constant to the optimizer (ONNX IR specification,
@@ -498,12 +497,7 @@ def prepare_model(loaded: LoadedModel, fixed_dimensions: Mapping[str, int]) -> P
     if len(graph.input) < before:
         proto.ir_version = max(proto.ir_version, 4)
     fix_dimensions(proto, fixed_dimensions, loaded.source.name)
-    return PreparedModel(
-        source=loaded.source, path=loaded.path, folder=loaded.folder, proto=proto, weights=loaded.weights,
-        outside=loaded.outside,
-        dynamic=tuple(f"{a.key} {a.symbol}".rstrip() for a in open_axes(own_inputs(proto))),
-        operators=dict(sorted(Counter(f"{n.domain or 'ai.onnx'}:{n.op_type}" for n in proto.graph.node).items())),
-    )  # fmt: skip
+    return replace(loaded, proto=proto)
 
 
 def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: str) -> None:

@@ -325,15 +325,11 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, str] = {}
 
 
-class ResolverArg(msgspec.Struct, frozen=True, gc=False):
-    """Where a kernel's type parameter is read from: input or output `index`."""
+Resolver: TypeAlias = dict[str, dict[str, tuple[tuple[bool, int], ...]]]
+"""Op id `domain:op:since_version` -> type parameter -> where it is read from: whether of an output, and its index.
 
-    is_output: bool
-    index: int
-
-
-Resolver: TypeAlias = dict[str, dict[str, tuple[ResolverArg, ...]]]
-"""Op id `domain:op:since_version` -> type parameter -> arguments; a superset of the graph's operators."""
+A superset of the graph's operators.
+"""
 
 
 class OrtModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -507,12 +503,9 @@ def resolver_at(reader: Reader, at: int | None) -> Resolver:
     return resolver
 
 
-def _resolver_args(reader: Reader, at: int, slots: Slots) -> tuple[ResolverArg, ...]:
-    args = []
-    for arg in reader.tables(at, slots, 1):
-        fields = reader.table(arg)
-        args.append(ResolverArg(reader.scalar(arg, fields, 0, "b") == 1, reader.scalar(arg, fields, 1, "I")))
-    return tuple(args)
+def _resolver_args(reader: Reader, at: int, slots: Slots) -> tuple[tuple[bool, int], ...]:
+    args = ((arg, reader.table(arg)) for arg in reader.tables(at, slots, 1))
+    return tuple((reader.scalar(arg, fields, 0, "b") == 1, reader.scalar(arg, fields, 1, "I")) for arg, fields in args)
 
 
 def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:

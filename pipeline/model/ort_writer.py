@@ -24,7 +24,7 @@ import flatbuffers
 
 from pipeline.core.errors import ModelError
 from pipeline.model.onnx_model import ByteRange
-from pipeline.model.ort_format import Buffer, Reader, ResolverArg, Slots, resolver_at
+from pipeline.model.ort_format import Buffer, Reader, Slots, resolver_at
 
 BUFFER_BYTES = 2 << 20
 # Direct writes begin and end at multiples of the disk's block, in memory as in the file; 4 KiB suits all that is sold.
@@ -342,8 +342,8 @@ def _tensor(builder: _Builder, name: _Tail, start: int, weight: Weight) -> int:
     return int(builder.EndObject())
 
 
-def _resolver_entry(builder: _Builder, name: str, parameters: Mapping[str, tuple[ResolverArg, ...]]) -> int:
-    args = builder.refs([_resolver_arg(builder, arg) for arg in parameters[name]])
+def _resolver_entry(builder: _Builder, name: str, parameters: Mapping[str, tuple[tuple[bool, int], ...]]) -> int:
+    args = builder.refs([_resolver_arg(builder, *arg) for arg in parameters[name]])
     return _keyed(builder, int(builder.CreateString(name)), args)
 
 
@@ -354,10 +354,10 @@ def _keyed(builder: _Builder, key: int, values: int) -> int:
     return int(builder.EndObject())
 
 
-def _resolver_arg(builder: _Builder, arg: ResolverArg) -> int:
+def _resolver_arg(builder: _Builder, is_output: bool, index: int) -> int:
     builder.StartObject(2)
-    builder.PrependInt8Slot(0, int(arg.is_output), 0)
-    builder.PrependUint32Slot(1, arg.index, 0)
+    builder.PrependInt8Slot(0, int(is_output), 0)
+    builder.PrependUint32Slot(1, index, 0)
     return int(builder.EndObject())
 
 

@@ -422,19 +422,19 @@ def _sizes(case: Case, sizes: Sequence[int], axes: Sequence[int]) -> Refusal | N
 def _coordinates(case: Case, numbers: Sequence[float], *, by_size: bool) -> Refusal | None:
     mode = case.attribute("coordinate_transformation_mode", "half_pixel")
     if neural_network(case) or case.attribute("mode", "nearest") == "nearest":
-        taken: tuple[str, ...] = ("asymmetric",)
+        modes: tuple[str, ...] = ("asymmetric",)
     else:
-        taken = ("half_pixel", "align_corners", *(("asymmetric",) if by_size else ()))
+        modes = ("half_pixel", "align_corners", *(("asymmetric",) if by_size else ()))
         if mode == "pytorch_half_pixel":
             if len(numbers) < 2:
                 return ONE_AXIS
             mode = "half_pixel" if min(_result(case, numbers[-2:], by_size=by_size)) > 1 else mode
-    if mode in taken:
+    if mode in modes:
         return None
     return Refusal(
         "coord",
-        f"coordinate_transformation_mode {mode}; CoreML supports {' or '.join(taken)} here",
-        f"export Resize with {' or '.join(taken)}",
+        f"coordinate_transformation_mode {mode}; CoreML supports {' or '.join(modes)} here",
+        f"export Resize with {' or '.join(modes)}",
     )
 
 

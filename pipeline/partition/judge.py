@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,6 @@ from pipeline.partition.shown import before_partitioning, predict_load, rounds, 
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
 from pipeline.partition.view import (
     NO_SIZES,
-    PartitionInput,
     body_types,
     check_computed,
     dynamic_names,
@@ -96,7 +95,7 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
-            if views.subject.loaded and not views.subject.loaded.outside:
+            if views.loaded and not views.loaded.outside:
                 keep_answer(request.entry, answer)
             return answer
     except ModelError as error:
@@ -143,48 +142,67 @@ def scratch_folder(source: SourceModel) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class Views:
-    """The graphs of one model that providers judge: graphs are made once, however many providers are asked."""
+    """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
 
-    subject: PartitionInput
+    `subject` is the path of an ORT format file, or a loaded ONNX model.
+    """
+
+    source: SourceModel
+    subject: Path | LoadedModel
     optimize: Optimize
     folder: Path
     warnings: list[str] = field(default_factory=list)
     saved: LoadedModel | None = None
     graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
 
+    @property
+    def loaded(self) -> LoadedModel | None:
+        """The model, of an ONNX file."""
+        return None if isinstance(self.subject, Path) else self.subject
+
+    @property
+    def ships(self) -> LoadedModel | None:
+        """The model that ships: behind level basic where that is judged."""
+        return self.saved if self.optimize is Optimize.BASIC else self.loaded
+
     def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
         """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
 
         An ORT format file is shown as it is: nothing in it is inlined any more, so it has no model here.
         """
-        loaded = self.subject.loaded
-        if loaded is None:
-            graph = unique_dq(view_of_file(self.subject.path))
+        subject = self.subject
+        if isinstance(subject, Path):
+            graph = unique_dq(view_of_file(subject))
             return graph, graph, None
-        before = before_partitioning(loaded.proto, lambda model: self._view(model, loaded), settings)
+        before = before_partitioning(subject.proto, lambda model: self._view(model, subject), settings)
         if self.optimize is Optimize.NONE:
-            graph = self._graph(before, loaded)
+            graph = self._graph(before, subject)
             return graph, graph, before
         saved = self.basic()
         ships = self._graph(saved.proto, saved)
         shown = undone_for_provider(saved.proto, before)
         return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
 
+    def resized(self, sizes: Mapping[str, int], folder: Path, optimize: Optimize) -> "Views":
+        """The same of the model with sizes, in another folder; of an ONNX model alone."""
+        assert self.loaded, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
+        subject = resized(self.loaded, sizes, folder)
+        return Views(source=self.source, subject=subject, optimize=optimize, folder=folder)
+
     def basic(self) -> LoadedModel:
         """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
         if self.saved is None:
-            assert self.subject.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
-            self.saved = save_basic(self.subject.loaded, self.folder)
+            assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
+            self.saved = save_basic(self.loaded, self.folder)
         return self.saved
 
     def later(self, model: "ModelProto") -> Graph:
         """The graph of the model that ships, after functions in it were inlined."""
-        ships = self.saved if self.optimize is Optimize.BASIC else self.subject.loaded
-        assert ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
-        return self._view(model, ships)
+        assert self.ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
+        return self._view(model, self.ships)
 
     def _view(self, model: "ModelProto", weights: LoadedModel) -> Graph:
-        outside = self.subject.loaded.outside if self.subject.loaded else None
+        outside = self.loaded.outside if self.loaded else None
         read = tensor_reader(weights)
         saved = partial(body_types, model, self.folder, self.warnings.append)
         return view(model, read=read, saved=saved, outside=outside)
@@ -198,7 +216,7 @@ class Views:
 
 def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
     """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
-    return Views(subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
+    return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
 
 
 def judge_views(views: Views, settings: Settings) -> ModelAnswer:
@@ -209,20 +227,19 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     import onnxruntime
 
     shown, ships, model = views.of(settings)
-    loaded = views.subject.loaded
+    loaded = views.loaded
     if loaded:
-        check_computed(loaded, shown, views.subject.source.name)
+        check_computed(loaded, shown, views.source.name)
     compiler = ""
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
-        weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
-        if model is None or weights is None:
+        if model is None or views.ships is None:
             raise ModelError(
                 f"the compiler of {settings.rules.title} says nothing about ORT format files",
-                where=views.subject.source.name,
+                where=views.source.name,
                 remedy="name the ONNX model that the file was made from",
             )
-        provider_claim, load = of_chip(weights, model, ships, CHIPS[settings.chip], views.folder)
+        provider_claim, load = of_chip(views.ships, model, ships, CHIPS[settings.chip], views.folder)
         in_bodies = []
     else:
         provider_claim = claim(shown, settings)
@@ -232,7 +249,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     apart = not settings.rules.on_cpu and not settings.rules.copies  # partitions with memory of their own
     given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
     return ModelAnswer(
-        path=views.subject.source.name,
+        path=views.source.name,
         ep=settings.provider,
         chip=settings.chip,
         compiler=compiler,
@@ -276,12 +293,11 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
     if not answer.claimed or (answer.load and answer.load.error):
         return None
     _, graph, model = views.of(request.settings)
-    weights = views.saved if views.optimize is Optimize.BASIC else views.subject.loaded
-    if not (model and weights and request.simulate):
+    if not (model and views.ships and request.simulate):
         return None
     try:
         chip, original = CHIPS[request.settings.chip], request.original
-        return simulate(weights, model, graph, chip, request.simulate, views.folder, original)
+        return simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
 
@@ -309,16 +325,14 @@ def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:
 
 def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
     """What likely sizes for the dynamic dimensions that are left would give; None where nothing is left to gain."""
-    if not answer.dynamic or answer.claimed == answer.nodes or views.subject.loaded is None:
+    if not answer.dynamic or answer.claimed == answer.nodes or views.loaded is None:
         return None
     try:
-        sizes = next(likely_sizes(views.subject.loaded, {}), None)
+        sizes = next(likely_sizes(views.loaded, {}), None)
         if sizes is None:
             return None
-        with scratch_folder(views.subject.source) as folder:
-            loaded = resized(views.subject.loaded, sizes, folder)
-            subject = replace(views.subject, path=loaded.path, loaded=loaded)
-            fixed = judge_views(Views(subject=subject, optimize=views.optimize, folder=folder), settings)
+        with scratch_folder(views.source) as folder:
+            fixed = judge_views(views.resized(sizes, folder, views.optimize), settings)
     except PipelineError:
         return None
     return SizedAnswer(

@@ -29,7 +29,7 @@ from pipeline.partition.rules import (
     version_refusal,
     when,
 )
-from pipeline.partition.units import Case, Quant, UnitValue, clip_bounds, node_units, selection_crash
+from pipeline.partition.units import Case, UnitValue, clip_bounds, node_units, selection_crash
 
 
 def ranks_up_to_4(case: Case) -> Refusal | None:
@@ -64,6 +64,15 @@ gather = refuse(
     ),
     "compute the indices in i32",
 )
+BOUNDS: tuple[Check, ...] = (
+    constant(1, "starts"),
+    constant(2, "ends"),
+    when(listed(3), constant(3, "axes")),
+    when(listed(4), constant(4, "steps")),
+)
+"""Everything about a Slice is known beforehand."""
+PARAMETERS = tuple(constant(position, name) for position, name in enumerate(("scale", "B", "mean", "variance"), 1))
+"""Of BatchNormalization."""
 axes = when(since(13), when(listed(1), constant(1, "axes")))
 """Axes of Squeeze and Unsqueeze, an input from opset 13 on, are constant when they are listed."""
 
@@ -82,16 +91,24 @@ def clip(case: Case) -> Refusal | None:
     )
 
 
-def batch_normalization(case: Case) -> Refusal | None:
-    """At most four dimensions, and parameters that are constants."""
-    if case.rank(0) > 4:
-        return Refusal(
-            "rank", f"input {show(case, 0)} has rank {case.rank(0)}, at most 4 is taken", "reshape around it"
-        )
-    if case.attribute("spatial", 1) != 1:
-        return Refusal("attr", "attribute spatial is 0", "convert the model to opset 9 or later")
-    names = ("scale", "B", "mean", "variance")
-    return next((r for i, name in enumerate(names, 1) if (r := constant(i, name)(case)) is not None), None)
+at_most_4 = refuse(
+    lambda case: case.rank(0) > 4,
+    "rank",
+    lambda case: f"input {show(case, 0)} has rank {case.rank(0)}, at most 4 is taken",
+    "reshape around it",
+)
+exactly_4 = refuse(
+    lambda case: case.rank(0) != 4,
+    "rank",
+    lambda case: f"input {show(case, 0)} {show_shape(case.shape(0))} is not of rank 4",
+    "use rank 4",
+)
+spatial = refuse(
+    lambda case: case.attribute("spatial", 1) != 1,
+    "attr",
+    lambda _: "attribute spatial is 0",
+    "convert the model to opset 9 or later",
+)
 
 
 def conv(case: Case) -> Refusal | None:
@@ -143,8 +160,6 @@ def pool(case: Case) -> Refusal | None:
 
 def depth_to_space(case: Case) -> Refusal | None:
     """NNAPI's own order of channels (DCR)."""
-    if case.rank(0) != 4:
-        return Refusal("rank", f"input {show(case, 0)} {show_shape(case.shape(0))} is not of rank 4", "use rank 4")
     if case.settings.nchw and case.settings.api_level < 29:
         return Refusal("level", "with USE_NCHW it needs API level 29", "leave USE_NCHW out, or target Android 10")
     if case.ver >= 11 and case.attribute("mode", "DCR") != "DCR":
@@ -206,27 +221,11 @@ def reshape(case: Case) -> Refusal | None:
     return None
 
 
-def slice_(case: Case) -> Refusal | None:
-    """Everything about the slice is known beforehand."""
-    if case.rank(0) > 4:
-        return Refusal(
-            "rank", f"input {show(case, 0)} has rank {case.rank(0)}, at most 4 is taken", "reshape around it"
-        )
-    refusal = no_zero_dimension(case)
-    names = ("starts", "ends", "axes", "steps")
-    for position, name in enumerate(names, 1):
-        if refusal is None and (position < 3 or position < case.listed):
-            refusal = constant(position, name)(case)
-    return refusal
-
-
 def softmax(case: Case) -> Refusal | None:
-    """From opset 13 on at most four dimensions; before level 29 only 2 or 4, over the last one."""
+    """From opset 13 on; before level 29 only 2 or 4 dimensions, over the last one."""
     if case.ver < 13:
         return None
     rank = case.rank(0)
-    if rank > 4:
-        return Refusal("rank", f"input {show(case, 0)} has rank {rank}, at most 4 is taken", "reshape around it")
     axis = case.attribute("axis", -1)
     axis = axis + rank if axis < 0 else axis
     if case.settings.api_level < 29 and (rank not in (2, 4) or axis != rank - 1):
@@ -366,7 +365,7 @@ def two_operands(case: Case) -> Refusal | None:
 
 
 def _accepted(case: Case, io: UnitValue, *, weight: bool) -> Refusal | None:
-    if io.quant is None:
+    if io.scale is None:
         return Refusal(
             "throw",
             f"{case.node.op_type} with quantized inputs has no QuantizeLinear behind it: "
@@ -378,9 +377,7 @@ def _accepted(case: Case, io: UnitValue, *, weight: bool) -> Refusal | None:
     signed_weight = weight and kind == "i8"
     if kind != "u8" and not signed_weight:
         return Refusal("qtype", f"quantized value '{io.name}' is {kind}, NNAPI supports u8", PER_TENSOR)
-    return _scale(case, io, io.quant, signed_weight=signed_weight) or _zero_point(
-        case, io, io.quant, signed_weight=signed_weight
-    )
+    return _scale(case, io, io.scale, signed_weight=signed_weight) or _zero_point(case, io, signed_weight=signed_weight)
 
 
 def _count(dims: tuple[int, ...]) -> int:
@@ -393,10 +390,10 @@ def _channels(graph: Graph, name: str) -> int | None:
     return shape[0] if shape else None
 
 
-def _scale(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> Refusal | None:
-    initializer = case.graph.constant(quant.scale)
+def _scale(case: Case, io: UnitValue, scale: str, *, signed_weight: bool) -> Refusal | None:
+    initializer = case.graph.constant(scale)
     if initializer is None:
-        return Refusal("qscale_const", f"the scale '{quant.scale}' of '{io.name}' is not a constant", PER_TENSOR)
+        return Refusal("qscale_const", f"the scale '{scale}' of '{io.name}' is not a constant", PER_TENSOR)
     count = _count(initializer.dims)
     channels = _channels(case.graph, io.name)
     per_channel = signed_weight and case.node.op_type in PER_CHANNEL_OPS and case.settings.api_level >= 29
@@ -410,12 +407,12 @@ def _scale(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> R
     )
 
 
-def _zero_point(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool) -> Refusal | None:
-    if quant.zero_point is None:
+def _zero_point(case: Case, io: UnitValue, *, signed_weight: bool) -> Refusal | None:
+    if io.zero_point is None:
         return None
-    initializer = case.graph.constant(quant.zero_point)
+    initializer = case.graph.constant(io.zero_point)
     if initializer is None:
-        return Refusal("qzp_const", f"the zero point '{quant.zero_point}' of '{io.name}' is not a constant", PER_TENSOR)
+        return Refusal("qzp_const", f"the zero point '{io.zero_point}' of '{io.name}' is not a constant", PER_TENSOR)
     count = _count(initializer.dims)
     if not signed_weight:
         if count == 1:
@@ -433,11 +430,11 @@ def _zero_point(case: Case, io: UnitValue, quant: Quant, *, signed_weight: bool)
 
 def parameters(graph: Graph, io: UnitValue) -> tuple[float, int] | None:
     """Scale and zero point of a value as numbers; None when they are not constant or not one of each."""
-    if io.quant is None:
+    if io.scale is None:
         return None
-    scale = graph.constant(io.quant.scale)
-    zero = graph.constant(io.quant.zero_point) if io.quant.zero_point else None
-    if scale is None or scale.count < 1 or (io.quant.zero_point is not None and (zero is None or zero.count < 1)):
+    scale = graph.constant(io.scale)
+    zero = graph.constant(io.zero_point) if io.zero_point else None
+    if scale is None or scale.count < 1 or (io.zero_point is not None and (zero is None or zero.count < 1)):
         return None
     return float(scale.numbers()[0]), int(zero.numbers()[0]) if zero else 0
 
@@ -474,8 +471,6 @@ EQUIVALENT = "export Resize as linear half_pixel, or nearest with asymmetric coo
 
 def resize(case: Case) -> Refusal | None:
     """Two spatial dimensions, the few modes that NNAPI computes alike, scales or sizes known beforehand."""
-    if case.rank(0) != 4:
-        return Refusal("rank", f"input {show(case, 0)} {show_shape(case.shape(0))} is not of rank 4", "use rank 4")
     return _mode(case) or _since_18(case) or _target(case)
 
 
@@ -628,7 +623,7 @@ TABLE: Table = {
     "Elu": Rule(level=30, since=6, types=F32),
     "Clip": Rule(level=27, types=F32, checks=(clip,)),
     "Cast": Rule(level=29, since=6, types=F32, checks=(attribute("to", (1, 6), code="to"),)),
-    "BatchNormalization": Rule(level=27, since=7, types=F32, checks=(outputs(1), batch_normalization)),
+    "BatchNormalization": Rule(level=27, since=7, types=F32, checks=(outputs(1), at_most_4, spatial, *PARAMETERS)),
     "LRN": Rule(level=28, types=F32, checks=(rank(0, 4, 4),)),
     "Conv": Rule(level=_by_layout, types=F32, quantized=TWO, checks=(conv,)),
     "QLinearConv": Rule(level=_by_layout, types=TWO, checks=(conv,)),
@@ -642,16 +637,18 @@ TABLE: Table = {
         quantized=(quantized_inputs, quantized_output, _concat_parameters),
         checks=(RANK_1_4,),
     ),
-    "DepthToSpace": Rule(level=27, types=F32, checks=(depth_to_space,)),
+    "DepthToSpace": Rule(level=27, types=F32, checks=(exactly_4, depth_to_space)),
     "Flatten": Rule(level=27, types=F32, checks=(RANK_1_4, flatten)),
     "Gather": Rule(level=29, types=F32, checks=(RANK_1_4, no_zero_dimension, gather)),
     "Identity": Rule(level=27, types=F32),
     "Pad": Rule(level=29, since=11, types=F32, checks=(RANK_1_4, no_zero_dimension, pad)),
     "ReduceMean": Rule(level=28, types=F32, checks=(RANK_1_4, reduce_mean)),
     "Reshape": Rule(level=27, since=5, types=F32, quantized=ONE, checks=(reshape,)),
-    "Resize": Rule(level=_resize_level, since=11, types=F32_U8, quantized=ONE, checks=(resize,)),
-    "Slice": Rule(level=28, since=10, types=F32, checks=(slice_,)),
-    "Softmax": Rule(level=28, types=F32, quantized=(*ONE, sigmoid_output), checks=(softmax,)),
+    "Resize": Rule(level=_resize_level, since=11, types=F32_U8, quantized=ONE, checks=(exactly_4, resize)),
+    "Slice": Rule(level=28, since=10, types=F32, checks=(at_most_4, no_zero_dimension, *BOUNDS)),
+    "Softmax": Rule(
+        level=28, types=F32, quantized=(*ONE, sigmoid_output), checks=(when(since(13), at_most_4), softmax)
+    ),
     "Split": Rule(level=29, since=13, types=F32, checks=(split,)),
     "Squeeze": Rule(level=28, types=F32, checks=(RANK_1_4, axes)),
     "Unsqueeze": Rule(level=27, types=F32, checks=(RANK_1_4, axes)),
@@ -685,11 +682,7 @@ def refusal(case: Case) -> Refusal | None:
             "leave this operator out of quantization",
         )
     types = (rule.quantized or ()) if case.unit.group else rule.types
-    names = []
-    for value in case.unit.inputs:
-        if value.name:
-            names.append(value.name)
-            names += [name for name in (value.quant[:2] if value.quant else ()) if name is not None]
+    names = [name for value in case.unit.inputs if value.name for name in value if name is not None]
     highest = rule.until or by_release(MAX_VERSION, case.settings.ort_release)
     return (
         _dynamic(case, names)

@@ -64,7 +64,7 @@ class _Builder:
         """Scales are read as f32 whatever they are; another type throws."""
         for unit in self.units:
             for io in (*unit.inputs, *unit.outputs) if _is_quantized(unit) else ():
-                initializer = self.graph.constant(io.quant.scale) if io.quant else None
+                initializer = None if io.scale is None else self.graph.constant(io.scale)
                 if initializer is not None and initializer.dtype != "f32":
                     return _failure(
                         unit.target,
@@ -116,7 +116,7 @@ class _Builder:
             )
             if refusal is not None:
                 return refusal
-            known |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.quant}
+            known |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.scale is not None}
         return None
 
     def _scales(self, unit: Unit, known: dict[str, tuple[float, int] | None]) -> Refusal | None:
@@ -157,7 +157,7 @@ def _skipped(graph: Graph, unit: Unit) -> Iterable[str]:
     """Names of initializers that the unit's builder does not hand over as they are."""
     if _is_quantized(unit):
         for io in (*unit.inputs, *unit.outputs):
-            yield from (name for name in (io.quant.scale, io.quant.zero_point) if name) if io.quant else ()
+            yield from (name for name in (io.scale, io.zero_point) if name)
     node, names = unit.target, [io.name for io in unit.inputs]
     positions = TAKEN_APART.get(node.op_type, ())
     if node.op_type == "MatMul" or (node.op_type == "Gemm" and not node.attributes.get("transB", 0)):

@@ -24,8 +24,8 @@ from device_runner.library import LibraryFacts, resolve
 from device_runner.providers import PROVIDERS
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from device_runner.vulkan import find_driver
-from pipeline.core.errors import ConfigError, ExitCode, MissingError, ModelError
-from pipeline.core.providers import NNAPI, PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
+from pipeline.core.errors import ConfigError, MissingError, ModelError
+from pipeline.core.providers import PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.edit import all_nodes, keep_only
@@ -33,11 +33,15 @@ from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import (
     SUFFIXES,
+    ClaimDiff,
     Decision,
+    LibraryReference,
     ModelAnswer,
+    NodeDiff,
     Optimize,
     PartitionDocument,
     Settings,
+    Side,
     WebGpuOptions,
 )
 from pipeline.partition.judge import TIMEOUT_SECONDS
@@ -53,7 +57,6 @@ from pipeline.partition.view import (
     write_model,
     written_bytes,
 )
-from pipeline.partition.webgpu.logged import refused_nodes, session_config, takes_nothing
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -82,8 +85,8 @@ def _shown(
     source: SourceModel, settings: Settings, optimize: Optimize, sizes: dict[str, int], folder: Path
 ) -> LoadedModel:
     """The model as `judge` shows it to the rules."""
-    loaded = open_subject(source, folder, sizes).loaded
-    if loaded is None:
+    loaded = open_subject(source, folder, sizes)
+    if isinstance(loaded, Path):
         raise ModelError(
             "an ORT format file cannot be shown to a library",
             where=source.name,
@@ -118,6 +121,17 @@ NONE_AT_ALL = re.compile(r"All ops will fallback to CPU EP, because (.*)")
 COUNTED = re.compile(r"number of partitions supported by NNAPI: (\d+) ")
 
 
+NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: \S+ node name: (.*)")
+LEFT_TO_CPU = re.compile(r"Force fallback to CPU execution for node:? (.+?) because (.*)")
+FORCED = re.compile(r"Force CPU execution for node: (.*)")
+NOTHING_TAKEN = "All nodes placed on [CPUExecutionProvider]"
+"""What WebGPU logs: each node that has no kernel, and each that is left to the CPU all the same.
+
+ONNX Runtime's record of assigned nodes will not do: in the layout NHWC the provider is asked twice, and the record has
+nodes of the second time only.
+"""
+
+
 class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a library claims of one model: each partition's nodes by their first outputs, in the library's order.
 
@@ -142,87 +156,71 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
 
 
-class ClaimQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What claims depend on in addition to model and library. `stop_ops` None leaves the provider's own list.
-
-    `cpu` is a profile of an emulator, "" for the usual one; `webgpu` are WebGPU's options, which another ignores.
-    """
-
-    provider: str = NNAPI
-    api_level: int = 31
-    flags: tuple[NnapiFlag, ...] = ()
-    stop_ops: tuple[str, ...] | None = None
-    level: OptimizationLevel = OptimizationLevel.NONE
-    reasons: bool = False
-    cpu: str = ""
-    webgpu: WebGpuOptions = WebGpuOptions()
-
-    def session(self, config: Mapping[str, str]) -> Session:
-        """The sessions that answer it."""
-        stops = {} if self.stop_ops is None else {STOP_OPS: ",".join(self.stop_ops)}
-        options = session_config(self.webgpu) if self.provider == WEBGPU else {}
-        return Session(
-            provider=PROVIDER_RULES[self.provider].run.append_name,
-            flags=self.flags,
-            level=self.level,
-            config={**config, **stops, **options},
-            verbose=self.reasons,
-            phone=Phone(api_level=self.api_level, cpu=self.cpu),
-        )
-
-
-def asked_of(settings: Settings) -> ClaimQuery:
-    """The question that is settled by the settings of our rules, with reasons."""
-    return ClaimQuery(
-        provider=settings.provider,
-        api_level=settings.api_level,
+def _session(
+    settings: Settings,
+    config: Mapping[str, str],
+    *,
+    level: OptimizationLevel = OptimizationLevel.NONE,
+    verbose: bool = False,
+    cpu: str = "",
+) -> Session:
+    """The sessions of a library that answer what our rules answer; `cpu` is a profile of an emulator."""
+    options = _webgpu_config(settings.webgpu) if settings.provider == WEBGPU else {}
+    return Session(
+        provider=settings.rules.run.append_name,
         flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
-        stop_ops=settings.stop_ops,
-        reasons=True,
-        webgpu=settings.webgpu,
+        level=level,
+        config={**config, STOP_OPS: ",".join(settings.stop_ops), **options},
+        verbose=verbose,
+        phone=Phone(api_level=settings.api_level, cpu=cpu),
     )
 
 
-def reference_claims(model: Path, library: str, asked: ClaimQuery) -> LibraryClaims:
-    """The claims of one model; `library` is an AAR, a .so or a release. Raises ModelError for what is no model.
+def claims_of_many(
+    models: Sequence[Path], library: str, settings: Settings, *, reasons: bool = False
+) -> Iterator[LibraryClaims]:
+    """The claims of many models in one process, in their order; `library` is an AAR, a .so or a release.
 
-    Refusals and crashes of the library are in the answer.
+    Raises ModelError for what is no model; refusals and crashes of the library are in the answers.
     """
-    return next(claims_of_many([model], library, asked))
-
-
-def claims_of_many(models: Sequence[Path], library: str, asked: ClaimQuery) -> Iterator[LibraryClaims]:
-    """The claims of many models in one process, in their order."""
     with scratch_folder() as folder:
         named = [_renamed(model, folder / f"{index}.onnx") for index, model in enumerate(models)]
-        for model, claims in zip(models, claims_of_named(named, resolve(library).android(), asked), strict=True):
+        answers = claims_of_named(named, resolve(library).android(), settings, reasons=reasons)
+        for model, claims in zip(models, answers, strict=True):
             yield msgspec.structs.replace(claims, id=str(model))
 
 
-def claims_of_named(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
-    """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order."""
-    if not asked.webgpu.cpu_nodes:
-        yield from _claims_together(models, library, asked)
-    for model in models if asked.webgpu.cpu_nodes else ():  # names are a model's own
+def claims_of_named(
+    models: Sequence[Path], library: LibraryFacts, settings: Settings, *, reasons: bool = False
+) -> Iterator[LibraryClaims]:
+    """The claims of models whose nodes go by their first outputs already (`name_nodes`), in their order.
+
+    With `reasons` they have the library's own words for what it refuses.
+    """
+    names = settings.webgpu.cpu_nodes
+    if not names:
+        yield from _claims_together(models, library, settings, reasons)
+    for model in models if names else ():  # names are a model's own
         import onnx
 
         nodes = onnx.load(model, load_external_data=False).graph.node
-        options = msgspec.structs.replace(
-            asked.webgpu, cpu_nodes=tuple(node.name for node in nodes if node.doc_string in asked.webgpu.cpu_nodes)
-        )
-        yield from _claims_together([model], library, msgspec.structs.replace(asked, webgpu=options))
+        cpu_nodes = tuple(node.name for node in nodes if node.doc_string in names)
+        options = msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes)
+        yield from _claims_together([model], library, msgspec.structs.replace(settings, webgpu=options), reasons)
 
 
-def _claims_together(models: Sequence[Path], library: LibraryFacts, asked: ClaimQuery) -> Iterator[LibraryClaims]:
+def _claims_together(
+    models: Sequence[Path], library: LibraryFacts, settings: Settings, reasons: bool
+) -> Iterator[LibraryClaims]:
     # Claims of older libraries, and those of WebGPU, are in the verbose log only.
-    recorded = tells_claims(library) and asked.provider != WEBGPU
-    wordy = asked if recorded else msgspec.structs.replace(asked, reasons=True)
+    recorded = tells_claims(library) and settings.provider != WEBGPU
     with scratch_folder() as folder:
         # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
-        saved = None if asked.provider == WEBGPU else folder / "saved.ort"
+        saved = None if settings.provider == WEBGPU else folder / "saved.ort"
         questions = [(str(index), model, saved) for index, model in enumerate(models)]
-        for answer in ask(library, questions, wordy.session({**(SAVE_ORT if saved else {}), **SAVE_ONLY})):
-            yield _claims_of(answer, str(models[int(answer.id)]), library, PROVIDER_RULES[asked.provider].run.ort_name)
+        session = _session(settings, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
+        for answer in ask(library, questions, session):
+            yield _claims_of(answer, str(models[int(answer.id)]), library, settings.rules.run.ort_name)
 
 
 def check_asked(facts: LibraryFacts, provider: str) -> None:
@@ -270,8 +268,8 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider:
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
     if provider == PROVIDERS[WEBGPU].ort_name:
-        refused = refused_nodes(answer.log)
-        nothing = takes_nothing(answer.log)
+        refused = _refused_by_webgpu(answer.log)
+        nothing = _takes_nothing(answer.log)
         return LibraryClaims(id=model, release=facts.release, rest=not nothing, reasons=refused, reason=nothing)
     groups = tuple(
         tuple(name for name, _, _ in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
@@ -290,6 +288,34 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider:
     )
 
 
+def _webgpu_config(options: WebGpuOptions) -> dict[str, str]:
+    """The session config entries for the options that decide claims.
+
+    A session with graph capture is not made where a node is refused, so that only its enableInt64 is asked for.
+    """
+    prefix = "ep.webgpuexecutionprovider."
+    config = {f"{prefix}preferredLayout": options.layout, f"{prefix}enableInt64": str(int(options.int64))}
+    return config | ({f"{prefix}forceCpuNodeNames": "\n".join(options.cpu_nodes)} if options.cpu_nodes else {})
+
+
+def _refused_by_webgpu(log: Sequence[str]) -> dict[str, str]:
+    """The names of refused nodes with the library's reason; those of bodies and functions are among them."""
+    reasons: dict[str, str] = {}
+    for line in log:
+        if match := NO_KERNEL.search(line):
+            reasons.setdefault(match.group(1), "its registry has no kernel for this operator, opset and these types")
+        elif match := FORCED.search(line):
+            reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
+        elif match := LEFT_TO_CPU.search(line):
+            reasons.setdefault(match.group(1), match.group(2))
+    return reasons
+
+
+def _takes_nothing(log: Sequence[str]) -> str:
+    """Why the provider was given no node at all, as for an opset that the layout NHWC is not for; "" where it was."""
+    return "ONNX Runtime gives it no node of this model" if any(NOTHING_TAKEN in line for line in log) else ""
+
+
 def _failure(answer: LibraryAnswer) -> str:
     if not answer.signal:
         return answer.message or f"ONNX Runtime gives error code {answer.code} and no reason"
@@ -297,7 +323,7 @@ def _failure(answer: LibraryAnswer) -> str:
     return f"the library {how}" + (f": {answer.message}" if answer.message else "")
 
 
-def _placed(log: Sequence[str], wanted: str) -> set[str]:
+def _placed(log: Sequence[str], ort_name: str) -> set[str]:
     """Nodes placed on a provider: behind a line `Node(s) placed on [PROVIDER]` stands one ` OPERATOR (NAME)` each."""
     placed: set[str] = set()
     provider = ""
@@ -305,9 +331,9 @@ def _placed(log: Sequence[str], wanted: str) -> set[str]:
     for line in log:
         if match := PLACED.search(line):
             provider = match.group(1)
-            if provider == wanted and "All nodes placed" in line:
+            if provider == ort_name and "All nodes placed" in line:
                 return supported
-        elif provider == wanted and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
+        elif provider == ort_name and (node := re.fullmatch(r"\s+\S+ \((.*)\)", line)):
             placed.add(node.group(1))
     return placed
 
@@ -332,15 +358,22 @@ PREAMBLE = ("Using default partitioning", "Found devices", "Effective NNAPI feat
 
 
 def reference_aware(
-    model: Path, target: Path, library: LibraryFacts, asked: ClaimQuery, *, config: Mapping[str, str] = {}
+    model: Path,
+    target: Path,
+    library: LibraryFacts,
+    settings: Settings,
+    level: OptimizationLevel,
+    *,
+    cpu: str = "",
+    config: Mapping[str, str] = {},
 ) -> None:
-    """Let the genuine provider's session save its EP-aware ORT format file of `model` at `asked.level`.
+    """Let the genuine provider's session save its EP-aware ORT format file of `model` at a level.
 
     `config` are further session config entries, as the stock converter's for its style and platform. The model is
     shown as it stands: its node names steer names in the file. Raises ModelError with the library's reason when it
     fails or crashes; `target` is then not there.
     """
-    session = asked.session({**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config})
+    session = _session(settings, {**SAVE_ORT, **SAVE_ONLY, **NO_NCHWC, **config}, level=level, cpu=cpu)
     with scratch_folder(parent=target.parent) as folder:
         part = folder / "saved.ort"
         question = (str(model), model, part)
@@ -360,43 +393,6 @@ OTHER_SHAPES = "shapes of ours are from onnxruntime {ours}, not from {theirs}: a
 NO_F16 = "a library for x86_64 leaves fp16 to the CPU, one for arm64 does not (XNNPACK compiles fp16 in for ARM only)"
 TOKEN = re.compile(r"_token_\d+")
 """A number in names of copies that ONNX Runtime's hash order decides (`x/duplicated_token_3`)."""
-
-
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side's answer for a node. `partition` is None for a refused node, and where groups are not reported."""
-
-    claimed: bool
-    partition: int | None = None
-    reason: str = ""
-
-
-class NodeDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One node by its first output. A side is None where it has no answer: no rules of ours, a node without a name."""
-
-    output: str
-    op_type: str
-    ours: Side | None
-    library: Side | None
-    different: bool = False
-
-
-class ClaimDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `same` is None where nothing could be compared; with `error` set the library gave no answer.
-
-    A model without an answer of ours is not `asked` about: what is wrong with it is known already.
-
-    A library before 1.24 reports the number of its partitions, not which nodes are together.
-    """
-
-    path: str
-    asked: bool = True
-    same: bool | None = None
-    our_partitions: int | None = None
-    library_partitions: int = 0
-    nodes: tuple[NodeDiff, ...] = ()
-    notes: tuple[str, ...] = ()
-    error: str | None = None
-    crashed: bool = False
 
 
 def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings, *, known: bool) -> ClaimDiff:
@@ -579,42 +575,6 @@ AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
 """So many models, or so much of them, lie in the scratch folder at once and are asked about in one process."""
 
 
-class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
-    """The library of an ABI that was asked, and its answers. With `rules` False none of ours are for its release."""
-
-    library: str
-    release: str
-    sha256: str
-    abi: str
-    rules: bool
-    different: int
-    models: tuple[ClaimDiff, ...]
-
-
-class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
-    """The JSON document of `ort-mobile partition --reference`."""
-
-    reference: LibraryReference
-
-    @property
-    def complete(self) -> tuple[ModelAnswer, ...]:
-        """Answers that are whole: a library before 1.24 does not report how nodes are grouped."""
-        pairs = zip(self.models, self.reference.models, strict=True)
-        return tuple(
-            m
-            for m, difference in pairs
-            if m.error or self.reference.rules or len(m.partitions) == difference.library_partitions
-        )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """4 when claims differ, 1 when the library gave no answer for a model."""
-        if self.reference.different:
-            return ExitCode.CHECK_FAILED
-        failed = any(difference.error for difference in self.reference.models)
-        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
-
-
 def open_reference(text: str, provider: str, release: str, abi: str = "") -> LibraryFacts:
     """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
 
@@ -689,7 +649,7 @@ def compare_answers(
     *,
     sizes: Mapping[str, int] = NO_SIZES,
     processes: int = 1,
-) -> ReferencedDocument:
+) -> PartitionDocument:
     """The answers for the models under `paths`, in their order, compared with the library's.
 
     `sizes` are for dynamic dimensions, as in the answers.
@@ -728,17 +688,17 @@ def compare_answers(
         different=sum(difference.same is False for difference in differences),
         models=tuple(differences),
     )
-    return ReferencedDocument(models=tuple(models), reference=reference)
+    return PartitionDocument(models=tuple(models), reference=reference)
 
 
 Showing = tuple[Path, TaskOutcome[str]]
 
 
-def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
+def _chunks(showings: Iterable[Showing]) -> Iterator[list[Showing]]:
     """Models for one process of the library each: not too many, and not too large together."""
     chunk: list[Showing] = []
     size = 0
-    for file, outcome in shown:
+    for file, outcome in showings:
         chunk.append((file, outcome))
         size += written_bytes(file)
         if len(chunk) == AT_ONCE or size > AT_ONCE_BYTES:
@@ -747,16 +707,18 @@ def _chunks(shown: Iterable[Showing]) -> Iterator[list[Showing]]:
     yield chunk
 
 
-def _claims(shown: Iterable[Showing], facts: LibraryFacts, settings: Settings) -> Iterator[tuple[str, LibraryClaims]]:
+def _claims(
+    showings: Iterable[Showing], facts: LibraryFacts, settings: Settings
+) -> Iterator[tuple[str, LibraryClaims]]:
     """The library's claims by model; files are removed once they were asked about."""
     good = {}
-    for file, outcome in shown:
+    for file, outcome in showings:
         why = outcome.error or outcome.value
         if why:
             yield outcome.task.label, LibraryClaims(id="", release=facts.release, error=f"it was not asked: {why}")
         else:
             good[file] = outcome.task.label
-    answers = claims_of_named(list(good), facts, asked_of(settings))
+    answers = claims_of_named(list(good), facts, settings, reasons=True)
     for (file, name), claims in zip(good.items(), answers, strict=True):
         error = claims.error and claims.error.replace(str(file), name)
         yield name, msgspec.structs.replace(claims, error=error)

@@ -19,19 +19,16 @@ if TYPE_CHECKING:
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 
 
-class Quant(NamedTuple):
-    """Quantization parameters of a unit's value: names of scale and zero point (None: not listed; "": left out)."""
-
-    scale: str
-    zero_point: str | None
-    axis: int | None
-
-
 class UnitValue(NamedTuple):
-    """An input or output of a unit; `name` is empty when it is left out."""
+    """An input or output of a unit; `name` is empty when it is left out.
+
+    `scale` and `zero_point` are names of its quantization parameters. A value without them has no `scale`; a zero point
+    is None where it is not listed, "" where it is left out.
+    """
 
     name: str
-    quant: Quant | None = None
+    scale: str | None = None
+    zero_point: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +152,10 @@ def unit_of_node(units: Iterable[Unit]) -> dict[int, Unit]:
     return owners
 
 
-def _quant_of(node: Node) -> Quant:
-    """The parameters that a QuantizeLinear or DequantizeLinear node lists; only a third input counts as zero point."""
+def _quantized(name: str, node: Node) -> UnitValue:
+    """A value with what its QuantizeLinear or DequantizeLinear lists; only a third input counts as zero point."""
     zero_point = node.inputs[2] if len(node.inputs) == 3 else None
-    return Quant(node.inputs[1] if len(node.inputs) > 1 else "", zero_point, node.attributes.get("axis"))
+    return UnitValue(name, node.inputs[1] if len(node.inputs) > 1 else "", zero_point)
 
 
 _ONE_INPUT = (((0, 1, 2),), (3, 4))
@@ -176,10 +173,10 @@ quantized input, and of the output's (scale, zero point)."""
 
 def _single(node: Node) -> Unit:
     if node.op_type == DEQUANTIZE:
-        inputs = tuple(UnitValue(name, _quant_of(node)) for name in node.inputs[:1])
+        inputs = tuple(_quantized(name, node) for name in node.inputs[:1])
         return Unit(target=node, inputs=inputs, outputs=_values(node.outputs))
     if node.op_type == QUANTIZE:
-        outputs = tuple(UnitValue(name, _quant_of(node)) for name in node.outputs)
+        outputs = tuple(_quantized(name, node) for name in node.outputs)
         return Unit(target=node, inputs=_values(node.inputs[:1]), outputs=outputs)
     if node.op_type not in QLINEAR:
         return plain_unit(node)
@@ -188,11 +185,11 @@ def _single(node: Node) -> Unit:
         return node.inputs[position] if position < len(node.inputs) else None
 
     positions, (output_scale, output_zero) = QLINEAR[node.op_type]
-    values = [UnitValue(listed(v) or "", Quant(listed(s) or "", listed(z), None)) for v, s, z in positions]
+    values = [UnitValue(listed(v) or "", listed(s) or "", listed(z)) for v, s, z in positions]
     if node.op_type == "QLinearConv" and len(node.inputs) == 9:  # the bias
         values.append(UnitValue(node.inputs[8]))
-    quant = Quant(listed(output_scale) or "", listed(output_zero), None)
-    return Unit(target=node, inputs=tuple(values), outputs=tuple(UnitValue(name, quant) for name in node.outputs))
+    outputs = tuple(UnitValue(name, listed(output_scale) or "", listed(output_zero)) for name in node.outputs)
+    return Unit(target=node, inputs=tuple(values), outputs=outputs)
 
 
 DOMAINS = ("", "com.ms.internal.nhwc", "com.microsoft")
@@ -244,10 +241,10 @@ def _candidate(graph: Graph, node: Node, settings: Settings) -> Unit | None:
         return None
     feeding = {dq.outputs[0]: dq for dq in dqs}
     inputs = tuple(
-        UnitValue(feeding[name].inputs[0], _quant_of(feeding[name])) if name in feeding else UnitValue(name)
+        _quantized(feeding[name].inputs[0], feeding[name]) if name in feeding else UnitValue(name)
         for name in node.inputs
     )
-    outputs = tuple(UnitValue(q.outputs[0], _quant_of(q)) for q in qs) or _values(node.outputs)
+    outputs = tuple(_quantized(q.outputs[0], q) for q in qs) or _values(node.outputs)
     return Unit(target=node, inputs=inputs, outputs=outputs, dqs=dqs, clip=clip, qs=qs, group=True)
 
 

@@ -6,7 +6,7 @@ Types and shapes are those that ONNX Runtime infers, attributes have the default
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from math import prod
@@ -552,17 +552,8 @@ log = logging.getLogger(__name__)
 NO_SIZES: Mapping[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionInput:
-    """A model file that is available: an ORT format file, or a loaded ONNX model."""
-
-    source: SourceModel
-    path: Path
-    loaded: LoadedModel | None
-
-
-def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> PartitionInput:
-    """Find out what a file is and load its graph without the weights, with `sizes` for its dynamic dimensions.
+def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Path | LoadedModel:
+    """The path of an ORT format file, or an ONNX model without its weights, with `sizes` for its dynamic dimensions.
 
     ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
     """
@@ -573,13 +564,10 @@ def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int
                 where=source.name,
                 remedy="name the ONNX model that it was made from",
             )
-        path = Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
-        return PartitionInput(source=source, path=path, loaded=None)
+        return Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
     loaded = load_model(source, work_folder)
     check_structure(loaded.proto, source.name)
-    if sizes:
-        loaded = resized(loaded, sizes, work_folder)
-    return PartitionInput(source=source, path=loaded.path, loaded=loaded)
+    return resized(loaded, sizes, work_folder) if sizes else loaded
 
 
 def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:
@@ -660,10 +648,10 @@ def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
     return tuple(names_of(open_axes(own_inputs(model))))
 
 
-def unnamed(model: "ModelProto", given: Mapping[str, int]) -> tuple[str, ...]:
+def unnamed(model: "ModelProto", sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The dynamic dimensions for which no size is given."""
     takes = own_inputs(model)
-    sizes = resolve_dimensions(takes, given, "the model")
+    sizes = resolve_dimensions(takes, sizes, "the model")
     return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
 
 

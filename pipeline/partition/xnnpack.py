@@ -358,17 +358,17 @@ REMEDY = "quantize activations and weights alike: u8 with u8, or i8 with i8 (wei
 
 def kind(case: Case, value: UnitValue) -> str | None:
     """u8, s8 or s8pc (one scale for each entry of dimension 0); None for what XNNPACK cannot use."""
-    tensor, quant = case.graph.value(value.name), value.quant
-    if quant is None or tensor.dtype is None or tensor.shape is None:
+    tensor = case.graph.value(value.name)
+    if value.scale is None or tensor.dtype is None or tensor.shape is None:
         return None
-    scale = case.graph.constant(quant.scale)
-    zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
+    scale = case.graph.constant(value.scale)
+    zero = case.graph.constant(value.zero_point) if value.zero_point else None
     if scale is None or (zero is not None and zero.dtype != tensor.dtype):
         return None
     scales = scale.dims[0] if scale.dims else 1
     zeros = 0 if zero is None else zero.dims[0] if zero.dims else 1
     if tensor.dtype == "u8":
-        return "u8" if quant.zero_point is None or scales == zeros == 1 else None
+        return "u8" if value.zero_point is None or scales == zeros == 1 else None
     if tensor.dtype != "i8" or zeros not in (0, scales):
         return None
     if scales == 1:
@@ -419,11 +419,11 @@ def softmax_types(case: Case) -> Refusal | None:
     if not case.unit.group:
         return None
     refusal = _same(case, ("u8",))
-    quant = case.unit.outputs[0].quant
-    if refusal is not None or quant is None:
+    output = case.unit.outputs[0]
+    if refusal is not None or output.scale is None:
         return refusal
-    scale = case.graph.constant(quant.scale)
-    zero = case.graph.constant(quant.zero_point) if quant.zero_point else None
+    scale = case.graph.constant(output.scale)
+    zero = case.graph.constant(output.zero_point) if output.zero_point else None
     if scale is not None and abs(scale.numbers()[0] - 1 / 256) > 1e-4:
         return _refused(case, f"the output's scale is {scale.numbers()[0]:g}, not 1/256")
     if zero is not None and zero.numbers()[0] != 0:
@@ -567,7 +567,7 @@ def _zero_points(case: Case) -> Refusal | None:
     if not case.unit.group:
         return None
     values = (*case.unit.inputs[:2], case.unit.outputs[0])
-    lacking = next((io.name for io in values if io.quant is not None and not io.quant.zero_point), None)
+    lacking = next((io.name for io in values if io.scale is not None and not io.zero_point), None)
     if lacking is None:
         return None
     return Refusal(
@@ -582,8 +582,8 @@ def _same_lower(case: Case) -> Refusal | None:
 
 
 def _softmax_scale(case: Case) -> Refusal | None:
-    quant = case.unit.outputs[0].quant if case.unit.group else None
-    scale = case.graph.constant(quant.scale) if quant else None
+    name = case.unit.outputs[0].scale if case.unit.group else None
+    scale = None if name is None else case.graph.constant(name)
     if scale is None or scale.numbers()[0] == 1 / 256:
         return None
     return Refusal(

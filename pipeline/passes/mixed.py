@@ -1,5 +1,6 @@
 """Mixed precision: which operator types and layers must stay float for a quantized model to keep its outputs."""
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -41,12 +42,8 @@ VERY_GOOD_DB = 120.0
 PartitionCount = tuple[int | None, str]
 """What rules of a provider say of a model: partitions (None where they do not count), why it does not load or ""."""
 
-
-class _Known(msgspec.Struct, kw_only=True):
-    """What is kept of the choices that were looked at, by digests of their names; `standings` by provider and level."""
-
-    sqnr_db: dict[str, float] = {}
-    standings: dict[str, PartitionCount] = {}
+Kept = tuple[dict[str, float], dict[str, PartitionCount]]
+"""What is kept of the choices that were looked at: `sqnr_db` and `standings` of an evaluator."""
 
 
 def provider_settings(provider: str, api_level: int, where: str, chip: str = "") -> Settings | None:
@@ -84,7 +81,10 @@ class Evaluator:
     settings: Settings | None = None
     most: int = 0
     wanted: list[list[Any]] = field(default_factory=list)
-    known: _Known = field(default_factory=_Known)
+    sqnr_db: dict[str, float] = field(default_factory=dict)
+    """By digests of the names of quantized nodes, also of earlier searches; so are `standings`, by provider and level.
+    """
+    standings: dict[str, PartitionCount] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
 
     @classmethod
@@ -96,7 +96,8 @@ class Evaluator:
         assert context.samples is not None  # noqa: S101 - Pass.needs_data
         feeds = [sample for number, sample in enumerate(context.samples()) if number % step == 0][:SAMPLES]
         kept = cache_folder() / "searches" / f"{_identity(ranges, options, len(feeds))}.json"
-        bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say, known=_read(kept))
+        bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say)
+        bench.sqnr_db, bench.standings = _read(kept)
         bench.wanted = bench.outputs(model)
         return bench
 
@@ -126,14 +127,14 @@ class Evaluator:
             return VERY_GOOD_DB
         key = _key(nodes)
         self.asked.add(key)
-        if key not in self.known.sqnr_db:
+        if key not in self.sqnr_db:
             try:
-                self.known.sqnr_db[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
+                self.sqnr_db[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
             except NotApplicable:  # some types, as MaxPool, are quantized behind quantized nodes only
-                self.known.sqnr_db[key] = VERY_GOOD_DB
+                self.sqnr_db[key] = VERY_GOOD_DB
             self._keep()
-        self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.known.sqnr_db[key]:.1f} dB")
-        return self.known.sqnr_db[key]
+        self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.sqnr_db[key]:.1f} dB")
+        return self.sqnr_db[key]
 
     def standing(self, nodes: Collection[str]) -> PartitionCount:
         """What the provider makes of the model with these nodes quantized, after level basic."""
@@ -141,17 +142,17 @@ class Evaluator:
             return None, ""
         settings = self.settings
         key = f"{_key(nodes)} {settings.provider} {settings.api_level} {settings.abi} {settings.chip}".strip()
-        if key not in self.known.standings:
+        if key not in self.standings:
             try:
-                self.known.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
+                self.standings[key] = _judged(self.quantized(nodes), self.settings, self.feeds[0])
             except NotApplicable:  # as in `sqnr`: this is the float model
-                self.known.standings[key] = _judged(self.model, self.settings, self.feeds[0])
+                self.standings[key] = _judged(self.model, self.settings, self.feeds[0])
             self._keep()
-        return self.known.standings[key]
+        return self.standings[key]
 
     def _keep(self) -> None:
         self.kept.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.kept, msgspec.json.encode(self.known))
+        write_bytes(self.kept, msgspec.json.encode((self.sqnr_db, self.standings)))
 
 
 def _identity(ranges: TensorRanges, options: StaticOptions, samples: int) -> str:
@@ -167,12 +168,12 @@ def _key(nodes: Collection[str]) -> str:
     return hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()[:24]
 
 
-def _read(path: Path) -> _Known:
+def _read(path: Path) -> Kept:
     """What an earlier search kept; nothing where its file cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Known)
-    except (OSError, msgspec.DecodeError):
-        return _Known()
+    kept: Kept = {}, {}
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+    return kept
 
 
 def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
@@ -194,7 +195,7 @@ def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
     return answer.borders if counts else None, failed
 
 
-def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> float:
+def sqnr_db(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) -> float:
     """Signal to noise over samples in dB: of each float output by itself, then the mean of the noise shares.
 
     Outputs that are not float say nothing and do not count. At most VERY_GOOD_DB, its negative where there is NaN.
@@ -202,8 +203,8 @@ def sqnr_db(wanted: Sequence[Sequence[Any]], given: Sequence[Sequence[Any]]) -> 
     import numpy as np
 
     shares = []
-    for place in range(len(wanted[0])):
-        pairs = [(a[place], b[place]) for a, b in zip(wanted, given, strict=True)]
+    for place in range(len(expected[0])):
+        pairs = [(a[place], b[place]) for a, b in zip(expected, actual, strict=True)]
         if pairs[0][0].dtype.kind != "f" or any(a.shape != b.shape for a, b in pairs):
             continue
         signal = sum(float(np.square(a.astype(np.float64)).sum()) for a, _ in pairs)

@@ -1,5 +1,6 @@
 """ONNX Runtime's own graph optimizations, saved as an ONNX model: what a session would do at every start, done once."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -8,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import CPU, HostSession, first_line, load_session, ort_errors
 from pipeline.core.variant import Level
-from pipeline.model.edit import ONNX_DOMAINS, all_nodes, copied, drop_unused_domains
+from pipeline.model.edit import ONNX_DOMAINS, all_nodes, attribute, copied, drop_unused_domains
 from pipeline.model.guards import computed_constants
 from pipeline.model.onnx_model import LeanModel, loadable
-from pipeline.model.types import FLOAT16, TYPES
+from pipeline.model.types import FLOAT, FLOAT16, TYPES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import model_bytes, quantized_operators, read_back, whole
 from pipeline.passes.surgery import check_folding, constants_fixed, raise_opset
@@ -154,10 +155,34 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
         raise NotApplicable("the model is in half precision", where=context.where,
                             remedy="quantize the 32-bit float model that it was made from")  # fmt: skip
     if not {entry.key for entry in model.proto.metadata_props}.issuperset(FLAGS):
-        model = saved_at(constants_fixed(model, context), Level.BASIC, context)
+        model = saved_at(_bounded(constants_fixed(model, context)), Level.BASIC, context)
         model.proto.ir_version = max(model.proto.ir_version, CONSTANTS_IR)
     model = raise_opset(model, options.opset, context.where)
     return _finished(model, context.where)
+
+
+INFINITE_BOUNDS = {"Max": -math.inf, "Min": math.inf}
+
+
+def _bounded(model: Model) -> Model:
+    """The model with Identity for Max and Min of a value and a bound that is infinite: no integer stands for it."""
+    from onnx import numpy_helper
+
+    scalars = {tensor.name: tensor for tensor in model.proto.graph.initializer if tensor.data_type == FLOAT}
+    nodes = model.proto.graph.node
+    scalars |= {node.output[0]: attribute(node, "value") for node in nodes if node.op_type == "Constant"}
+    bounds = {
+        name: float(numpy_helper.to_array(tensor))
+        for name, tensor in scalars.items()
+        if tensor is not None and tensor.data_type == FLOAT and not tensor.dims
+    }
+    proto = copied(model.proto)
+    for node in proto.graph.node:
+        bound = INFINITE_BOUNDS.get(node.op_type)
+        kept = [name for name in node.input if bounds.get(name) != bound]
+        if bound is not None and len(kept) == 1 < len(node.input):
+            node.op_type, node.input[:] = "Identity", kept
+    return replace(model, proto=proto)
 
 
 def _finished(model: Model, where: str) -> Model:

@@ -23,7 +23,7 @@ from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_
 from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
 from pipeline.dataset.guess import complete_data, open_session, run_session
 from pipeline.model.guards import check_structure
-from pipeline.model.onnx_model import LoadedModel, PreparedModel, content_digest, load_model, range_digests
+from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, Step, StepChange
@@ -171,12 +171,8 @@ class _Pair:
 
 def _session_of(model: LoadedModel) -> Any:
     """A session without optimizations; ModelError when the model does not load."""
-    prepared = PreparedModel(
-        source=model.source, path=model.path, folder=model.folder, proto=model.proto, weights=model.weights,
-        outside=model.outside,
-    )  # fmt: skip
     try:
-        return open_session(prepared)
+        return open_session(model)
     except ModelError as error:
         raise ModelError("the changed model does not load", where=model.source.name, why=error.why) from error
 

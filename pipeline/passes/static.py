@@ -24,6 +24,13 @@ WIDE = frozenset({"u16", "s16"})
 WIDE_OPSET = 21
 """The first opset whose QuantizeLinear and DequantizeLinear have 16 bits."""
 DENSE = frozenset({"Gemm", "MatMul"})
+BIASED, BIAS = frozenset({"Conv", "ConvTranspose", "Gemm"}), 2
+"""Operators with a bias, whose scale is that of their values times that of their weight; and its place."""
+CHANNEL_AXES = {"Conv": 0, "ConvTranspose": 1}
+LEAST_FACTOR = 2.0**-22
+"""The least scale of a weight times that of its values over that of its sums: from 2**-24 on down the NPU is wrong."""
+APART = 32
+"""Factor between the magnitudes of a Concat's parts from which on the smallest has under 8 of 255 steps."""
 NUMPY: Mapping[Activation, str] = {"u8": "uint8", "s8": "int8", "u16": "uint16", "s16": "int16"}
 NEVER_QUANTIZED = frozenset({"Cast", "CastLike"})
 """What every_type leaves as it is: a Cast between QuantizeLinear and DequantizeLinear is another one."""
@@ -75,7 +82,8 @@ def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Mo
 def prepare(model: Model, options: StaticOptions, context: PassContext, known: frozenset[str] | None = None) -> Model:
     """The model as `calibrate` and `quantize` take it, in an opset that has the types; raises as `wanted_nodes`."""
     wide = options.activations in WIDE or options.weights in WIDE
-    least = WIDE_OPSET if wide else PER_CHANNEL_OPSET
+    joins = options.every_type and any(node.op_type == "Concat" for node in model.proto.graph.node)  # may become wide
+    least = WIDE_OPSET if wide or joins else PER_CHANNEL_OPSET
     ready = preprocess(model, PreprocessOptions(opset=least), context)
     wanted_nodes(ready.proto, options, context.where, known or known_types(ready.proto, options))
     return ready
@@ -183,15 +191,17 @@ def wanted_nodes(
 def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
     """Give each kind of reader of a float constant its own copy, in place: float nodes keep the float numbers.
 
-    onnxruntime.quantization replaces a weight for all its readers, quantized or not, with the first one's options, and
-    removes the constant that one of several Pads reads (quantization Q.3).
+    onnxruntime.quantization replaces a weight for all its readers, quantized or not, with the first one's options,
+    removes the constant that one of several Pads reads, and copies a bias under the name of another value (quantization
+    Q.3).
     """
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
     first: dict[str, str] = {}
     copies: dict[tuple[str, str], str] = {}
     for node in graph.node:
-        kind = "float" if node.name not in chosen else node.name if node.op_type == "Pad" else node.op_type
         for slot, name in enumerate(node.input):
+            alone = node.op_type == "Pad" or (slot == BIAS and node.op_type in BIASED)
+            kind = "float" if node.name not in chosen else node.name if alone else node.op_type
             if name not in constants or first.setdefault(name, kind) == kind:
                 continue
             if (name, kind) not in copies:
@@ -208,15 +218,18 @@ def _qdq(
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
     types = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
-    extra = {"TensorQuantOverrides": overrides(proto.graph, options, chosen)}
+    special = overrides(proto.graph, options, chosen) | least_scales(proto.graph, ranges, options, chosen)
     with library_call(
         "onnxruntime.quantization cannot quantize the model",
         where,
         "exclude the node that it names, or name operator types",
     ):
+        if joins := wide_joins(proto.graph, ranges, options, chosen):
+            special = _converted(proto, special | joins, quant_type(options.activations))
         quantizer = QDQQuantizer(
             proto, options.per_channel, options.reduce_range, quant_type(options.weights),
-            quant_type(options.activations), tensors_data(ranges), sorted(chosen), [], types, extra,
+            quant_type(options.activations), tensors_data(ranges), sorted(chosen), [], types,
+            {"TensorQuantOverrides": special},
         )  # fmt: skip
         quantizer.quantize_model()
     quantized: onnx.ModelProto = quantizer.model.model
@@ -235,12 +248,73 @@ def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]
             continue
         if output := OUTPUTS.get((node.op_type, options.activations)):
             zero = np.array(output[1], NUMPY[options.activations])
-            by_value[node.output[0]] = [{"scale": np.array(output[0], np.float32), "zero_point": zero}]
+            scale = np.array(output[0], np.float32)
+            kind = quant_type(options.activations)
+            by_value[node.output[0]] = [{"quant_type": kind, "scale": scale, "zero_point": zero}]
         if node.op_type in DENSE and options.dense_weights and node.input[1] in constants:
             by_value[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
         if node.op_type == "LayerNormalization" and options.every_type and node.input[1] in constants:
             by_value[node.input[1]] = [{"quant_type": quant_type("u8")}]  # the only scale that the NPU takes
     return by_value
+
+
+def least_scales(
+    graph: "onnx.GraphProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Ranges of constants beside whose scales the NPU makes garbage: all zeros, and channels of nearly nothing."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    by_value: dict[str, list[dict[str, Any]]] = {}
+    constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
+    for node in graph.node:
+        if not options.every_type or node.name not in chosen:
+            continue
+        axis = CHANNEL_AXES.get(node.op_type)
+        for name in node.input if axis is None and node.output[0] in ranges.ranges else ():
+            if name in constants and not numpy_helper.to_array(constants[name]).any():
+                low, high = ranges.ranges[node.output[0]]
+                before = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # else its scale is 1
+                by_value[name] = [{"rmin": max(low, before["rmin"]), "rmax": min(high, before["rmax"])}]
+        if axis is None or not options.per_channel or options.activations not in WIDE or node.input[1] not in constants:
+            continue
+        weights = np.moveaxis(numpy_helper.to_array(constants[node.input[1]]), axis, 0)
+        largest = np.abs(weights.reshape(len(weights), -1)).max(1)
+        before, after = (np.ptp([0, *ranges.ranges[name]]) for name in (node.input[0], node.output[0]))
+        least = 127 * LEAST_FACTOR * after / before
+        if largest.min() < least:
+            reach = np.maximum(largest, least).tolist()
+            by_value[node.input[1]] = [{"axis": axis, "rmin": -most, "rmax": most} for most in reach]
+    return by_value
+
+
+def wide_joins(
+    graph: "onnx.GraphProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Outputs of Concat that 8 bits cannot hold, since a part would be a few steps of the others': boxes and scores."""
+    if not options.every_type or options.activations in WIDE:
+        return {}
+    by_value: dict[str, list[dict[str, Any]]] = {}
+    for node in graph.node:
+        if node.op_type != "Concat" or node.name not in chosen:
+            continue
+        reach = [max(map(abs, ranges.ranges[name])) for name in node.input if name in ranges.ranges]
+        if reach and max(reach) > APART * min(reach):
+            by_value[node.output[0]] = [{"quant_type": quant_type("u16")}]
+    return by_value
+
+
+def _converted(
+    proto: "onnx.ModelProto", special: dict[str, list[dict[str, Any]]], kind: Any
+) -> dict[str, list[dict[str, Any]]]:
+    """The types of single values with those of the values around them, and conversions to `kind` and back."""
+    from onnxruntime.quantization.execution_providers.qnn import mixed_precision_overrides_utils as mixed
+    from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
+
+    helper = TensorQuantOverridesHelper(special)
+    mixed.MixedPrecisionTensorQuantOverridesFixer.create_from_model(helper, proto, kind).apply(kind, False)
+    fixed: dict[str, list[dict[str, Any]]] = helper.get_dict()
+    return fixed
 
 
 def tensors_data(ranges: TensorRanges) -> Any:

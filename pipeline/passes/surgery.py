@@ -114,12 +114,12 @@ def prune_outputs(model: Model, options: PruneOptions, context: PassContext) -> 
     Values that only the bodies of If, Loop and Scan read count as needed. ConfigError for a name that no node gives,
     NotApplicable where these are the outputs already.
     """
-    wanted = tuple(dict.fromkeys(options.outputs))
-    if wanted == tuple(value.name for value in model.proto.graph.output):
+    names = tuple(dict.fromkeys(options.outputs))
+    if names == tuple(value.name for value in model.proto.graph.output):
         raise NotApplicable("nothing to do", why="these are the outputs of the model")
     proto = copied(model.proto)
-    _check_names(proto.graph, wanted, context.where)
-    _set_outputs(proto, wanted)
+    _check_names(proto.graph, names, context.where)
+    _set_outputs(proto, names)
     _drop_unneeded(proto.graph)
     return changed(model, proto)
 
@@ -131,27 +131,27 @@ def expose(model: Model, names: tuple[str, ...]) -> Model:
     return changed(model, proto)
 
 
-def _check_names(graph: "GraphProto", wanted: tuple[str, ...], where: str) -> None:
+def _check_names(graph: "GraphProto", names: tuple[str, ...], where: str) -> None:
     known = [name for node in graph.node for name in node.output if name]
     known = [*(value.name for value in graph.output), *known]
-    if not any(wanted):
+    if not any(names):
         raise ConfigError("no output is named", where=where, remedy=f"name some of: {', '.join(known[:8])}")
-    for name in wanted:
+    for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "name an output, or a value that a node gives"
             raise ConfigError(f"no node of the model gives {name!r}", where=where, remedy=remedy)
 
 
-def _set_outputs(proto: "ModelProto", wanted: tuple[str, ...]) -> None:
+def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
     """Declare the outputs; those from inside the graph get the types that ONNX Runtime infers."""
     import onnx
 
     graph = proto.graph
     declared = {value.name: value for value in graph.output}
-    types = value_types(proto) if any(name not in declared for name in wanted) else {}
+    types = value_types(proto) if any(name not in declared for name in names) else {}
     outputs = []
-    for name in wanted:
+    for name in names:
         value = onnx.ValueInfoProto(name=name)
         if name in declared:
             value.CopyFrom(declared[name])

@@ -15,8 +15,16 @@ import jinja2
 import msgspec
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.providers import CHIPS, CPU, provider_named
-from device_runner.spec import BIG_CORES, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
+from device_runner.providers import CAPTURE_KEY, CHIPS, CPU, provider_named
+from device_runner.spec import (
+    BIG_CORES,
+    Allocator,
+    ElementType,
+    ExecutionMode,
+    OptimizationLevel,
+    RunOptions,
+    cores_from_zero,
+)
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
@@ -60,6 +68,8 @@ CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
     """What sets `options` in a language, the provider apart; nothing for settings that it lacks."""
+    if "bind" not in language.settings:
+        options = without_capture(options)
     values: dict[str, object] = {
         "level": language.levels.get(options.optimization_level),
         "intra": options.intra_op_threads,
@@ -68,6 +78,7 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
         "threads": _places_threads(options) and f"{_cpp_cores(options.thread_cores)}, {options.thread_nice}",
+        "bind": options.captures_graph,
     }
     for setting, value in values.items():
         if value and setting in language.settings:
@@ -76,6 +87,15 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         yield language.settings["custom_ops"].format(language.text(name))
     for key, value in sorted(options.session_config.items()) if "entry" in language.settings else ():
         yield language.settings["entry"].format(language.text(key), language.text(value))
+
+
+def without_capture(options: RunOptions) -> RunOptions:
+    """Options for APIs without IoBinding: a session that captures and binds nothing repeats its first outputs."""
+    return msgspec.structs.replace(
+        options,
+        provider_options={key: value for key, value in options.provider_options.items() if key != CAPTURE_KEY},
+        session_config={k: v for k, v in options.session_config.items() if not k.endswith(f".{CAPTURE_KEY}")},
+    )
 
 
 def _places_threads(options: RunOptions) -> bool:
@@ -98,6 +118,7 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "parallel execution": options.execution_mode is ExecutionMode.PARALLEL and "parallel" not in settings,
         "memory pattern": not options.memory_pattern and "pattern" not in settings,
         "memory arena": not options.cpu_arena and "arena" not in settings,
+        "graph capture": options.captures_graph and "bind" not in settings,
         "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
     return [name for name, wanted in missing.items() if wanted]
@@ -105,6 +126,8 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
 
 def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[str]:
     """A comment on what a language has no call for."""
+    if options.allocator is not Allocator.DEFAULT:
+        yield f"// Start the process with LD_PRELOAD=lib{options.allocator}.so: no API replaces the allocator."
     if missing := lacks(language, options):
         yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
 
@@ -136,7 +159,7 @@ def _kotlin_gpu(options: RunOptions) -> tuple[str, ...]:
         "",
         "fun optionsFor(gpu: Boolean): OrtSession.SessionOptions {",
         "    val options = OrtSession.SessionOptions()",
-        *(f"    {call}" for call in session_calls(KOTLIN, options)),
+        *(f"    {call}" for call in (*session_calls(KOTLIN, options), *_lacking("Java", KOTLIN, options))),
         *(f"    if (gpu) {call}" for call in _jvm_provider(options, _kotlin_map)),
         "    return options",
         "}",
@@ -167,6 +190,7 @@ def _java_gpu(options: RunOptions) -> tuple[str, ...]:
         "OrtSession session;",
         "try {",
         *opened,
+        *(f"    {call}" for call in _lacking("Java", JAVA, options)),
         *(f"    {call};" for call in _jvm_provider(options, _java_map)),
         create,
         "} catch (OrtException error) {",
@@ -283,6 +307,7 @@ def _jvm_calls(language: SessionCalls, options: RunOptions, mapping: Callable[[M
 
 
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
+    options = without_capture(options)
     provider = provider_named(options.provider)
     if provider.name == CPU:
         return []
@@ -333,7 +358,8 @@ def swift_calls(options: RunOptions) -> Iterator[str]:
     if provider.never_on("ios"):
         yield f"// {provider.title} is {provider.owner}'s."
     elif provider.name != CPU:
-        pairs = ", ".join(f"{swift_text(k)}: {swift_text(v)}" for k, v in sorted(options.provider_options.items()))
+        given = without_capture(options).provider_options
+        pairs = ", ".join(f"{swift_text(key)}: {swift_text(value)}" for key, value in sorted(given.items()))
         name = swift_text(provider.append_name)
         yield f"try options.appendExecutionProvider({name}, providerOptions: [{pairs or ':'}])"
 
@@ -447,6 +473,7 @@ CPP = SessionCalls(
         "arena": "options.DisableCpuMemArena();",
         "threads": "PlaceThreads(options, {});",
         "entry": "options.AddConfigEntry({}, {});",
+        "bind": "// It captures its graph: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
         "custom_ops": "options.RegisterCustomOpsLibrary({});",
     },
     text=cpp_text,
@@ -628,6 +655,24 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
         if shipped.target == target and shipped.model not in apart:
             by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
     return by_model
+
+
+BUFFERS: dict[ElementType, tuple[str, str, str]] = {
+    ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
+    ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
+    ElementType.INT64: ("LongBuffer", "", "LongBuffer"),
+    ElementType.INT32: ("IntBuffer", "", "IntBuffer"),
+    ElementType.INT16: ("ShortBuffer", "", "ShortBuffer"),
+    ElementType.FLOAT16: ("ShortBuffer", "FLOAT16", "FloatBuffer"),
+    ElementType.BFLOAT16: ("ShortBuffer", "BFLOAT16", "FloatBuffer"),
+    ElementType.INT8: ("ByteBuffer", "INT8", "ByteBuffer"),
+    ElementType.UINT8: ("ByteBuffer", "UINT8", "ByteBuffer"),
+    ElementType.BOOL: ("ByteBuffer", "BOOL", "ByteBuffer"),
+}
+"""Element type to the buffer of an input, its OnnxJavaType where the buffer does not say it, and that of an output.
+
+ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,21 +50,13 @@ class _MeasuredRow(msgspec.Struct, frozen=True):
     statistics: Statistics | None = None
 
 
-class _Data(msgspec.Struct, frozen=True):
-    """A data set that the config names: its file or folder, and what it was used for."""
-
-    model: str
-    use: str
-    name: str
-
-
 class _Figures(msgspec.Struct, frozen=True):
-    """What is read of a manifest's evidence."""
+    """What is read of a manifest's evidence; a data set that the config names has its model, use and name."""
 
     created_at: str = ""
     measured: tuple[_MeasuredRow, ...] = ()
     accuracy: tuple[ArtifactAccuracy, ...] = ()
-    datasets: tuple[_Data, ...] = ()
+    datasets: tuple[dict[str, str], ...] = ()
 
 
 def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]) -> bytes:
@@ -128,7 +120,7 @@ def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
     if signature:
         parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
         parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
-    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.model == shipped.model]:
+    if refs := [{"ref": _data_ref(data)} for data in figures.datasets if data.get("model") == shipped.model]:
         parameters["datasets"] = refs
     metrics = [*_accuracy(shipped, figures.accuracy), *_latencies(shipped, figures.measured)]
     return {
@@ -302,8 +294,8 @@ def _data(figures: _Figures) -> Iterator[Json]:
 DATA = "data: "
 
 
-def _data_ref(data: _Data) -> str:
-    return f"{DATA}{data.name}"
+def _data_ref(data: Mapping[str, str]) -> str:
+    return f"{DATA}{data.get('name', '')}"
 
 
 def _dependencies(

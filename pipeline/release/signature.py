@@ -15,7 +15,6 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -62,26 +61,15 @@ HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
 """Curve to the hash that OpenSSF Model Signing v1.0 signs with."""
 
 
-class EnvelopeSignature(Struct, frozen=True, kw_only=True):
-    """A signature in base64; `keyid` may name the key and is not trusted."""
-
-    sig: str
-    keyid: str = ""
-
-
 class Envelope(Struct, frozen=True, kw_only=True):
-    """DSSE: what is signed in base64, its type, and the signatures."""
+    """DSSE: what is signed in base64, its type, and the signatures.
+
+    A signature is `sig`, in base64; `keyid` may name the key and is not trusted.
+    """
 
     payload: str
     payload_type: str = msgspec.field(name="payloadType", default=PAYLOAD_TYPE)
-    signatures: tuple[EnvelopeSignature, ...]
-
-
-class SignedSubject(Struct, frozen=True, kw_only=True):
-    """What a statement is about: a name, and digests by algorithm."""
-
-    name: str
-    digest: dict[str, str]
+    signatures: tuple[dict[str, str], ...]
 
 
 def sealed_envelope(payload: bytes, key: "EllipticCurvePrivateKey", *, named: bool) -> Envelope:
@@ -90,7 +78,7 @@ def sealed_envelope(payload: bytes, key: "EllipticCurvePrivateKey", *, named: bo
     keyid = fingerprint(key.public_key()) if named else ""
     return Envelope(
         payload=base64.b64encode(payload).decode(),
-        signatures=(EnvelopeSignature(sig=base64.b64encode(signed).decode(), keyid=keyid),),
+        signatures=({"sig": base64.b64encode(signed).decode(), "keyid": keyid},),
     )
 
 
@@ -100,7 +88,7 @@ def opened_envelope(envelope: Envelope, key: "EllipticCurvePublicKey") -> bytes:
         raise ValueError("it is no in-toto statement with one signature")
     try:
         payload = base64.b64decode(envelope.payload, validate=True)
-        signed = base64.b64decode(envelope.signatures[0].sig, validate=True)
+        signed = base64.b64decode(envelope.signatures[0].get("sig", ""), validate=True)
     except binascii.Error as error:
         raise ValueError(f"its base64 is damaged ({error})") from error
     if not _is_by(key, signed, payload):
@@ -220,20 +208,19 @@ class Resource(Struct, frozen=True, kw_only=True):
     algorithm: str
 
 
-class Serialization(Struct, frozen=True, kw_only=True):
-    """How the folder was listed."""
-
-    method: str = "files"
-    hash_type: str = "sha256"
-    allow_symlinks: bool = False
-    ignore_paths: tuple[str, ...] = ()
-
-
 class Predicate(Struct, frozen=True, kw_only=True):
-    """What is said of the subject: its files."""
+    """What is said of the subject: its files, and how its folder was listed."""
 
     resources: tuple[Resource, ...]
-    serialization: Serialization
+    serialization: dict[str, Any]
+
+
+class Descriptor(Struct, frozen=True, kw_only=True):
+    """What a statement names: a bundle, a file of it or a library by its digests, a program by its package URL."""
+
+    name: str
+    digest: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    uri: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Statement(Struct, Generic[AnyPredicate], frozen=True, kw_only=True):
@@ -244,34 +231,19 @@ class Statement(Struct, Generic[AnyPredicate], frozen=True, kw_only=True):
     """
 
     type: str = msgspec.field(name="_type", default=STATEMENT_TYPE)
-    subject: tuple[SignedSubject, ...]
+    subject: tuple[Descriptor, ...]
     predicate_type: str = msgspec.field(name="predicateType")
     predicate: AnyPredicate
 
 
-class PublicKeyHint(Struct, frozen=True, kw_only=True):
-    """The sha256 of the public key as PEM."""
+class Material(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a verifier needs besides the key: the sha256 of it as PEM (`hint`), or certificates, the signer's first.
 
-    hint: str
+    A certificate is X.509 as DER in base64 (`rawBytes`).
+    """
 
-
-class Certificate(Struct, frozen=True, kw_only=True):
-    """An X.509 certificate as DER in base64."""
-
-    raw: str = msgspec.field(name="rawBytes")
-
-
-class CertificateChain(Struct, frozen=True, kw_only=True):
-    """Certificates, the signer's first."""
-
-    certificates: tuple[Certificate, ...]
-
-
-class Material(Struct, frozen=True, kw_only=True):
-    """What a verifier needs besides the key: its name or a certificate for it."""
-
-    public_key: PublicKeyHint | msgspec.UnsetType = msgspec.field(name="publicKey", default=msgspec.UNSET)
-    chain: CertificateChain | msgspec.UnsetType = msgspec.field(name="x509CertificateChain", default=msgspec.UNSET)
+    public_key: dict[str, str] | msgspec.UnsetType = msgspec.field(name="publicKey", default=msgspec.UNSET)
+    chain: dict[str, tuple[dict[str, str], ...]] = msgspec.field(name="x509CertificateChain", default={})
     tlog_entries: tuple[Any, ...] = msgspec.field(name="tlogEntries")
 
 
@@ -286,7 +258,7 @@ class SignatureBundle(Struct, frozen=True, kw_only=True):
 def sign_bundle(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey") -> None:
     """Write the signature of a verified bundle into it: of all its files, also of an attestation that lies there."""
     payload = msgspec.json.encode(_statement(folder, manifest), order="sorted")
-    material = Material(public_key=PublicKeyHint(hint=fingerprint(key.public_key())), tlog_entries=())
+    material = Material(public_key={"hint": fingerprint(key.public_key())}, tlog_entries=())
     whole = SignatureBundle(material=material, envelope=sealed_envelope(payload, key, named=False))
     write_bytes(folder / SIGNATURE_FILE, msgspec.json.encode(whole, order="sorted") + b"\n")
 
@@ -341,15 +313,15 @@ def signed_statement(content: bytes, key: "EllipticCurvePublicKey") -> Statement
 def _named_key(material: Material) -> str:
     """The fingerprint of the key that the material names."""
     if material.public_key:
-        return material.public_key.hint
-    if material.chain and material.chain.certificates:
+        return material.public_key.get("hint", "")
+    if certificates := material.chain.get("certificates"):
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
 
         try:
             return fingerprint(
                 x509.load_der_x509_certificate(
-                    base64.b64decode(material.chain.certificates[0].raw, validate=True)
+                    base64.b64decode(certificates[0].get("rawBytes", ""), validate=True)
                 ).public_key()
             )
         except (ValueError, UnsupportedAlgorithm) as error:
@@ -368,12 +340,17 @@ def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
     root = hashlib.sha256(b"".join(bytes.fromhex(digests[name]) for name in sorted(digests)))
     return Statement(
         predicate_type=PREDICATE_TYPE,
-        subject=(SignedSubject(name=manifest.content.name, digest={"sha256": root.hexdigest()}),),
+        subject=(Descriptor(name=manifest.content.name, digest={"sha256": root.hexdigest()}),),
         predicate=Predicate(
             resources=tuple(
                 Resource(name=name, digest=digest, algorithm="sha256") for name, digest in sorted(digests.items())
             ),
-            serialization=Serialization(ignore_paths=(*IGNORED, SIGNATURE_FILE)),
+            serialization={
+                "method": "files",
+                "hash_type": "sha256",
+                "allow_symlinks": False,
+                "ignore_paths": (*IGNORED, SIGNATURE_FILE),
+            },
         ),
     )
 
@@ -395,16 +372,11 @@ def _refusal(folder: Path, file: str, why: str) -> CheckFailed:
     )
 
 
+Signed = tuple[str, "AttestedTests | None"]
+"""Who signed a bundle, by the sha256 of the public key as PEM, and what tests they attest; None for none."""
+
 TESTS_PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
 Outcome = Literal["PASSED", "WARNED", "FAILED"]
-
-
-class Descriptor(Struct, frozen=True, kw_only=True):
-    """What the tests ran with: a file of the bundle or a library by its digest, a program by its package URL."""
-
-    name: str
-    digest: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    uri: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class AttestedTests(Struct, frozen=True, kw_only=True):
@@ -437,14 +409,6 @@ class _Tested(msgspec.Struct, frozen=True):
     library_proofs: tuple[LibraryProof, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
-    """Who signed a bundle, by the sha256 of the public key as PEM, and what tests they attest; None for none."""
-
-    fingerprint: str
-    tests: AttestedTests | None
-
-
 def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = None) -> Signed:
     """Write the attestation of a verified bundle's tests and its signature into it.
 
@@ -453,7 +417,7 @@ def sign(folder: Path, manifest: Manifest, key: Path, passphrase: str | None = N
     private = read_private_key(key, passphrase)
     tests = attest_tests(folder, manifest, private)
     sign_bundle(folder, manifest, private)
-    return Signed(fingerprint(private.public_key()), tests)
+    return fingerprint(private.public_key()), tests
 
 
 def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
@@ -463,7 +427,7 @@ def verify_signed(folder: Path, manifest: Manifest, key: Path) -> Signed:
     """
     public = read_public_key(key)
     verify_signature(folder, manifest, public)
-    return Signed(fingerprint(public), verify_attestation(folder, manifest, public))
+    return fingerprint(public), verify_attestation(folder, manifest, public)
 
 
 def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey") -> AttestedTests | None:
@@ -584,8 +548,8 @@ PACKAGES = {"ort-mobile": "ort-mobile-pipeline"}
 """Names of Python packages that differ from the program's."""
 
 
-def _subjects(folder: Path, manifest: Manifest) -> tuple[SignedSubject, ...]:
+def _subjects(folder: Path, manifest: Manifest) -> tuple[Descriptor, ...]:
     return (
-        SignedSubject(name=manifest.content.name, digest={"sha256": manifest.content_sha256}),
-        SignedSubject(name=MANIFEST_FILE, digest={"sha256": sha256_of(folder / MANIFEST_FILE)}),
+        Descriptor(name=manifest.content.name, digest={"sha256": manifest.content_sha256}),
+        Descriptor(name=MANIFEST_FILE, digest={"sha256": sha256_of(folder / MANIFEST_FILE)}),
     )

@@ -8,9 +8,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
+from typing import Any
 
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import SustainedNumbers
@@ -43,17 +44,8 @@ RowKey = tuple[str, str, str, str]
 Tick = tuple[float, str]
 """A place on an axis with its text."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlotPoint:
-    """A place with what it stands for; `number` is not 0 for what no other beats, in the list below, and for float
-    layers.
-    """
-
-    x: float
-    y: float
-    label: str = ""
-    number: int = 0
+Mark = dict[str, Any]
+"""A place (x, y) with its label; `number` is not 0 for what no other beats, in the list below, and for float layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +57,7 @@ class Plot:
     """
 
     title: str
-    marks: tuple[PlotPoint, ...] = ()
+    marks: tuple[Mark, ...] = ()
     label: str = ""
     line: str = ""
     lines: tuple[tuple[str, str, str], ...] = ()
@@ -73,11 +65,11 @@ class Plot:
     y_ticks: tuple[Tick, ...] = ()
 
     @property
-    def ahead(self) -> tuple[PlotPoint, ...]:
+    def ahead(self) -> tuple[Mark, ...]:
         """What nothing beats, in the order of its numbers; marks in one place are one."""
-        numbered = sorted((mark for mark in self.marks if mark.number), key=lambda mark: mark.number)
-        places = grouped((mark.number, mark) for mark in numbered)
-        return tuple(replace(alike[0], label="; ".join(mark.label for mark in alike)) for alike in places.values())
+        numbered = sorted((mark for mark in self.marks if mark["number"]), key=lambda mark: int(mark["number"]))
+        places = grouped((mark["number"], mark) for mark in numbered)
+        return tuple({**alike[0], "label": "; ".join(mark["label"] for mark in alike)} for alike in places.values())
 
 
 def log_place(value: float, low: float, high: float) -> float:
@@ -136,7 +128,7 @@ def strip(row: Row, rows: Sequence[Row]) -> Plot | None:
     return Plot(
         title=f"median {wording.duration(row.statistics.median_ns)}, "
         f"19 of 20 inferences between {wording.duration(first)} and {wording.duration(last)}",
-        marks=tuple(PlotPoint(x=along, y=up) for along, up in dots),
+        marks=tuple({"x": along, "y": up} for along, up in dots),
         x_ticks=(
             (x(row.statistics.median_ns), "median"),
             *([] if baseline is None else [(x(baseline), "baseline")]),
@@ -157,7 +149,7 @@ def rounds_line(row: Row) -> Plot | None:
         points.append((round(MARGIN + place * step, 1), y))
     return Plot(
         title=f"medians of {len(medians)} rounds: " + ", ".join(wording.duration(median) for median in medians),
-        marks=(PlotPoint(x=points[-1][0], y=points[-1][1]),),
+        marks=({"x": points[-1][0], "y": points[-1][1]},),
         line=" ".join(f"{x},{y}" for x, y in points),
     )
 
@@ -266,12 +258,12 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot
     return Plot(
         title=f"Latency against {name}: down and left is better, the line joins what nothing beats",
         marks=tuple(
-            PlotPoint(
-                x=point[0],
-                y=point[1],
-                label=f"{row.variant} {row.run}: {wording.duration(_median(row))}, {wording.size(cost(row))}",
-                number=ahead.index(place) + 1 if place in ahead else 0,
-            )
+            {
+                "x": point[0],
+                "y": point[1],
+                "label": f"{row.variant} {row.run}: {wording.duration(_median(row))}, {wording.size(cost(row))}",
+                "number": ahead.index(place) + 1 if place in ahead else 0,
+            }
             for place, (row, point) in enumerate(zip(rows, points, strict=True))
         ),
         line=" ".join(steps),
@@ -373,12 +365,12 @@ def _front(report: CampaignReport, model: str, group: Sequence[ArtifactAccuracy]
     return Plot(
         title=f"{model}: {first.metric} against {'median latency' if medians else 'size'}; the line joins the best",
         marks=tuple(
-            PlotPoint(
-                x=points[place][0],
-                y=points[place][1],
-                label=f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
-                number=ahead.index(points[place]) + 1 if place in best else 0,
-            )
+            {
+                "x": points[place][0],
+                "y": points[place][1],
+                "label": f"{name}: {number(first, accuracy[name])} at {show(int(cost))}",
+                "number": ahead.index(points[place]) + 1 if place in best else 0,
+            }
             for place, (name, cost) in enumerate(costs.items())
         ),
         line=" ".join(f"{x},{y}" for x, y in ahead),
@@ -393,12 +385,12 @@ def loss_bars(report: CampaignReport) -> tuple[Plot, ...]:
     for entry in report.searches:
         layers = entry.search.layers
         marks = tuple(
-            PlotPoint(
-                x=round(place * FRONT_WIDTH / len(layers), 1),
-                y=round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
-                label=f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
-                number=int(set(loss.nodes) <= set(entry.search.best.nodes)),
-            )
+            {
+                "x": round(place * FRONT_WIDTH / len(layers), 1),
+                "y": round(BARS_HEIGHT * min(max(loss.sqnr_db / BEST_DB, 0.0), 1.0), 1),
+                "label": f"{loss.nodes[0]} ({loss.op_type}, {len(loss.nodes)}): {loss.sqnr_db:.1f} dB",
+                "number": int(set(loss.nodes) <= set(entry.search.best.nodes)),
+            }
             for place, loss in enumerate(layers)
         )
         if marks:
@@ -437,43 +429,12 @@ GRAPH_COLOURS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlikeNodes:
-    """Nodes of an operator in a box that are claimed, or refused for the same reason; `more` are not named.
-
-    A name is as it is shown, and the whole where that is longer.
-    """
-
-    operator: str
-    count: int
-    names: tuple[tuple[str, str], ...]
-    more: int = 0
-    reason: str = ""
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphBox:
-    """A box: its corner and size in pixels, what stands in it, and its nodes; `tip` says all of it in words."""
-
-    id: str
-    x: float
-    y: float
-    width: float
-    style: str
-    head: str
-    line: str
-    tip: str
-    alike: tuple[AlikeNodes, ...]
-
-    @property
-    def middle(self) -> float:
-        """Where its texts are centred."""
-        return round(self.x + self.width / 2, 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphDrawing:
     """A drawing of one placement. `lines` is one SVG path of all edges; without boxes only the table is shown.
+
+    A box has its corner and size in pixels, what stands in it, `tip`, which says all of it in words, and its nodes: of
+    each operator those that are claimed, or refused for the same reason, by their name as it is shown, and the whole
+    where that is longer; `more` are not named.
 
     A reason has the number of nodes that are refused for it, their operators, the reason (with an example where it
     names nodes or shapes) and the remedy.
@@ -486,7 +447,7 @@ class GraphDrawing:
     width: int
     height: int
     lines: str
-    boxes: tuple[GraphBox, ...]
+    boxes: tuple[dict[str, Any], ...]
     reasons: tuple[tuple[int, str, str, str], ...]
     more_reasons: int
 
@@ -507,8 +468,8 @@ def draw_graph(
     drawn = len(groups) <= most_boxes
     texts = list(_texts(groups, placement)) if drawn else []
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
-    layout = lay_out(widths, edges if drawn else ())
-    left, right = extent(layout, widths)
+    places, ways = lay_out(widths, edges if drawn else ())
+    left, right, layers = extent(places, ways, widths)
     shift = GRAPH_MARGIN - left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     reasons = list(_refused(placement))
@@ -518,13 +479,13 @@ def draw_graph(
         facts=(_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
         label=f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
         width=round(right - left + 2 * GRAPH_MARGIN),
-        height=layout.layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
-        lines=" ".join(graph_curves(layout, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
+        height=layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
+        lines=" ".join(graph_curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
         boxes=tuple(
             _box(
                 f"{anchor}-{place}", placement, groups[place], text,
-                x=layout.places[place][0] + shift - widths[place] / 2,
-                y=layout.places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN,
+                x=places[place][0] + shift - widths[place] / 2,
+                y=places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN,
                 width=widths[place],
                 named=min(1.0, names / max(1, len(placement.nodes))),
             )
@@ -547,15 +508,15 @@ def _predicted(placement: Placement) -> str:
 
 def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[str, str]]:
     """The two lines of each box."""
-    for group in groups:
-        kernels = f"{placement.title} kernels" if group.kind == KERNEL_KIND else "CPU"
-        head = f"Partition {group.kind + 1}" if group.kind >= 0 else kernels
-        yield f"{head} · {counted(len(group.nodes), 'node')}", _begun(_operators(group, placement.nodes), LINE_LENGTH)
+    for kind, places in groups:
+        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
+        head = f"Partition {kind + 1}" if kind >= 0 else kernels
+        yield f"{head} · {counted(len(places), 'node')}", _begun(_operators(places, placement.nodes), LINE_LENGTH)
 
 
-def _operators(group: NodeGroup, nodes: Sequence[PlacedNode]) -> str:
+def _operators(places: Sequence[int], nodes: Sequence[PlacedNode]) -> str:
     """As in `Conv 3, Relu 2`, the commonest first."""
-    counts = Counter(nodes[place].operator for place in group.nodes)
+    counts = Counter(nodes[place].operator for place in places)
     return ", ".join(f"{name} {count}" if count > 1 else name for name, count in counts.most_common())
 
 
@@ -582,37 +543,39 @@ def _box(
     y: float,
     width: float,
     named: float,
-) -> GraphBox:
-    alike = tuple(_alike(group, placement, named))
-    refused = [nodes for nodes in alike if nodes.reason][:MOST_TIPS]
-    reasons = (_begun(f"{nodes.count} {nodes.operator}: {nodes.reason}", TIP_LENGTH) for nodes in refused)
-    return GraphBox(
-        id=anchor,
-        x=round(x, 1),
-        y=round(y, 1),
-        width=round(width, 1),
-        style="cpu" if group.kind == CPU_KIND else f"claimed g{max(group.kind, 0) % GRAPH_COLOURS}",
-        head=texts[0],
-        line=texts[1],
-        tip="; ".join((f"{texts[0]}: {_operators(group, placement.nodes)}", *reasons)),
-        alike=alike,
-    )
+) -> dict[str, Any]:
+    kind, places = group
+    alike = list(_alike(places, placement, named))
+    refused = [nodes for nodes in alike if nodes["reason"]][:MOST_TIPS]
+    reasons = (_begun("{count} {operator}: {reason}".format(**nodes), TIP_LENGTH) for nodes in refused)
+    return {
+        "id": anchor,
+        "x": round(x, 1),
+        "y": round(y, 1),
+        "width": round(width, 1),
+        "middle": round(round(x, 1) + round(width, 1) / 2, 1),
+        "style": "cpu" if kind == CPU_KIND else f"claimed g{max(kind, 0) % GRAPH_COLOURS}",
+        "head": texts[0],
+        "line": texts[1],
+        "tip": "; ".join((f"{texts[0]}: {_operators(places, placement.nodes)}", *reasons)),
+        "alike": alike,
+    }
 
 
-def _alike(group: NodeGroup, placement: Placement, named: float) -> Iterator[AlikeNodes]:
+def _alike(places: Sequence[int], placement: Placement, named: float) -> Iterator[dict[str, Any]]:
     """The nodes of a box by operator and reason, in the order of the first; at least one of each is named."""
-    placed = (placement.nodes[place] for place in group.nodes)
+    placed = (placement.nodes[place] for place in places)
     for (operator, reason), nodes in grouped(((node.operator, node.reason), node) for node in placed).items():
         shown = nodes[: max(1, int(named * len(nodes)))]
         why = ClaimReason(reason="") if reason is None else placement.reasons[reason]
-        yield AlikeNodes(
-            operator=_cut(operator)[0],
-            count=len(nodes),
-            names=tuple(_cut(node.name) for node in shown if node.name),
-            more=len(nodes) - len(shown),
-            reason=why.reason,
-            remedy=why.remedy,
-        )
+        yield {
+            "operator": _cut(operator)[0],
+            "count": len(nodes),
+            "names": [_cut(node.name) for node in shown if node.name],
+            "more": len(nodes) - len(shown),
+            "reason": why.reason,
+            "remedy": why.remedy,
+        }
 
 
 def _refused(placement: Placement) -> Iterator[tuple[int, str, str, str]]:

@@ -1,8 +1,8 @@
 """Cold starts, sustained runs and MLPerf's p90: from stored runs to rows, and their tables for every format."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import msgspec
 
@@ -226,26 +226,18 @@ BAR = 72
 """Width of the longest bar of a table, in pixels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTable:
-    """The operators of one model on one device, slowest first, a column for each profile, the fastest profile first.
+def time_tables(profiles: Sequence[Profiled]) -> tuple[dict[str, Any], ...]:
+    """One table for each model and device that has profiles, in their order.
 
-    A row has operator, provider, colour of that provider, cells, and the last profile less the first; a cell the time
-    in one profile, and the width of its bar in pixels: 0 where the operator does not run.
+    Operators are slowest first, with a column for each profile, the fastest profile first. A row has operator,
+    provider, colour of that provider, cells, and the last profile less the first; a cell the time in one profile, and
+    the width of its bar in pixels: 0 where the operator does not run.
     """
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, str, str, tuple[tuple[str, float], ...], str], ...]
-
-
-def time_tables(profiles: Sequence[Profiled]) -> tuple[TimeTable, ...]:
-    """One table for each model and device that has profiles, in their order."""
     groups = grouped(((row.model or row.name, row.device), row) for row in profiles if row.profile)
     return tuple(_table(model, device, group) for (model, device), group in groups.items())
 
 
-def _table(model: str, device: str, group: Sequence[Profiled]) -> TimeTable:
+def _table(model: str, device: str, group: Sequence[Profiled]) -> dict[str, Any]:
     def times_of(profiled: Profiled) -> dict[tuple[str, str], float]:
         rows = profiled.profile.operators if profiled.profile else ()
         return {(row.operator, row.provider): row.nanoseconds for row in rows}
@@ -266,10 +258,10 @@ def _table(model: str, device: str, group: Sequence[Profiled]) -> TimeTable:
         return wording.duration(times[key]), round(max(1.0, times[key] / longest * BAR), 1)
 
     rest = f", {len(shown)} of {len(ordered)} profiles" if len(shown) < len(ordered) else ""
-    return TimeTable(
-        title=f"Operators of {model}{' on ' if device else ''}{device}{rest}",
-        heads=tuple(f"{profiled.variant or profiled.name} {profiled.run}" for profiled in shown),
-        rows=tuple(
+    return {
+        "title": f"Operators of {model}{' on ' if device else ''}{device}{rest}",
+        "heads": [f"{profiled.variant or profiled.name} {profiled.run}" for profiled in shown],
+        "rows": [
             (
                 key[0],
                 key[1].removesuffix("ExecutionProvider").lower(),
@@ -278,8 +270,8 @@ def _table(model: str, device: str, group: Sequence[Profiled]) -> TimeTable:
                 wording.signed_duration(columns[-1].get(key, 0.0) - columns[0].get(key, 0.0)),
             )
             for key in keys
-        ),
-    )
+        ],
+    }
 
 
 def needed_operators(report: CampaignReport) -> Listing:

@@ -13,6 +13,7 @@ from device_runner.device import open_device
 from device_runner.errors import UnavailableError
 from device_runner.host_device import CPU_FILES, CPUS, common_cpus, cpu_files
 from device_runner.library import LibraryFacts
+from device_runner.providers import NNAPI
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import OptimizationLevel, RunOptions
 from pipeline.check import reference
@@ -21,7 +22,8 @@ from pipeline.core.progress import NoProgress
 from pipeline.core.variant import Level
 from pipeline.features.prove import ProofOrder, prove_bundle
 from pipeline.library.kernels import read_arm_code
-from pipeline.partition.reference import ClaimQuery, reference_aware
+from pipeline.partition.answer import Settings
+from pipeline.partition.reference import reference_aware
 from pipeline.report.layout import summary
 from tests.android_host.bundles import bundle_of
 from tests.android_host.conftest import fetch
@@ -211,8 +213,12 @@ def test_half_precision_without_casts_is_found(
     model = real_model("mnist.fp16")
     bundle = bundle_of(tmp_path, model)
     assert not prove(bundle, f"android:{release}", abis=(ARM64,), cpus=("cortex-a53",)).failed
-    there = ClaimQuery(api_level=26, level=OptimizationLevel.BASIC, cpu="cortex-a76")
-    bundle = bundle_of(tmp_path / "there", model, artifact=lambda target: reference_aware(model, target, arm64, there))
+    there = Settings(provider=NNAPI, api_level=26)
+    bundle = bundle_of(
+        tmp_path / "there",
+        model,
+        artifact=lambda target: reference_aware(model, target, arm64, there, OptimizationLevel.BASIC, cpu="cortex-a76"),
+    )
     proof = prove(bundle, f"android:{release}", abis=(ARM64, "x86_64"))
     causes = {(row.abi, row.cpu): row.findings[0].why for row in proof.rows if row.failed}
     assert set(causes) == {(ARM64, "cortex-a53"), (ARM64, "cortex-a76"), ("x86_64", "")}

@@ -14,17 +14,18 @@ import pytest
 from device_runner.android_host.device import Phone
 from device_runner.android_host.inspection import Session, ask
 from device_runner.library import LibraryFacts
-from device_runner.spec import NnapiFlag, OptimizationLevel
+from device_runner.providers import NNAPI
+from device_runner.spec import OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import read_ort
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import judge_paths
 from pipeline.partition.reference import (
     SAVE_ORT,
-    ClaimQuery,
+    LibraryClaims,
+    claims_of_many,
     claims_of_named,
     reference_aware,
-    reference_claims,
     same_claims,
 )
 from tests.android_host.conftest import OLDEST, ROOT, fetch
@@ -47,6 +48,13 @@ def _ours(models: Sequence[Path], release: str, level: int, nchw: bool) -> list[
     return list(judge_paths(models, settings, Optimize.NONE, processes=1))
 
 
+AT_30 = Settings(provider=NNAPI, api_level=30)
+
+
+def reference_claims(model: Path, library: str, settings: Settings, *, reasons: bool = False) -> LibraryClaims:
+    return next(claims_of_many([model], library, settings, reasons=reasons))
+
+
 def _operators(path: Path) -> Counter[str]:
     return Counter(node.operator for node in read_ort(path).graph.nodes)
 
@@ -54,7 +62,7 @@ def _operators(path: Path) -> Counter[str]:
 def _compare(models: Sequence[Path], library: LibraryFacts, setting: str) -> tuple[list[str], Counter[str]]:
     """Models whose nodes go by their first outputs: what is said of each, and how often."""
     level, nchw = SETTINGS[setting]
-    asked = ClaimQuery(api_level=level, flags=(NnapiFlag.USE_NCHW,) if nchw else ())
+    asked = Settings(provider=NNAPI, api_level=level, nnapi_flags=("USE_NCHW",) if nchw else ())
     different, counts = [], Counter[str]()
     for ours, theirs in zip(
         _ours(models, library.release, level, nchw), claims_of_named(models, library, asked), strict=True
@@ -107,21 +115,21 @@ def test_our_rules_are_the_librarys_on_one_operator_models(
 
 def test_the_library_says_why_it_refuses(library: LibraryFacts, real_models: list[Path]) -> None:
     model = next(path for path in real_models if path.name == "mnist.batch.onnx")
-    claims = reference_claims(model, library.path, ClaimQuery(api_level=30, reasons=True))
+    claims = reference_claims(model, library.path, AT_30, reasons=True)
     assert claims.partitions == ()
     assert any("dynamic" in reason.lower() for reason in claims.reasons.values())
 
 
 def test_stop_ops_reach_the_library(library: LibraryFacts, mnist: Path) -> None:
-    free = reference_claims(mnist, library.path, ClaimQuery(api_level=30))
-    stopped = reference_claims(mnist, library.path, ClaimQuery(api_level=30, stop_ops=("Relu",)))
+    free = reference_claims(mnist, library.path, AT_30)
+    stopped = reference_claims(mnist, library.path, Settings(provider=NNAPI, api_level=30, stop_ops=("Relu",)))
     assert len(stopped.nodes) < len(free.nodes)
 
 
 def test_an_old_library_tells_nodes_but_no_groups(mnist: Path) -> None:
     fetch(OLDEST)
-    claims = reference_claims(mnist, OLDEST, ClaimQuery(api_level=30))
-    newer = reference_claims(mnist, fetch("1.29.0").path, ClaimQuery(api_level=30))
+    claims = reference_claims(mnist, OLDEST, AT_30)
+    newer = reference_claims(mnist, fetch("1.29.0").path, AT_30)
     assert claims.partitions is None
     assert claims.nodes == newer.nodes != frozenset()
 
@@ -130,11 +138,11 @@ def test_what_is_no_model_is_an_error(library: LibraryFacts, tmp_path: Path) -> 
     path = tmp_path / "no.onnx"
     path.write_bytes(b"no model at all")
     with pytest.raises(ModelError, match="cannot be shown"):
-        reference_claims(path, library.path, ClaimQuery())
+        reference_claims(path, library.path, Settings(provider=NNAPI))
 
 
 def test_a_model_that_the_library_refuses_is_an_answer(library: LibraryFacts, op_models: Path) -> None:
-    claims = reference_claims(op_models / "conv" / "f64.onnx", library.path, ClaimQuery())
+    claims = reference_claims(op_models / "conv" / "f64.onnx", library.path, Settings(provider=NNAPI))
     assert claims.error is not None
     assert "Could not find an implementation" in claims.error
     assert not claims.crashed
@@ -146,12 +154,12 @@ def test_an_aware_file_by_the_library_keeps_what_it_claims(
     model = next(path for path in real_models if path.name == "mobilenet_v1.base.onnx")
     target = tmp_path / "aware.ort"
     for level in (OptimizationLevel.BASIC, OptimizationLevel.ALL):
-        reference_aware(model, target, library, ClaimQuery(api_level=30, level=level))
+        reference_aware(model, target, library, AT_30, level)
         operators = _operators(target)
         assert operators["ai.onnx:Conv"] >= 13
         assert not any("FusedConv" in name or "Reorder" in name for name in operators)
-    cpu = ClaimQuery(api_level=26, level=OptimizationLevel.EXTENDED)
-    reference_aware(model, target, library, cpu)
+    cpu = Settings(provider=NNAPI, api_level=26)
+    reference_aware(model, target, library, cpu, OptimizationLevel.EXTENDED)
     assert "com.microsoft:FusedConv" in _operators(target)
     assert [path.name for path in tmp_path.iterdir()] == ["aware.ort"]
 
@@ -190,8 +198,8 @@ def test_ours_and_genuine_aware_files_have_the_same_operators(
     saved = tmp_path / "genuine.ort"
     different = []
     for artifact in artifacts:
-        asked = ClaimQuery(api_level=30, level=OptimizationLevel(artifact["level"]))
-        reference_aware(models[Path(artifact["model"]).name], saved, library, asked, config=STOCK)
+        level = OptimizationLevel(artifact["level"])
+        reference_aware(models[Path(artifact["model"]).name], saved, library, AT_30, level, config=STOCK)
         if _operators(saved) != _operators(tmp_path / "out" / artifact["file"]):
             different.append(artifact["file"])
     assert different == []
@@ -223,7 +231,10 @@ def test_mnist_is_one_partition_from_level_28_on_and_two_small_ones_at_27(
 ) -> None:
     """After level basic, which is what ships; of the file as it stands the library takes one more, the last Add."""
     row = min(level, 28)
-    assert reference_claims(mnist, library.path, ClaimQuery(api_level=level)).partitions == MNIST_AS_IT_STANDS[row]
+    assert (
+        reference_claims(mnist, library.path, Settings(provider=NNAPI, api_level=level)).partitions
+        == MNIST_AS_IT_STANDS[row]
+    )
     session = Session(level=OptimizationLevel.BASIC, config=SAVE_ORT, phone=Phone(api_level=level))
     (answer,) = ask(library, [("basic", mnist, tmp_path / "saved.ort")], session)
     groups = [[operator for _, _, operator in one.nodes] for one in answer.subgraphs if "Nnapi" in one.provider]

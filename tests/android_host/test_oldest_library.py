@@ -13,7 +13,7 @@ import pytest
 from pipeline.core.releases import OLDEST_RULES
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import judge_paths
-from pipeline.partition.reference import LibraryClaims, asked_of, claims_of_many, differing
+from pipeline.partition.reference import LibraryClaims, claims_of_many, differing
 from tests.android_host.conftest import OLDEST, fetch
 
 pytestmark = pytest.mark.android_host
@@ -65,7 +65,7 @@ def compared(models: Iterable[Path], level: int) -> Iterator[tuple[Path, ModelAn
     paths = list(models)
     pairs = [(path, one) for path, one in zip(paths, judge_paths(paths, settings, Optimize.NONE), strict=True)]
     good = [(path, answer) for path, answer in pairs if not answer.error and not by_chance(answer)]
-    found = claims_of_many([path for path, _ in good], OLDEST, asked_of(settings))
+    found = claims_of_many([path for path, _ in good], OLDEST, settings, reasons=True)
     for (path, answer), theirs in zip(good, found, strict=True):
         if theirs.error is None:
             ours = [name for group in answer.partitions for name in group]

@@ -4,18 +4,20 @@ import ctypes.util
 import importlib.util
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.build import host_compiler
-from device_runner.device import open_device
+from device_runner.device import Device, open_device
 from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
+from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, RunSpec, Stream, TensorFile
 from device_runner.vulkan import DRIVERS, VARIABLE
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
@@ -37,9 +39,12 @@ def test_an_android_library_computes_on_a_software_gpu(
     assert (gpu.load_ns, gpu.first_run_ns, gpu.latencies_ns, gpu.memory_peak_bytes) == (0, 0, (), 0)
 
 
-@pytest.mark.skipif(
+needs_plugin = pytest.mark.skipif(
     not importlib.util.find_spec("onnxruntime_ep_webgpu"), reason="onnxruntime-ep-webgpu is not installed"
 )
+
+
+@needs_plugin
 def test_the_plugin_and_an_android_library_compute_the_same(
     library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path
 ) -> None:
@@ -50,6 +55,75 @@ def test_the_plugin_and_an_android_library_compute_the_same(
     assert distance(outputs(plugin), outputs(built_in)) == 0
     assert [row.provider for row in plugin.ep_shares] == ["WebGpuExecutionProvider"]
     assert plugin.marks == (Mark.SOFTWARE_GPU,)
+
+
+CAPTURE = {"ep.webgpuexecutionprovider.enableGraphCapture": "1"}
+PLUGIN = pytest.param("local", marks=needs_plugin, id="plugin")
+
+
+@pytest.fixture(params=[PLUGIN, pytest.param("", id="android")])
+def gpu(request: pytest.FixtureRequest, library: LibraryFacts, vulkan: str) -> Iterator[Device]:
+    """A software GPU: the plugin's in this computer's library, and the Android library's."""
+    if request.param:
+        with open_device(f"local?vulkan={vulkan}") as here:
+            yield here
+    else:
+        with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
+            yield phone
+
+
+def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: Path) -> None:
+    """The probe clears outputs before the capture, so that they come out of a replay."""
+    plain = run(gpu, mnist, tmp_path / "plain", provider="webgpu")
+    captured = run(gpu, mnist, tmp_path / "captured", provider="webgpu", session_config=CAPTURE)
+    assert distance(outputs(captured), outputs(plain)) == 0
+
+
+def test_a_replay_computes_with_new_inputs(gpu: Device, tmp_path: Path) -> None:
+    model, zeros, steps = tmp_path / "m.onnx", tmp_path / "zeros", tmp_path / "steps"
+    onnx.save(parsed("g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s) { s = Add (x, a) }"), model)
+    np.zeros(4, "<f4").tofile(zeros)
+    np.arange(20, dtype="<f4").tofile(steps)
+    names = {"x": zeros, "a": zeros}
+    spec = RunSpec(
+        id="m",
+        model=str(model),
+        options=RunOptions(provider="webgpu", session_config=CAPTURE),
+        inputs=tuple(
+            TensorFile(name=name, dtype=ElementType.FLOAT32, shape=(1, 4), file=str(file))
+            for name, file in names.items()
+        ),
+        stream=Stream(
+            steps=5,
+            states={"s": "a"},
+            sequences=(TensorFile(name="x", dtype=ElementType.FLOAT32, shape=(5, 1, 4), file=str(steps)),),
+        ),
+        warmup=0,
+        outputs_folder=str(tmp_path / "out"),
+        log_level=LogLevel.INFO,
+    )
+    result = gpu.run(spec)
+    assert outputs(result)["s"].tolist() == [[40, 45, 50, 55]]
+    assert any("Replaying the captured" in line for line in result.log)
+
+
+def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(parsed("g (float[1, 4] x) => (float[1, 4] y) { a = Round (x)  y = Relu (a) }"), model)
+    refused = failure(run(gpu, model, provider="webgpu", session_config=CAPTURE))
+    assert refused.kind is FailureKind.PROVIDER_REFUSED
+    assert "leave enableGraphCapture out" in refused.remedy
+
+
+@pytest.mark.parametrize("own_sessions", [False, True])
+def test_callers_capture_in_sessions_of_their_own(gpu: Device, mnist: Path, *, own_sessions: bool) -> None:
+    callers = Concurrency(callers=2, seconds=0.1, own_sessions=own_sessions)
+    options = RunOptions(provider="webgpu", session_config=CAPTURE)
+    result = gpu.run(
+        RunSpec(id="m", model=str(mnist), options=options, min_runs=1, min_seconds=0.0, concurrent=callers)
+    )
+    assert (result.failure is None) == own_sessions
+    assert own_sessions or "sessions of their own" in failure(result).remedy
 
 
 @pytest.mark.parametrize("op_type", ["Exp", "Softmax", "Sigmoid", "Erf", "Log"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckRequest, check_artifact, tolerance_for
+from pipeline.check.many import check_artifact, tolerance_for
 from pipeline.check.reference import make_reference, saturates_here
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
@@ -45,12 +45,7 @@ def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str
     assert len(made.artifacts) == len(VARIANTS)
     return {
         artifact.variant.name: check_artifact(
-            CheckRequest(
-                artifact=artifact,
-                file=str(folder / artifact.file),
-                reference=reference,
-                tolerance=tolerance_for(reference, CheckConfig()),
-            )
+            str(folder / artifact.file), artifact.session_options, reference, tolerance_for(reference, CheckConfig())
         )
         for artifact in made.artifacts
     }

@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances, marks_of
-from pipeline.compat.rules import Runtime, Use, check_artifact, facts_of
+from device_runner.spec import RunOptions
+from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime, marks_of
+from pipeline.compat.rules import check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import errors
@@ -92,7 +93,7 @@ def test_records_that_fail(records: tuple[RuntimeOptimization, ...], marks: dict
 
 
 def found(subject: OrtModel, runtime: Runtime, **config: str) -> int:
-    findings = check_artifact(facts_of(subject, "m"), runtime, Use(session_config=config))
+    findings = check_artifact(facts_of(subject, "m"), runtime, RunOptions(session_config=config))
     return len(errors(findings))
 
 
@@ -173,7 +174,7 @@ def test_the_installed_onnxruntime_agrees(make: Callable[[], onnx.ModelProto], t
     major, minor, *_ = onnxruntime.__version__.split(".")
     here = Runtime(release=Release(int(major), int(minor)))
     facts = facts_of(read_ort(path), "m")
-    told = errors(check_artifact(facts, here, Use(session_config={REPLAY_KEY: "1"})))
+    told = errors(check_artifact(facts, here, RunOptions(session_config={REPLAY_KEY: "1"})))
     assert _loads(path) is not bool(told)
     assert facts.replays
 
@@ -184,7 +185,7 @@ def test_models_of_the_oracle_load_unless_told(oracle: Path, tmp_path: Path) -> 
 
     major, minor, *_ = onnxruntime.__version__.split(".")
     here = Runtime(release=Release(int(major), int(minor)))
-    asked = Use(session_config={REPLAY_KEY: "1"})
+    asked = RunOptions(session_config={REPLAY_KEY: "1"})
     wrong, tried = [], 0
     with zipfile.ZipFile(oracle / "ops.zip") as archive:
         names = [name for name in sorted(archive.namelist()) if name.startswith("qdq_") and name.endswith(".onnx")]
@@ -248,7 +249,7 @@ def test_half_precision_needs_a_processor_that_computes_it(
 def test_products_on_processors_with_sme_by_release(
     release: Release, features: frozenset[str] | None, names: set[str]
 ) -> None:
-    here = Circumstances(release, BuildKind.FULL, {}, ("arm64-v8a",), features)
+    here = Runtime(release=release, abis=("arm64-v8a",), features=features)
     assert {defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(here)} == names
-    on_iphones = here._replace(system="ios")
+    on_iphones = msgspec.structs.replace(here, system="ios")
     assert not [defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(on_iphones)]

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from pipeline.compat.defects import overflowing, weight_reader
-from pipeline.compat.rules import Runtime, Use, judged, read_artifacts
+from device_runner.spec import RunOptions
+from pipeline.compat.defects import Runtime, overflowing, weight_reader
+from pipeline.compat.rules import judged, read_artifacts
 from pipeline.core.errors import Severity
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort
@@ -44,7 +45,9 @@ def found(model: onnx.ModelProto, folder: Path, *abis: str) -> list[tuple[Severi
     target = folder / "m.ort"
     convert(model, target)
     read = read_artifacts({"m": target})
-    return [(one.severity, one.what) for one in judged(read, "m", Runtime(release=Release(1, 29), abis=abis), Use())]
+    return [
+        (one.severity, one.what) for one in judged(read, "m", Runtime(release=Release(1, 29), abis=abis), RunOptions())
+    ]
 
 
 def column(*lowest: int, size: int = 32) -> np.ndarray[Any, Any]:

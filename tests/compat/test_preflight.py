@@ -8,7 +8,9 @@ import pytest
 
 from device_runner.library import Name, keep
 from device_runner.local import LocalDevice, wheel_library
-from pipeline.compat.rules import ArtifactFacts, Runtime, Use, first_error, judged, read_artifacts, runtime_on
+from device_runner.spec import RunOptions
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import ArtifactFacts, first_error, judged, read_artifacts, runtime_on
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig, read_config
 from pipeline.config.tables import AppleRelease, BuildConfig, BuildKind, ReleaseConfig
 from pipeline.core.errors import Severity, errors
@@ -198,12 +200,12 @@ def test_one_bad_artifact_costs_no_other(tmp_path: Path) -> None:
     assert facts["same"].name == "same"
     newest = Runtime(release=Release(1, 31))
     for name in ("bad", "gone"):
-        (finding,) = judged(read, name, newest, Use())
+        (finding,) = judged(read, name, newest, RunOptions())
         assert finding.severity is Severity.ERROR
         assert finding.where == name
-    assert judged(read, "good", newest, Use()) == ()
-    assert judged(read, "other", newest, Use()) == ()
-    (finding,) = errors(judged(read, "good", Runtime(release=Release(1, 15)), Use()))
+    assert judged(read, "good", newest, RunOptions()) == ()
+    assert judged(read, "other", newest, RunOptions()) == ()
+    (finding,) = errors(judged(read, "good", Runtime(release=Release(1, 15)), RunOptions()))
     assert first_error([finding]) == finding.text
     assert finding.text.startswith("ONNX Runtime 1.15 (full) does not load ORT format version 6")
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from device_runner.spec import RunOptions
+from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import (
     DEFAULT_USE,
     OPSETS,
     SESSION_KEYS,
     ArtifactFacts,
-    Runtime,
-    Use,
     check_artifact,
     check_use,
     facts_of,
@@ -118,39 +118,39 @@ def test_saved_optimizations_that_would_be_ignored(
     release: tuple[int, int], kind: BuildKind, config: dict[str, str], warned: bool
 ) -> None:
     runtime = Runtime(release=Release(*release), kind=kind)
-    found = check_artifact(artifact(replays=True), runtime, Use(session_config=config))
+    found = check_artifact(artifact(replays=True), runtime, RunOptions(session_config=config))
     assert [finding.severity for finding in found] == ([Severity.WARNING] if warned else [])
-    assert check_artifact(artifact(), runtime, Use(session_config=config)) == ()
+    assert check_artifact(artifact(), runtime, RunOptions(session_config=config)) == ()
 
 
 def test_a_missing_nnapi_names_what_has_it_where_no_build_can() -> None:
     """A library for Linux cannot have NNAPI; one for Android can be built with it."""
     has = frozenset({"cpu"})
     runtimes = [Runtime(release=Release(1, 23), providers=has, system=system) for system in ("linux", "android", "")]
-    computer, *others = [check_use(Use(provider="nnapi"), runtime)[0].remedy for runtime in runtimes]
+    computer, *others = [check_use(RunOptions(provider="nnapi"), runtime)[0].remedy for runtime in runtimes]
     assert "--device adb:SERIAL" in computer
     assert "--device android-host:1.29.0" in computer
     assert "build it in" not in computer
     assert others == ["build it in ([build] providers), or take a library with nnapi"] * 2
-    (finding,) = check_use(Use(provider="xnnpack"), runtimes[0])
+    (finding,) = check_use(RunOptions(provider="xnnpack"), runtimes[0])
     assert "build it in" in finding.remedy
 
 
 def test_providers_against_the_library() -> None:
     library = Runtime(release=Release(1, 23), providers=frozenset({"nnapi"}))
-    assert check_use(Use(provider="nnapi"), library) == ()
+    assert check_use(RunOptions(provider="nnapi"), library) == ()
     assert check_use(DEFAULT_USE, library) == ()
-    (finding,) = check_use(Use(provider="xnnpack"), library, "[[runs]]")
+    (finding,) = check_use(RunOptions(provider="xnnpack"), library, "[[runs]]")
     assert (finding.severity, finding.where) == (Severity.ERROR, "[[runs]]")
     assert "it has: cpu, nnapi" in finding.why
-    assert check_use(Use(provider="xnnpack"), Runtime(release=Release(1, 23))) == ()
-    coreml = Use(provider="coreml", provider_options={"ModelFormat": "MLProgram"})
+    assert check_use(RunOptions(provider="xnnpack"), Runtime(release=Release(1, 23))) == ()
+    coreml = RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram"})
     assert errors(check_use(coreml, Runtime(release=Release(1, 20))))
     assert not check_use(coreml, Runtime(release=Release(1, 21)))
 
 
 def test_keys_that_a_release_does_not_know_yet_are_named() -> None:
-    use = Use(session_config={"session.use_memory_mapped_ort_model": "1"})
+    use = RunOptions(session_config={"session.use_memory_mapped_ort_model": "1"})
     (finding,) = check_use(use, Runtime(release=Release(1, 23)))
     assert "came with 1.26" in finding.why
     assert check_use(use, Runtime(release=Release(1, 26))) == ()
@@ -158,16 +158,16 @@ def test_keys_that_a_release_does_not_know_yet_are_named() -> None:
 
 def test_misspelt_keys_and_wrong_values_are_named() -> None:
     runtime = Runtime(release=Release(1, 31))
-    (finding,) = check_use(Use(session_config={"session.disable_prepackin": "1"}), runtime)
+    (finding,) = check_use(RunOptions(session_config={"session.disable_prepackin": "1"}), runtime)
     assert "did you mean session.disable_prepacking?" in finding.remedy
-    (finding,) = check_use(Use(session_config={"session.disable_prepacking": "yes"}), runtime)
+    (finding,) = check_use(RunOptions(session_config={"session.disable_prepacking": "yes"}), runtime)
     assert finding.remedy == "it takes 0 or 1"
-    assert check_use(Use(session_config={"my.own": "x"}), runtime) == ()
+    assert check_use(RunOptions(session_config={"my.own": "x"}), runtime) == ()
 
 
 @given(key=st.text(), value=st.text(), release=RELEASES)
 def test_any_key_and_value_is_answered(key: str, value: str, release: Release) -> None:
-    found = check_use(Use(session_config={key: value}), Runtime(release=release))
+    found = check_use(RunOptions(session_config={key: value}), Runtime(release=release))
     assert all(finding.severity is Severity.WARNING for finding in found)
 
 

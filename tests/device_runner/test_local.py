@@ -18,11 +18,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from device_runner.local import LocalDevice, end_runs, host_conditions, host_facts, run_group, wheel_library
+from device_runner import local
+from device_runner.local import (
+    PACKAGES,
+    LocalDevice,
+    end_runs,
+    find_allocator,
+    host_conditions,
+    host_facts,
+    run_group,
+    wheel_library,
+)
 from device_runner.options import MAPPED
 from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
 from device_runner.spec import (
     TYPES_BY_CODE,
+    Allocator,
     Concurrency,
     ElementType,
     ExecutionMode,
@@ -156,6 +167,39 @@ def test_cores_that_are_not_there_are_an_error(run: Run) -> None:
     assert result.failure
     assert result.failure.kind is FailureKind.BAD_OPTIONS
     assert "may not run on these cores" in result.failure.cause
+
+
+@pytest.mark.parametrize("allocator", list(PACKAGES))
+def test_an_allocator_stands_in_for_the_c_librarys(
+    allocator: Allocator, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not find_allocator(allocator):
+        pytest.skip(f"{allocator} is not installed: apt-get install {PACKAGES[allocator]}")
+    monkeypatch.setenv("LD_DEBUG", "bindings")
+    monkeypatch.setenv("LD_DEBUG_OUTPUT", str(tmp_path / "linker"))
+    result = run("null.onnx", options=RunOptions(allocator=allocator), min_runs=1, min_seconds=0)
+    assert result.status is Status.OK, result.failure
+    bound = [line for file in tmp_path.glob("linker*") for line in file.read_text().splitlines()]
+    of_library = [line for line in bound if "libonnxruntime" in line and "symbol `malloc'" in line]
+    assert of_library
+    assert all(f" to {find_allocator(allocator)}" in line.replace("/", " to ") for line in of_library)
+
+
+def test_an_allocator_that_is_not_installed_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "find_allocator", lambda _: "")
+    result = run("null.onnx", options=RunOptions(allocator=Allocator.MIMALLOC))
+    assert result.failure
+    assert (result.failure.message, result.failure.remedy) == (
+        "mimalloc is not installed", "apt-get install libmimalloc2.0"
+    )  # fmt: skip
+
+
+def test_cores_of_numa_nodes_are_counted_from_one(tmp_path: Path) -> None:
+    for node, cores in (("node0", "0-3,8-11"), ("node1", "4-7,12-15"), ("node2", "")):  # one of memory alone
+        (tmp_path / "devices/system/node" / node).mkdir(parents=True)
+        (tmp_path / "devices/system/node" / node / "cpulist").write_text(f"{cores}\n")
+    assert host_facts("local", tmp_path).numa_nodes == ("1-4,9-12", "5-8,13-16")
+    assert host_facts("local", tmp_path / "none").numa_nodes == ()
 
 
 def test_a_profile_is_kept(run: Run, tmp_path: Path) -> None:

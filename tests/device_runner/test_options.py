@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from device_runner.device import DeviceFacts
 from device_runner.options import DEVICE_RULES, RULES, illegal, impossible_here, subsets
 from device_runner.result import FailureKind
-from device_runner.spec import ExecutionMode, NnapiFlag, RunOptions
+from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
 
 FP16, NCHW, NO_CPU, ONLY_CPU = NnapiFlag.USE_FP16, NnapiFlag.USE_NCHW, NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY
 
@@ -38,11 +38,6 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
-        (RunOptions(provider="webgpu", provider_options={"enableGraphCapture": "1"}), "bound in GPU memory"),
-        (
-            RunOptions(provider="webgpu", session_config={"ep.webgpuexecutionprovider.enableGraphCapture": "1"}),
-            "bound in GPU memory",
-        ),
     ],
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
@@ -59,6 +54,7 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
         (RunOptions(provider="nnapi"), phone(26), "NNAPI needs 27"),
         (RunOptions(provider="nnapi"), MAC, "CoreML"),
         (RunOptions(thread_cores="big"), MAC, "core masks"),
+        (RunOptions(allocator=Allocator.JEMALLOC), phone(30), "allocator"),
         (
             RunOptions(thread_cores="2-3"),
             DeviceFacts(name="adb:2", platform="android", api_level=30, core_max_mhz=(1800, 1800)),

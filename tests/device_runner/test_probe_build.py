@@ -56,6 +56,12 @@ def request_of(triples: list[tuple[str, str, str]]) -> bytes:
     return body + b"check\0crc32\0%d\0" % zlib.crc32(body)
 
 
+def bound(request: bytes) -> bytes:
+    """The request of a session that captures its graph; tensors of the CPU's provider are bound where they lie."""
+    strings = request.decode().split("\0")[:-4]
+    return request_of([("set", "capture", "1"), *zip(*[iter(strings)] * 3, strict=True)])
+
+
 def requests(models: Path, folder: Path) -> dict[str, bytes]:
     """One request for each way through the probe."""
 
@@ -80,6 +86,8 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
         "sustained": of("sum.onnx", dimensions={"N": 2}, sustain_seconds=0.2),
         "callers": of("sum.onnx", dimensions={"N": 2}, concurrent=callers),
         "beside": of("sum.onnx", dimensions={"N": 2}, concurrent=beside),
+        "bound": bound(of("sum.onnx", dimensions={"N": 2})),
+        "bound texts": bound(of("texts.onnx")),
         "stream": of("sum.onnx", dimensions={"N": 2}, stream=Stream(steps=5, states={"s": "a"})),
         "state of another shape": of("sum.onnx", dimensions={"N": 2}, stream=Stream(steps=5, states={"y": "a"})),
         "refused": of("null.onnx", options=RunOptions(provider="xnnpack", provider_options={"a": "b", "c": "d"})),
@@ -132,7 +140,7 @@ def test_clean_under_valgrind(models: Path, tmp_path: Path) -> None:
     )
     options = ["-q", "--trace-children=yes", "--leak-check=full", f"--suppressions={rules}"]
     command = ["valgrind", *options, f"--log-file={tmp_path}/log.%p", str(probe)]
-    for name in ("ok", "threads", "threads of all", "cold", "sustained", "callers", "beside", "stream"):
+    for name in ("ok", "threads", "threads of all", "cold", "sustained", "callers", "beside", "bound", "stream"):
         answer, _ = execute(command, requests(models, tmp_path)[name], tmp_path)
         assert answer.status == "ok", name
     logs = [path.read_text() for path in tmp_path.glob("log.*")]

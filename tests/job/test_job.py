@@ -195,7 +195,7 @@ def test_wrong_arguments(tmp_path: Path, arguments: list[str], code: int, told: 
 
 def test_an_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "file" / "out", code=1)
+    ended = ort_mobile("run", write_config(tmp_path), "--output", tmp_path / "file" / "out", code=2)
     assert "a file stands where a folder is needed" in ended.err
 
 

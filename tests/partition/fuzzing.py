@@ -18,7 +18,7 @@ from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge, judge_views, open_views
-from pipeline.partition.reference import asked_of, claims_of_named, same_claims
+from pipeline.partition.reference import claims_of_named, same_claims
 from pipeline.partition.view import name_nodes
 from tests.random_graphs import odd_quantization
 
@@ -117,7 +117,9 @@ def differing(library: LibraryFacts, seeds: Sequence[int]) -> tuple[Counter[str]
             row = make_settings(
                 provider, release=str(line_of(library.release)), android=True, api_level=level, nnapi_flags=flags
             )
-            for seed, path, theirs in zip(seeds, paths, claims_of_named(paths, library, asked_of(row)), strict=True):
+            for seed, path, theirs in zip(
+                seeds, paths, claims_of_named(paths, library, row, reasons=True), strict=True
+            ):
                 ours = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=row))
                 if ours.subgraphs and theirs.partitions:  # the library lists claims in bodies with those of the graph
                     known = {name for decision in ours.decisions for name in decision.outputs}

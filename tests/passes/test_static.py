@@ -14,13 +14,14 @@ from onnx import helper
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.dataset.guess import open_session, run_session
 from pipeline.model.onnx_model import LoadedModel, prepare_model
-from pipeline.passes.base import Feeds, NotApplicable, Step
+from pipeline.passes.base import Feeds, Model, NotApplicable, Step
 from pipeline.passes.calibration import TensorRanges, calibrate
 from pipeline.passes.registry import parse_step, run_passes
 from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq
 from tests import onnx_samples
 from tests.ground_truth import ORACLE
 from tests.onnx_samples import parsed_nodes
+from tests.partition_samples import model as small
 from tests.partition_samples import value
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, run, saved, sqnr
 
@@ -238,3 +239,78 @@ def test_outputs_of_16_bits_have_the_scales_of_the_npus_tables(tmp_path: Path) -
     assert by_type["Sigmoid"] == (2**-16, 0)
     assert by_type["Tanh"] == (2**-15, 1 << 15)
     assert (2**-16, 0) in [scales[name] for name in scales if name.startswith("y")]
+
+
+NPU = StaticOptions(per_channel=True, dense_weights="s8", every_type=True)
+IMAGE = (1, 2, 6, 6)
+
+
+def made_for_npu(
+    text: str, constants: dict[str, Any], folder: Path, options: StaticOptions = NPU, shape: tuple[int, ...] = IMAGE
+) -> tuple[LoadedModel, Model]:
+    """A float model with the input x and the output y, and its form for an NPU."""
+    model = saved(small(parsed_nodes(text), [value("x", shape)], ["y"], constants), folder)
+    return model, static_qdq(model, options, context(folder, feeds(model, 8)))
+
+
+def test_a_bias_of_several_convolutions_takes_the_name_of_no_value(tmp_path: Path) -> None:
+    """The quantizer numbers its copies: that of the third would be b2, the name of an output."""
+    random = np.random.default_rng(0)
+    text = "b0 = Conv (x, w, b)  b1 = Conv (b0, w, b)  b2 = Conv (b1, w, b)  y = Relu (b2)"
+    constants = {"w": random.normal(0, 0.5, (2, 2, 1, 1)).astype(np.float32), "b": np.array([0.5, -1], np.float32)}
+    model, made = made_for_npu(text, constants, tmp_path)
+    one = feeds(model, 1)[0]
+    assert sqnr(run(model, one), run(made, one)) > 25
+
+
+@pytest.mark.parametrize(("op_type", "bound"), [("Max", -np.inf), ("Min", np.inf)])
+def test_a_bound_that_is_infinite_is_no_number_to_quantize(op_type: str, bound: float, tmp_path: Path) -> None:
+    model, made = made_for_npu(f"a = {op_type} (m, x)  y = Sigmoid (a)", {"m": np.float32(bound)}, tmp_path)
+    one = feeds(model, 1)[0]
+    assert sqnr(run(model, one), run(made, one)) > 30
+    assert all(np.isfinite(onnx.numpy_helper.to_array(tensor)).all() for tensor in made.proto.graph.initializer)
+
+
+JOINED = ("y = Concat <axis = 1> (b, s)", "c = Concat <axis = 1> (b, s)  y = Transpose <perm = [0, 2, 3, 1]> (c)")
+
+
+@pytest.mark.parametrize("last", JOINED)
+def test_scores_joined_with_boxes_keep_their_steps(last: str, tmp_path: Path) -> None:
+    """Of 0 to 1000 in 8 bits, all of a score is less than a step; other Concats keep 8 bits."""
+    text = f"a = Concat <axis = 1> (x, x)  b = Mul (a, far)  s = Sigmoid (a)  {last}"
+    model, made = made_for_npu(text, {"far": np.float32(400)}, tmp_path)
+    one = feeds(model, 1)[0]
+    (wanted,), (given,) = run(model, one), run(made, one)
+    channels = wanted.shape.index(8)
+    right, scores = (array.take(range(4, 8), channels) for array in (wanted, given))
+    assert np.abs(right - scores).max() < 0.03
+    types = Counter(
+        tensor.data_type for tensor in made.proto.graph.initializer if tensor.name.endswith("_zero_point_convert")
+    )
+    assert types[onnx.TensorProto.UINT16] == 2
+    onnx.checker.check_model(made.proto)
+
+
+def test_zero_as_a_constant_has_a_scale_like_the_values_beside_it(tmp_path: Path) -> None:
+    """Of 1 beside 1e-6 the NPU makes zeros; the least of what several nodes want."""
+    text = "s = Mul (x, small)  a = Max (s, zero)  b = Max (x, zero)  y = Add (a, b)"
+    constants = {"zero": np.float32(0), "small": np.float32(1e-4)}
+    options = msgspec.structs.replace(NPU, activations="u16")
+    _, made = made_for_npu(text, constants, tmp_path, options)
+    scales = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.proto.graph.initializer}
+    assert scales["zero_scale"] == pytest.approx(scales["a_scale"], rel=1e-3)
+
+
+def test_a_channel_of_nearly_no_weight_has_a_scale_that_the_npu_takes(tmp_path: Path) -> None:
+    """Between 16-bit values a factor of under 2**-24 makes garbage there; in 8 bits it does not."""
+    weights = np.ones((3, 2, 1, 1), np.float32)
+    weights[1], weights[2] = 1e-9, 0
+    for activations, least in (("u16", 2.0**-24), ("u8", 0.0)):
+        options = msgspec.structs.replace(NPU, activations=activations)
+        model, made = made_for_npu("c = Conv (x, w)  y = Sigmoid (c)", {"w": weights}, tmp_path, options)
+        scales = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.proto.graph.initializer}
+        factors = scales["w_scale"] * scales["x_scale"] / scales["c_scale"]
+        assert factors[1] > least
+        assert (factors[1] > 2.0**-24) == (activations == "u16")
+        one = feeds(model, 1)[0]
+        assert sqnr(run(model, one), run(made, one)) > 30

@@ -25,9 +25,10 @@ PLACED = RunOptions(intra_op_threads=4, thread_cores="big", thread_nice=-4)
 NNAPI = RunOptions(provider="nnapi", flags=(NnapiFlag.USE_FP16, NnapiFlag.CPU_DISABLED))
 XNNPACK = RunOptions(provider="xnnpack", provider_options={"intra_op_num_threads": "4"})
 COREML = RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram", "MLComputeUnits": "ALL"})
+CAPTURE = RunOptions(provider="webgpu", provider_options={"enableGraphCapture": "1", "preferredLayout": "NCHW"})
 OTHERS = (
     NNAPI, RunOptions(provider="nnapi"), XNNPACK, RunOptions(provider="xnnpack"), COREML, RunOptions(provider="qnn"),
-    RunOptions(provider="webgpu"), RunOptions(provider="zeta */ npu"), PLACED,
+    RunOptions(provider="webgpu"), CAPTURE, RunOptions(provider="zeta */ npu"), PLACED,
     *(RunOptions(optimization_level=level) for level in OptimizationLevel),
 )  # fmt: skip
 
@@ -154,6 +155,17 @@ def test_cpp_compiles_against_the_headers(tmp_path: Path) -> None:
     command = [compiler, "-std=c++17", "-fsyntax-only", *include, str(tmp_path / "app.cc")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("write", "api"), [(kotlin, "Java"), (java, "Java"), (swift, "Objective-C")])
+def test_no_graph_is_captured_where_nothing_can_be_bound(write: Callable[[RunOptions, str], Code], api: str) -> None:
+    text = text_of(write(CAPTURE, "m.onnx"))
+    assert f"// The {api} API cannot set graph capture: {CPP_INSTEAD}" in text
+    assert "enableGraphCapture" not in text
+    assert '"NCHW"' in text
+    in_cpp = text_of(cpp(CAPTURE, "m.onnx"))
+    assert '{"enableGraphCapture", "1"}' in in_cpp
+    assert "Ort::IoBinding" in in_cpp
 
 
 @pytest.mark.parametrize(("write", "background"), [(kotlin, "thread {"), (java, "new Thread("), (swift, ".async {")])

@@ -115,7 +115,7 @@ def another_predicate(place: Path) -> dict[str, Any]:
     content = json.dumps({**payload, "predicateType": "https://example.com/another/v1"}).encode()
     envelope = sealed_envelope(content, read_private_key(place / "key.pem", None), named=False)
     return {**found, "dsseEnvelope": {**found["dsseEnvelope"], "payload": envelope.payload,
-                                      "signatures": [{"sig": envelope.signatures[0].sig}]}}  # fmt: skip
+                                      "signatures": [{"sig": envelope.signatures[0]["sig"]}]}}  # fmt: skip
 
 
 def another_type(place: Path) -> dict[str, Any]:

@@ -137,11 +137,11 @@ def test_operators_of_profiles_stand_side_by_side() -> None:
     slow = profiled("none-fixed", profile(("a", "Conv", 80.0), ("b", "Erf", 20.0)))
     fast = profiled("all-fixed", profile(("a@", "Conv", 10.0), ("b", "Erf", 30.0)), run="nnapi")
     (table,) = time_tables([slow, fast])
-    assert table.heads == ("all-fixed nnapi", "none-fixed cpu")
-    assert [(*row[:3], row[4]) for row in table.rows] == [
+    assert table["heads"] == ["all-fixed nnapi", "none-fixed cpu"]
+    assert [(*row[:3], row[4]) for row in table["rows"]] == [
         ("Conv", "cpu", "on-cpu", "+80 ns"), ("Erf", "cpu", "on-cpu", "-10 ns"), ("Conv", "nnapi", "g0", "-10 ns"),
     ]  # fmt: skip
-    assert table.rows[0][3] == (("-", 0.0), ("80 ns", BAR))
+    assert table["rows"][0][3] == (("-", 0.0), ("80 ns", BAR))
 
 
 def test_operators_of_a_reduced_build_name_what_ships(report: CampaignReport) -> None:

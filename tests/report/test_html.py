@@ -236,10 +236,10 @@ def test_costs_that_hardly_differ_look_alike() -> None:
     heights = []
     for costs in (close, far):
         drawn = drawing.scatters(costs)[0]
-        ys = [mark.y for mark in drawn.marks]
+        ys = [mark["y"] for mark in drawn.marks]
         heights.append(max(ys) - min(ys))
         assert len({text for _, text in drawn.y_ticks}) == 2
-        assert all(mark.x - 5 > drawing.COST_LEFT for mark in drawn.marks)
+        assert all(mark["x"] - 5 > drawing.COST_LEFT for mark in drawn.marks)
     assert heights[0] < 1
     assert heights[1] > 100
 
@@ -286,9 +286,9 @@ def test_drawings_stay_inside(report: CampaignReport) -> None:
         strip, line = drawing.strip(row, rows), drawing.rounds_line(row)
         assert strip is not None
         assert line is not None
-        assert [dot.x for dot in strip.marks] == sorted(dot.x for dot in strip.marks)
-        assert all(0 < dot.x < drawing.STRIP_WIDTH and 0 < dot.y < drawing.STRIP_HEIGHT for dot in strip.marks)
-        assert strip.marks[0].x <= strip.x_ticks[0][0] <= strip.marks[-1].x
+        assert [dot["x"] for dot in strip.marks] == sorted(dot["x"] for dot in strip.marks)
+        assert all(0 < dot["x"] < drawing.STRIP_WIDTH and 0 < dot["y"] < drawing.STRIP_HEIGHT for dot in strip.marks)
+        assert strip.marks[0]["x"] <= strip.x_ticks[0][0] <= strip.marks[-1]["x"]
         points = [tuple(map(float, point.split(","))) for point in line.line.split(" ")]
         assert all(0 < x < drawing.ROUNDS_WIDTH and 0 < y < drawing.ROUNDS_HEIGHT for x, y in points)
     assert drawing.strip(rows[-1], rows) is None

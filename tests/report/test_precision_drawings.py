@@ -50,10 +50,10 @@ def report() -> CampaignReport:
 
 def test_only_what_nothing_beats_is_on_the_front() -> None:
     (front,) = drawing.fronts(report())
-    best = {point.label.partition(":")[0] for point in front.marks if point.number}
+    best = {point["label"].partition(":")[0] for point in front.marks if point["number"]}
     assert "basic-fixed-u8s8pc" in best
     assert "basic-fixed-u8u8" not in best
-    places = {(point.x, point.y) for point in front.marks if point.number}
+    places = {(point["x"], point["y"]) for point in front.marks if point["number"]}
     assert front.line.count(",") == len(front.ahead) == len(places) < len(best), "two files are in one place"
     assert "size" in front.title, "nothing was measured"
 
@@ -68,16 +68,16 @@ def test_where_less_is_better_the_least_is_on_top() -> None:
         result = msgspec.structs.replace(one.result, metric="cer", reference_value=0.04)
         found.append(msgspec.structs.replace(one, result=result))
     (front,) = drawing.fronts(msgspec.structs.replace(report(), accuracy=tuple(found)))
-    places = {point.label.partition(":")[0]: point for point in front.marks}
-    assert places["basic-fixed-u8u8"].y > places["basic-fixed-u8s8pc"].y
-    assert not places["basic-fixed-u8u8"].number
+    places = {point["label"].partition(":")[0]: point for point in front.marks}
+    assert places["basic-fixed-u8u8"]["y"] > places["basic-fixed-u8s8pc"]["y"]
+    assert not places["basic-fixed-u8u8"]["number"]
     assert [text for _, text in front.y_ticks] == ["4.00 %", "30.00 %"]
 
 
 def test_bars_are_worst_first_and_mark_what_stays_float() -> None:
     (bars,) = drawing.loss_bars(report())
-    assert [bar.number for bar in bars.marks] == [1, 0, 0]
-    heights = [drawing.BARS_HEIGHT - bar.y for bar in bars.marks]
+    assert [bar["number"] for bar in bars.marks] == [1, 0, 0]
+    heights = [drawing.BARS_HEIGHT - bar["y"] for bar in bars.marks]
     assert heights == sorted(heights, reverse=True)
     assert heights[-1] == 0, "what cannot be seen has no height"
 

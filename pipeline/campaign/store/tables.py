@@ -348,156 +348,117 @@ def damaged(what: str, where: str, why: str) -> StoreError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseRefusal:
-    """`part` is of what SQLite or PostgreSQL says, in lower case."""
+REFUSALS: tuple[tuple[str, str, str, type[PipelineError]], ...] = (
+    (
+        "unable to open database file", "the database file cannot be opened",
+        "check that its folder exists and that you may write there", MissingError,
+    ),
+    (
+        "readonly database", "the database cannot be written to",
+        "check the permissions of the file and its folder, or give another one", PipelineError,
+    ),
+    (
+        "database or disk is full", "the disk is full",
+        "make room and start again: runs that were stored are kept and not repeated", PipelineError,
+    ),
+    (
+        "no space left on device", "the database server's disk is full",
+        "make room there and start again: runs that were stored are kept and not repeated", PipelineError,
+    ),
+    (
+        "database is locked", "another process holds the database",
+        "wait for it to end, or give this one a database of its own", PipelineError,
+    ),
+    (
+        "file is not a database", "the file is no SQLite database",
+        "give another file name, or move that file away", PipelineError,
+    ),
+    (
+        "malformed", "the database is damaged",
+        "restore a copy, or save what is readable with `sqlite3 FILE .recover`", StoreError,
+    ),
+    (
+        "could not decode to utf-8", "the database is damaged: a text in it is none",
+        "restore a copy of the database; without one, start again with another --output or database", StoreError,
+    ),
+    (
+        "disk i/o error", "the disk failed while reading or writing the database",
+        "check the disk; SQLite also says so on network folders that cannot lock files", PipelineError,
+    ),
+    (
+        "authentication failed", "the database server refuses the user or the password",
+        "check them in the URL, or give the password in PGPASSWORD or ~/.pgpass", MissingError,
+    ),
+    (
+        "no password supplied", "the database server wants a password",
+        "give it in PGPASSFILE, ~/.pgpass or PGPASSWORD", MissingError,
+    ),
+    (
+        "no pg_hba.conf entry", "the database server does not let this host, user or database in",
+        "add a line for them to pg_hba.conf there (hostssl where TLS is used), or correct the URL", MissingError,
+    ),
+    (
+        "certificate", "the database server's certificate cannot be checked",
+        "correct sslrootcert, sslmode or the host in the URL, which verify-full compares with the certificate",
+        MissingError,
+    ),
+    (
+        "does not support ssl", "the database server has no TLS",
+        "turn it on there (`ssl = on` and a certificate in postgresql.conf), or correct sslmode in the URL",
+        MissingError,
+    ),
+    (
+        "too many clients", "the database server has no place for another connection",
+        "raise max_connections in postgresql.conf there", MissingError,
+    ),
+    (
+        "invalid connection option", "the database URL has an option that libpq does not know",
+        "correct what stands behind `?` in the URL, as in ?sslmode=verify-full", ConfigError,
+    ),
+    (
+        "invalid sslmode value", "the database URL has an option that libpq does not know",
+        "correct what stands behind `?` in the URL, as in ?sslmode=verify-full", ConfigError,
+    ),
+    (
+        "the lab refuses", "this login may not do this in the lab",
+        "docs/lab.md says what each role may; `ort-mobile lab status` says which host has which device", PipelineError,
+    ),
+    (
+        "permission denied", "the database's user may not do this",
+        "use a user with the role for it; for a lab's see docs/lab.md", PipelineError,
+    ),
+    (
+        "does not exist", "the database server does not know this database, user or table",
+        "create it (createdb NAME), or correct the URL", MissingError,
+    ),
+    (
+        "connection failed", "the database server cannot be reached",
+        "check host and port in the URL and that the server runs", MissingError,
+    ),
+    (
+        "failed to resolve host", "the database server cannot be reached",
+        "check host and port in the URL and that the server runs", MissingError,
+    ),
+    (
+        "timeout expired", "the database server cannot be reached",
+        "check host and port in the URL and that the server runs", MissingError,
+    ),
+    (
+        "already exists", "the database is not one of this pipeline",
+        "give another one: it has tables of the same names", PipelineError,
+    ),
+    (
+        "no such column", "the database is not one of this pipeline",
+        "give another one: its tables have the same names but other columns", PipelineError,
+    ),
+    (
+        "foreign key", "a value belongs to a campaign that is not in the database",
+        "the campaign was deleted while it ran: start it again", PipelineError,
+    ),
+)  # fmt: skip
+"""Part of what SQLite or PostgreSQL says, in lower case, the first that occurs counts; what and remedy of the error."""
 
-    part: str
-    what: str
-    remedy: str
-    error: type[PipelineError] = PipelineError
-
-
-REFUSALS = (
-    DatabaseRefusal(
-        part="unable to open database file",
-        what="the database file cannot be opened",
-        remedy="check that its folder exists and that you may write there",
-        error=MissingError,
-    ),
-    DatabaseRefusal(
-        part="readonly database",
-        what="the database cannot be written to",
-        remedy="check the permissions of the file and its folder, or give another one",
-    ),
-    DatabaseRefusal(
-        part="database or disk is full",
-        what="the disk is full",
-        remedy="make room and start again: runs that were stored are kept and not repeated",
-    ),
-    DatabaseRefusal(
-        part="no space left on device",
-        what="the database server's disk is full",
-        remedy="make room there and start again: runs that were stored are kept and not repeated",
-    ),
-    DatabaseRefusal(
-        part="database is locked",
-        what="another process holds the database",
-        remedy="wait for it to end, or give this one a database of its own",
-    ),
-    DatabaseRefusal(
-        part="file is not a database",
-        what="the file is no SQLite database",
-        remedy="give another file name, or move that file away",
-    ),
-    DatabaseRefusal(
-        part="malformed",
-        what="the database is damaged",
-        remedy="restore a copy, or save what is readable with `sqlite3 FILE .recover`",
-        error=StoreError,
-    ),
-    DatabaseRefusal(
-        part="could not decode to utf-8",
-        what="the database is damaged: a text in it is none",
-        remedy="restore a copy of the database; without one, start again with another --output or database",
-        error=StoreError,
-    ),
-    DatabaseRefusal(
-        part="disk i/o error",
-        what="the disk failed while reading or writing the database",
-        remedy="check the disk; SQLite also says so on network folders that cannot lock files",
-    ),
-    DatabaseRefusal(
-        part="authentication failed",
-        what="the database server refuses the user or the password",
-        remedy="check them in the URL, or give the password in PGPASSWORD or ~/.pgpass",
-        error=MissingError,
-    ),
-    DatabaseRefusal(
-        part="no password supplied",
-        what="the database server wants a password",
-        remedy="give it in PGPASSFILE, ~/.pgpass or PGPASSWORD",
-        error=MissingError,
-    ),
-    DatabaseRefusal(
-        part="no pg_hba.conf entry",
-        what="the database server does not let this host, user or database in",
-        remedy="add a line for them to pg_hba.conf there (hostssl where TLS is used), or correct the URL",
-        error=MissingError,
-    ),
-    DatabaseRefusal(
-        part="certificate",
-        what="the database server's certificate cannot be checked",
-        remedy="correct sslrootcert, sslmode or the host in the URL, which verify-full compares with the certificate",
-        error=MissingError,
-    ),
-    DatabaseRefusal(
-        part="does not support ssl",
-        what="the database server has no TLS",
-        remedy="turn it on there (`ssl = on` and a certificate in postgresql.conf), or correct sslmode in the URL",
-        error=MissingError,
-    ),
-    DatabaseRefusal(
-        part="too many clients",
-        what="the database server has no place for another connection",
-        remedy="raise max_connections in postgresql.conf there",
-        error=MissingError,
-    ),
-    *(
-        DatabaseRefusal(
-            part=part,
-            what="the database URL has an option that libpq does not know",
-            remedy="correct what stands behind `?` in the URL, as in ?sslmode=verify-full",
-            error=ConfigError,
-        )
-        for part in ("invalid connection option", "invalid sslmode value")
-    ),
-    DatabaseRefusal(
-        part="the lab refuses",
-        what="this login may not do this in the lab",
-        remedy="docs/lab.md says what each role may; `ort-mobile lab status` says which host has which device",
-    ),
-    DatabaseRefusal(
-        part="permission denied",
-        what="the database's user may not do this",
-        remedy="use a user with the role for it; for a lab's see docs/lab.md",
-    ),
-    DatabaseRefusal(
-        part="does not exist",
-        what="the database server does not know this database, user or table",
-        remedy="create it (createdb NAME), or correct the URL",
-        error=MissingError,
-    ),
-    *(
-        DatabaseRefusal(
-            part=part,
-            what="the database server cannot be reached",
-            remedy="check host and port in the URL and that the server runs",
-            error=MissingError,
-        )
-        for part in ("connection failed", "failed to resolve host", "timeout expired")
-    ),
-    DatabaseRefusal(
-        part="already exists",
-        what="the database is not one of this pipeline",
-        remedy="give another one: it has tables of the same names",
-    ),
-    DatabaseRefusal(
-        part="no such column",
-        what="the database is not one of this pipeline",
-        remedy="give another one: its tables have the same names but other columns",
-    ),
-    DatabaseRefusal(
-        part="foreign key",
-        what="a value belongs to a campaign that is not in the database",
-        remedy="the campaign was deleted while it ran: start it again",
-    ),
-)
-"""The first whose `said` occurs counts."""
-
-UNKNOWN = DatabaseRefusal(
-    part="", what="the database refuses", remedy="see why above; --debug shows where it came from"
-)
+UNKNOWN = ("", "the database refuses", "see why above; --debug shows where it came from", PipelineError)
 
 
 @contextmanager
@@ -515,8 +476,8 @@ def store_error(error: exc.SQLAlchemyError, where: str) -> PipelineError:
     """The error for what the database said; `where` is its URL without a password."""
     cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
     message = " ".join(str(cause).split())
-    refusal = next((row for row in REFUSALS if row.part in message.lower()), UNKNOWN)
-    return refusal.error(refusal.what, where=where, why=message, remedy=refusal.remedy)
+    _, what, remedy, kind = next((row for row in REFUSALS if row[0] in message.lower()), UNKNOWN)
+    return kind(what, where=where, why=message, remedy=remedy)
 
 
 def hidden(url: str) -> str:

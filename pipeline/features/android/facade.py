@@ -5,17 +5,17 @@ They need Java 8 and ONNX Runtime's Java API of 1.16 or newer; sessions from byt
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import provider_named
-from device_runner.spec import ElementType, RunOptions
+from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import (
-    ContextCode,
+    BUFFERS,
     class_name,
     comment_text,
     contexts_of,
@@ -29,7 +29,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, SelectionRow, TensorSignature
-from pipeline.release.shipped import gradle_notations
+from pipeline.release.shipped import gradle_notations, sizes_of
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -38,23 +38,6 @@ ASSETS = "ort_mobile"
 
 FROM_BYTES = Release(1, 20)
 """The first release whose Java API creates a session from a ByteBuffer."""
-
-BUFFERS: dict[ElementType, tuple[str, str, str]] = {
-    ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
-    ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
-    ElementType.INT64: ("LongBuffer", "", "LongBuffer"),
-    ElementType.INT32: ("IntBuffer", "", "IntBuffer"),
-    ElementType.INT16: ("ShortBuffer", "", "ShortBuffer"),
-    ElementType.FLOAT16: ("ShortBuffer", "FLOAT16", "FloatBuffer"),
-    ElementType.BFLOAT16: ("ShortBuffer", "BFLOAT16", "FloatBuffer"),
-    ElementType.INT8: ("ByteBuffer", "INT8", "ByteBuffer"),
-    ElementType.UINT8: ("ByteBuffer", "UINT8", "ByteBuffer"),
-    ElementType.BOOL: ("ByteBuffer", "BOOL", "ByteBuffer"),
-}
-"""Element type to the buffer of an input, its OnnxJavaType where the buffer does not say it, and that of an output.
-
-ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
-"""
 
 TAKEN = frozenset({
     "ModelFile", "DeviceClass", "NpuContext", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
@@ -85,79 +68,14 @@ OWN_NAMES = frozenset({
 
 UNUSABLE = JAVA_WORDS | OWN_NAMES
 
+TemplateModel = dict[str, Any]
+"""A model as Model.java needs it. Without `typed` it has no `run`: the Java API has no such tensors.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JavaTensor:
-    """An input or output as its Java expressions; `parameters` are those of `run`."""
-
-    name: str
-    identifier: str
-    doc: str
-    java_type: str
-    parameters: tuple[str, ...] = ()
-    create: str = ""
-    tensor: str = ""
-    read: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JavaFile:
-    """What ships: its asset as a literal, and its session options as places in the model's `ways`.
-
-    Not `mapped` it is opened by its path: so it was measured.
-    """
-
-    asset: str
-    sha256: str
-    mapped: bool
-    ways: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JavaRow:
-    """Devices that run a file: chip and ABI as literals, and the file's place in the model's `files`."""
-
-    chip: str
-    abi: str
-    min_api_level: int
-    file: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JavaModel:
-    """A model as its class needs it. Without `typed` it has no `run`: the Java API has no such tensors.
-
-    `ways` are session options: their name in reports as a literal, and the statements that set them.
-    `rows` say which devices run which file, the last one all others; () where all run the only one. `contexts` come
-    before them. `gpu`: the first run of a way compiles shaders.
-    """
-
-    name: str
-    class_name: str
-    basis: tuple[str, ...]
-    ways: tuple[tuple[str, tuple[str, ...]], ...]
-    files: tuple[JavaFile, ...]
-    rows: tuple[JavaRow, ...]
-    contexts: tuple[ContextCode, ...]
-    inputs: tuple[JavaTensor, ...]
-    outputs: tuple[JavaTensor, ...]
-    typed: bool
-    gpu: bool
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Those of `run`."""
-        return tuple(parameter for tensor in self.inputs for parameter in tensor.parameters)
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """What hands the parameters of a method on to `run`."""
-        return tuple(parameter.rpartition(" ")[2] for parameter in self.parameters)
-
-    @property
-    def tells_skipped(self) -> bool:
-        """Whether it keeps why something faster was not opened."""
-        return self.gpu or bool(self.contexts)
+`ways` are session options: their name in reports as a literal, and the statements that set them. `files` are opened by
+their path where they are not `mapped`: so they were measured. `rows` say which devices run which file, the last one all
+others; () where all run the only one. `contexts` come before them. `gpu`: the first run of a way compiles shaders.
+`skips`: it keeps why something faster was not opened.
+"""
 
 
 def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bool = True) -> dict[str, str]:
@@ -167,7 +85,7 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
     """
     content = manifest.content
     models = [_model(content, target, model, rows) for model, rows in rows_of(content, target).items()]
-    refuse_equal_names((model.name, model.class_name) for model in models)
+    refuse_equal_names((model["name"], model["class_name"]) for model in models)
     release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
     common: dict[str, object] = {
@@ -177,18 +95,49 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
         "from_bytes": release >= FROM_BYTES,
         "telemetry": telemetry,
         "contexts": bool(contexts),
-        "gpu": any(model.gpu for model in models),
+        "gpu": any(model["gpu"] for model in models),
     }
-    templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model.rows for model in models) else [])]
+    templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
     if contexts:
         templates.append("NpuContext.java")
         common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
     properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
     sources = {name: _render(name, **common, **properties) for name in templates}
+    for name, values in _sizes(content, target, models):
+        sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
     for model in models:
         imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
-        sources[f"{model.class_name}.java"] = _render("Model.java", model=model, imports=imports, **common)
+        sources[f"{model['class_name']}.java"] = _render("Model.java", model=model, imports=imports, **common)
     return sources
+
+
+def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> Iterator[tuple[str, dict[str, object]]]:
+    """For each model of several sizes the class that opens the one for its inputs, and what its template needs."""
+    classes = {model["class_name"]: model for model in models}
+    for row in sizes_of(content, target):
+        model, inputs = classes[java_class(row.model.model)], tuple(row.inputs(UNUSABLE))
+        name = java_class(f"{row.model.model} sizes")
+        refuse_equal_names([(row.model.model, name), *((other["name"], other["class_name"]) for other in models)])
+        if model["typed"]:
+            buffers = {tensor["java_type"] for tensor in model["inputs"]}
+            imports = {
+                *(f"ai.onnxruntime.{name}" for name in ("OnnxTensor", "OrtEnvironment", "OrtException", "OrtSession")),
+                *("android.content.Context", "androidx.annotation.NonNull", "java.io.IOException"),
+                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers)),
+                *(["java.util.Arrays"] if any(each.filled for each in inputs) else []),
+                *(
+                    ["ai.onnxruntime.OnnxJavaType"]
+                    if any("OnnxJavaType" in t["create"] for t in model["inputs"])
+                    else []
+                ),
+            }
+            yield name, {
+                "model": model, "inputs": inputs, "filled": [each for each in inputs if each.filled],
+                "imports": sorted(imports),
+                "names": [java_text(each) for each in row.names],
+                "classes": [java_class(each) for each in row.names],
+                "buffers": {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]},
+            }  # fmt: skip
 
 
 def java_class(model: str) -> str:
@@ -196,7 +145,7 @@ def java_class(model: str) -> str:
     return class_name(model, TAKEN, ("Ort", "Onnx"))
 
 
-def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow]) -> JavaModel:
+def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRow]) -> TemplateModel:
     signature = next((row for row in content.models if row.model == model), None)
     if signature is None:
         raise ConfigError(
@@ -211,35 +160,41 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
     ways = list({options_name(options): options for shipped in ships for options in shipped.runs}.items())
     places = {name: place for place, (name, _) in enumerate(ways)}
     contexts = contexts_of(content, target, model, asset_path)
-    return JavaModel(
-        name=comment_text(model),
-        class_name=java_class(model),
-        basis=tuple(dict.fromkeys(basis_text(shipped) for shipped in ships)),
-        ways=tuple(_way(options) for _, options in ways),
-        files=tuple(
-            JavaFile(
-                asset=java_text(asset_path(shipped.file)),
-                sha256=digests[shipped.file],
-                mapped=shipped.loading != "path",
-                ways=tuple(places[options_name(options)] for options in shipped.runs),
-            )
+    inputs = list(_inputs(signature.inputs))
+    parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
+    gpu = any(provider_named(options.provider).gpu for _, options in ways)
+    return {
+        "name": comment_text(model),
+        "class_name": java_class(model),
+        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
+        "ways": [_way(options) for _, options in ways],
+        "files": [
+            {
+                "asset": java_text(asset_path(shipped.file)),
+                "sha256": digests[shipped.file],
+                "mapped": shipped.loading != "path",
+                "ways": [places[options_name(options)] for options in shipped.runs],
+            }
             for shipped in ships
-        ),
-        rows=tuple(
-            JavaRow(
-                chip=java_text(row.soc),
-                abi=java_text(row.abi),
-                min_api_level=row.min_api_level,
-                file=numbers.index(row.ships),
-            )
+        ],
+        "rows": [
+            {
+                "chip": java_text(row.soc),
+                "abi": java_text(row.abi),
+                "min_api_level": row.min_api_level,
+                "file": numbers.index(row.ships),
+            }
             for row in (rows if len(numbers) > 1 or contexts else ())
-        ),
-        contexts=contexts,
-        inputs=tuple(_inputs(signature.inputs)),
-        outputs=tuple(_outputs(signature.outputs)),
-        typed=all(tensor.dtype in BUFFERS for tensor in signature.inputs),
-        gpu=any(provider_named(options.provider).gpu for _, options in ways),
-    )
+        ],
+        "contexts": contexts,
+        "inputs": inputs,
+        "outputs": list(_outputs(signature.outputs)),
+        "parameters": parameters,
+        "arguments": [parameter.rpartition(" ")[2] for parameter in parameters],
+        "typed": all(tensor.dtype in BUFFERS for tensor in signature.inputs),
+        "gpu": gpu,
+        "skips": gpu or bool(contexts),
+    }
 
 
 def asset_path(file: str) -> str:
@@ -263,7 +218,7 @@ def _pairs(values: Mapping[str, str]) -> str:
     return f"ModelFile.pairs({', '.join(texts)})"
 
 
-def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[JavaTensor]:
+def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
     for tensor, identifier in identifiers(tensors, UNUSABLE):
         if tensor.dtype not in BUFFERS:
             continue
@@ -271,52 +226,52 @@ def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[JavaTensor]:
         fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
         shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if fixed else f"{identifier}Shape"
         arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
-        yield JavaTensor(
-            name=java_text(tensor.name),
-            identifier=identifier,
-            doc=tensor_text(tensor),
-            java_type=buffer,
-            parameters=(
+        yield {
+            "name": java_text(tensor.name),
+            "identifier": identifier,
+            "doc": tensor_text(tensor),
+            "java_type": buffer,
+            "parameters": [
                 f"@NonNull {buffer} {identifier}",
-                *(() if fixed else (f"@NonNull long[] {identifier}Shape",)),
-            ),
-            create=f"OnnxTensor.createTensor({', '.join(arguments)})",
-        )
+                *([] if fixed else [f"@NonNull long[] {identifier}Shape"]),
+            ],
+            "create": f"OnnxTensor.createTensor({', '.join(arguments)})",
+        }
 
 
-def _outputs(tensors: Sequence[TensorSignature]) -> Iterator[JavaTensor]:
+def _outputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
     for place, (tensor, identifier) in enumerate(identifiers(tensors, UNUSABLE, "output")):
         if tensor.dtype in BUFFERS:
             buffer = BUFFERS[tensor.dtype][2]
             value = f"((OnnxTensor) result.get({place}))"
-            yield JavaTensor(
-                name=java_text(tensor.name),
-                identifier=identifier,
-                doc=tensor_text(tensor),
-                java_type=buffer,
-                tensor=value,
-                read=f"{value}.get{buffer}()",
-            )
+            yield {
+                "name": java_text(tensor.name),
+                "identifier": identifier,
+                "doc": tensor_text(tensor),
+                "java_type": buffer,
+                "tensor": value,
+                "read": f"{value}.get{buffer}()",
+            }
 
 
-def _imports(model: JavaModel, *, from_bytes: bool) -> Iterator[str]:
+def _imports(model: TemplateModel, *, from_bytes: bool) -> Iterator[str]:
     yield from ("ai.onnxruntime.OrtEnvironment", "ai.onnxruntime.OrtException", "ai.onnxruntime.OrtSession")
     yield from ("android.content.Context", "androidx.annotation.NonNull", "java.io.File", "java.io.IOException")
-    buffers = {tensor.java_type for tensor in (*model.inputs, *model.outputs)}
+    buffers = {tensor["java_type"] for tensor in (*model["inputs"], *model["outputs"])}
     if from_bytes:
         buffers.add("ByteBuffer")
     yield from (f"java.nio.{buffer}" for buffer in buffers)
-    if model.typed:
+    if model["typed"]:
         yield from ("ai.onnxruntime.OnnxTensor", "java.util.LinkedHashMap", "java.util.Map")
-    elif model.outputs:
+    elif model["outputs"]:
         yield "ai.onnxruntime.OnnxTensor"
-    if model.rows or model.tells_skipped:
+    if model["rows"] or model["skips"]:
         yield from ("java.util.ArrayList", "java.util.List")
-    if model.rows:
+    if model["rows"]:
         yield from ("java.util.LinkedHashSet", "java.util.Set")
-    if any("OnnxJavaType" in tensor.create for tensor in model.inputs):
+    if any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"]):
         yield "ai.onnxruntime.OnnxJavaType"
-    calls = " ".join(call for _, calls in model.ways for call in calls)
+    calls = " ".join(call for _, calls in model["ways"] for call in calls)
     for word, name in (("NNAPIFlags", "ai.onnxruntime.providers.NNAPIFlags"), ("EnumSet", "java.util.EnumSet")):
         if word in calls:
             yield name

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
-from device_runner.library import BUILD_MARK, TELEMETRY_HOST, BuildFacts, read_build
+from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
@@ -454,7 +454,7 @@ class Inspector:
                         path=member.path, archive=member.archive, abi=image.architecture,
                         system=" ".join(image.system).strip() or "apple", size_bytes=image.size_bytes,
                         packed_bytes=member.packed_bytes * image.size_bytes // max(member.size_bytes, 1),
-                        exports=build is not None, **_build_fields(build, code),
+                        exports=build is not None, **(build or {"telemetry": code.find(TELEMETRY_HOST) >= 0}),
                     )
                 )  # fmt: skip
 
@@ -507,12 +507,6 @@ def _library(member: Member, elf: Elf, system: str, **fields: Any) -> NativeLibr
     )  # fmt: skip
 
 
-def _build_fields(build: BuildFacts | None, code: Buffer) -> dict[str, Any]:
-    if build is None:
-        return {"telemetry": code.find(TELEMETRY_HOST) >= 0}
-    return build._asdict()
-
-
 def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
     defined = {name for name, section in elf.symbols if section}
     exports = GET_API_BASE in defined
@@ -533,7 +527,7 @@ def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
             if build is not None and elf.abi == ARM64 and len(content) <= CODE_BYTES
             else None
         ),
-        **_build_fields(build, content),
+        **(build or {"telemetry": content.find(TELEMETRY_HOST) >= 0}),
     )  # fmt: skip
 
 

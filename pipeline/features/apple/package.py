@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from device_runner.files import scratch_folder, staging_folder, take_place
 from device_runner.providers import provider_named
@@ -40,7 +41,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow, Shipped, TensorSignature
-from pipeline.release.shipped import release_for
+from pipeline.release.shipped import release_for, sizes_of
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"
@@ -365,9 +366,13 @@ let package = Package(
 """
 
 
+WARM_UP = "- `model.warmUp(…)` behind it compiles the shaders of a GPU in the background; zeros will do as inputs.\n"
+
+
 def _readme(
     manifest: Manifest, module: str, classes: Sequence[str], versions: RuntimeVersions, runtime: OwnRuntime | None
 ) -> str:
+    gpu = any(provider_named(way.provider).gpu for shipped in manifest.content.ships for way in shipped.runs)
     brings = "the package has a build of its own" if runtime else f"its Swift package comes with it ({versions.swift})"
     first = classes[0]
     return f"""\
@@ -397,6 +402,8 @@ Classes: {", ".join(f"`{name}`" for name in classes)}.
 
 - `{first}()` opens the resource as it is: the system checked the app's signature when it was installed.
 - `{first}.verify()` reads the resource and compares its sha256.
+- `model.way` names the session options in use, `model.skipped` says why not those before; the app's log has it, too.
+{WARM_UP if gpu else ""}\
 - `{first}(path:)` takes the released file alone, `{first}(path:sha256:)` a newer one whose digest the app knows.
 
 What speaks against a model before ONNX Runtime is asked is thrown as a `{module}Error`.
@@ -490,10 +497,10 @@ GENERIC_COREML = Release(1, 21)
 """The first release whose generic append call knows CoreML."""
 
 TAKEN = frozenset({
-    "Any", "Array", "Bool", "Bundle", "Data", "DeviceClass", "Error", "FileHandle", "FileManager", "Float",
-    "Foundation", "Int", "Int32", "Int64", "Int8", "MemoryLayout", "ModelFile", "NSMutableData", "NSNumber",
-    "ProcessInfo", "Protocol", "Result", "Runtime", "Self", "Sendable", "Set", "String", "Swift", "Type",
-    "UInt32", "UInt64", "UInt8", "URL", "Way",
+    "Any", "Array", "Bool", "Bundle", "Data", "DeviceClass", "DispatchQueue", "DispatchWorkItem", "Error",
+    "FileHandle", "FileManager", "Float", "Foundation", "Int", "Int32", "Int64", "Int8", "MemoryLayout",
+    "ModelFile", "NSLock", "NSMutableData", "NSNumber", "ProcessInfo", "Protocol", "Result", "Runtime", "Self",
+    "Sendable", "Set", "String", "Swift", "Type", "UInt32", "UInt64", "UInt8", "URL", "Way",
 })  # fmt: skip
 """Names that the sources use; what begins with ORT may be ONNX Runtime's."""
 
@@ -508,54 +515,11 @@ SWIFT_WORDS = frozenset({
 })  # fmt: skip
 """Swift's words: those that may be names only in backticks, and those that read badly as names."""
 
-OWN_NAMES = frozenset({"inputs", "outputs", "result", "session", "verify", "way", "run"})
+OWN_NAMES = frozenset({
+    "background", "error", "firstRun", "inputs", "outputs", "result", "run", "session", "skipped", "starting", "verify",
+    "warmUp", "way",
+})  # fmt: skip
 """What no parameter of `run` may be called: the sources have these."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftTensor:
-    """An input or output as its Swift expressions; `shape` is "" where the caller gives it."""
-
-    name: str
-    identifier: str
-    doc: str
-    element: str
-    ort_type: str
-    shape: str = ""
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Those of `run` for an input."""
-        values = f"{self.identifier}: [{self.element}]"
-        return (values,) if self.shape else (values, f"{self.identifier}Shape: [Int]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftFile:
-    """A file of a model: resource, digest, session options in their order as names and statements."""
-
-    stem: str
-    suffix: str
-    sha256: str
-    ways: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftModel:
-    """A model as its class needs it: files, and which devices have which, as conditions of Swift in their order."""
-
-    name: str
-    class_name: str
-    basis: tuple[str, ...]
-    files: tuple[SwiftFile, ...]
-    rows: tuple[tuple[str, int], ...]
-    inputs: tuple[SwiftTensor, ...]
-    outputs: tuple[SwiftTensor, ...]
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """Those of `run`."""
-        return tuple(parameter for tensor in self.inputs for parameter in tensor.parameters)
 
 
 def swift_sources(manifest: Manifest, target: str, module: str, *, telemetry: bool = True) -> dict[str, str]:
@@ -567,13 +531,22 @@ def swift_sources(manifest: Manifest, target: str, module: str, *, telemetry: bo
     content = manifest.content
     release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     models = [_model(content, name, rows, release, module) for name, rows in rows_of(content, target).items()]
-    refuse_equal_names((model.name, model.class_name) for model in models)
+    refuse_equal_names((model["name"], model["class_name"]) for model in models)
     common = {"bundle": comment_text(content.name), "digest": manifest.content_sha256, "module": module}
     sources = {
-        f"{model.class_name}.swift": _render("Model.swift", model=model, maps=release >= MAPS_FILES, **common)
+        f"{model['class_name']}.swift": _render("Model.swift", model=model, maps=release >= MAPS_FILES, **common)
         for model in models
     }
-    by_device = any(len(model.rows) > 1 for model in models)
+    for sized in sizes_of(content, target):
+        name = swift_class(f"{sized.model.model} sizes", module)
+        refuse_equal_names([(sized.model.model, name), *((model["name"], model["class_name"]) for model in models)])
+        by_class = {model["class_name"]: model for model in models}
+        classes = [by_class[swift_class(each, module)] for each in sized.names]
+        inputs = list(sized.inputs(SWIFT_WORDS | OWN_NAMES))
+        sources[f"{name}.swift"] = _render(
+            "Sizes.swift", class_name=name, classes=classes, inputs=inputs, names=map(swift_text, sized.names), **common
+        )
+    by_device = any(len(model["rows"]) > 1 for model in models)
     return {
         **sources,
         "ModelFile.swift": _render("ModelFile.swift", by_device=by_device, telemetry=telemetry, **common),
@@ -609,7 +582,8 @@ def _ships(content: Content, rows: Sequence[SelectionRow]) -> list[Shipped]:
     return [content.ships[number] for number in dict.fromkeys(row.ships for row in rows)]
 
 
-def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: Release, module: str) -> SwiftModel:
+def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: Release, module: str) -> dict[str, Any]:
+    """A model as Model.swift needs it: files, and which devices have which, as conditions of Swift in their order."""
     signature = next((row for row in content.models if row.model == model), None)
     if signature is None:
         raise ConfigError(
@@ -625,15 +599,19 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
             _refuse_provider(options, release)
     digests = {file.path: file.sha256 for file in content.files}
     numbers = list(dict.fromkeys(row.ships for row in rows))
-    return SwiftModel(
-        name=comment_text(model),
-        class_name=swift_class(model, module),
-        basis=tuple(dict.fromkeys(basis_text(shipped) for shipped in ships)),
-        files=tuple(_file(each, digests[each.file]) for each in ships),
-        rows=tuple((_condition(row), numbers.index(row.ships)) for row in (rows if len(ships) > 1 else rows[-1:])),
-        inputs=tuple(_tensors(signature.inputs)),
-        outputs=tuple(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
-    )
+    inputs = list(_tensors(signature.inputs))
+    return {
+        "name": comment_text(model),
+        "class_name": swift_class(model, module),
+        "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
+        "files": [_file(each, digests[each.file]) for each in ships],
+        "rows": [(_condition(row), numbers.index(row.ships)) for row in (rows if len(ships) > 1 else rows[-1:])],
+        "inputs": inputs,
+        "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
+        "parameters": (parameters := [parameter for tensor in inputs for parameter in tensor["parameters"]]),
+        "arguments": [f"{name}: {name}" for name in (text.partition(":")[0] for text in parameters)],
+        "gpu": any(provider_named(options.provider).gpu for shipped in ships for options in shipped.runs),
+    }
 
 
 def _refuse_types(signature: ModelSignature) -> None:
@@ -667,17 +645,13 @@ def _refuse_provider(options: RunOptions, release: Release) -> None:
         )
 
 
-def _file(shipped: Shipped, sha256: str) -> SwiftFile:
+def _file(shipped: Shipped, sha256: str) -> dict[str, Any]:
     stem, _, suffix = resource(shipped).rpartition(".")
-    return SwiftFile(
-        stem=swift_text(stem),
-        suffix=swift_text(suffix),
-        sha256=sha256,
-        ways=tuple(
-            (swift_text(options_name(each)), tuple(line for line in swift_calls(each) if not line.startswith("//")))
-            for each in shipped.runs
-        ),
-    )
+    ways = [
+        (swift_text(options_name(each)), [line for line in swift_calls(each) if not line.startswith("//")])
+        for each in shipped.runs
+    ]
+    return {"stem": swift_text(stem), "suffix": swift_text(suffix), "sha256": sha256, "ways": ways}
 
 
 def resource(shipped: Shipped) -> str:
@@ -692,17 +666,19 @@ def _condition(row: SelectionRow) -> str:
     return " && ".join(parts) or "true"
 
 
-def _tensors(tensors: Sequence[TensorSignature], alone: str = "") -> Iterator[SwiftTensor]:
+def _tensors(tensors: Sequence[TensorSignature], alone: str = "") -> Iterator[dict[str, Any]]:
+    """Inputs or outputs as Swift expressions; `shape` is "" where the caller gives it, as a parameter of `run`."""
     for tensor, identifier in identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:
             continue
         fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
         element, ort_type = ELEMENTS[tensor.dtype]
-        yield SwiftTensor(
-            name=swift_text(tensor.name),
-            identifier=identifier,
-            doc=tensor_text(tensor),
-            element=element,
-            ort_type=ort_type,
-            shape=f"[{', '.join(map(str, tensor.shape or ()))}]" if fixed else "",
-        )
+        yield {
+            "name": swift_text(tensor.name),
+            "identifier": identifier,
+            "doc": tensor_text(tensor),
+            "element": element,
+            "ort_type": ort_type,
+            "shape": f"[{', '.join(map(str, tensor.shape or ()))}]" if fixed else "",
+            "parameters": [f"{identifier}: [{element}]", *([] if fixed else [f"{identifier}Shape: [Int]"])],
+        }

@@ -97,15 +97,15 @@ def read_graph(source: SourceModel) -> FileGraph:
     """The graph of a file. ModelError for what is no model."""
     with scratch() as work:
         subject = open_subject(source, work)
-        if subject.loaded:
-            return _flat(_of_onnx(subject.loaded.proto.graph, _onnx_constants(subject.loaded)))
-        graph = ort_format.read_artifact(subject.path).graph
+        if not isinstance(subject, Path):
+            return _flat(_of_onnx(subject.proto.graph, _onnx_constants(subject)))
+        graph = ort_format.read_artifact(subject).graph
         records = tuple(
             f"{record.optimizer} {record.action}"
             for body in graph.walk()
             for record in body.runtime_optimizations
         )  # fmt: skip
-        return _flat(_of_ort(graph, subject.path), records)
+        return _flat(_of_ort(graph, subject), records)
 
 
 def _flat(body: _Body, recorded: tuple[str, ...] = ()) -> FileGraph:
@@ -343,21 +343,13 @@ class ChangedRegion(Struct, frozen=True, kw_only=True):
     by: tuple[str, ...] = ()
 
 
-class ChangedNode(Struct, frozen=True, kw_only=True):
-    """A node that both files have, with what differs in it."""
-
-    before: int
-    after: int
-    what: tuple[str, ...]
-
-
 class GraphDiff(Struct, frozen=True, kw_only=True):
     """All that differs. `same` counts nodes that are equal; `recorded` are fusions that the second file leaves to the
-    device, by optimizer and action.
+    device, by optimizer and action. `changed` are nodes that both files have: their places, and what differs in them.
     """
 
     regions: tuple[ChangedRegion, ...]
-    changed: tuple[ChangedNode, ...]
+    changed: tuple[tuple[int, int, tuple[str, ...]], ...]
     same: int
     recorded: dict[str, int] = {}
 
@@ -375,7 +367,7 @@ def diff_graphs(before: FileGraph, after: FileGraph) -> GraphDiff:
     for a, b in pairs.items():
         what = tuple(_differences(before, after, before.nodes[a], after.nodes[b], lost_values))
         if what:
-            changed.append(ChangedNode(before=a, after=b, what=what))
+            changed.append((a, b, what))
     return GraphDiff(
         regions=regions, changed=tuple(changed), same=len(pairs) - len(changed), recorded=Counter(after.recorded)
     )
@@ -555,28 +547,14 @@ rect.box { stroke-width: 1.4; }
 SAME, CHANGED = -1, -2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Box:
-    """A box: its CSS class, its two lines and what a pointer on it shows."""
-
-    style: str
-    head: str
-    line: str
-    tip: str
-
-    @property
-    def width(self) -> float:
-        return max(CHARACTER * len(self.head), SMALL * len(self.line), 40.0) + 20.0
-
-
 def draw_diff(before: FileGraph, after: FileGraph, change_set: GraphDiff, titles: tuple[str, str]) -> str:
     """The picture as an SVG document, sizes in pixels; a graph of over 600 boxes is one line that says so."""
     regions = dict(enumerate(change_set.regions, 1))
     sides = (
         (before, "gone", {place: n for n, region in regions.items() for place in region.gone},
-         {change.before: change.what for change in change_set.changed}),
+         {place: what for place, _, what in change_set.changed}),
         (after, "new", {place: n for n, region in regions.items() for place in region.new},
-         {change.after: change.what for change in change_set.changed}),
+         {place: what for _, place, what in change_set.changed}),
     )  # fmt: skip
     makers = {number: ", ".join(name.partition(" ")[0] for name in region.by) for number, region in regions.items()}
     parts: list[str] = []
@@ -609,20 +587,23 @@ def _side(
     kinds = [numbers.get(place, CHANGED if place in changes else SAME) for place in range(len(graph.nodes))]
     if len(graph.nodes) > MOST_NODES:
         boxes_of_nodes, edges = collapse(kinds, graph.edges)
-        groups = [box.nodes for box in boxes_of_nodes]
+        groups = [nodes for _, nodes in boxes_of_nodes]
     else:
         groups, edges = [(place,) for place in range(len(graph.nodes))], tuple(graph.edges)
     if len(groups) > MOST_BOXES:
         return [f'<text class="facts" x="{left:.0f}" y="{HEAD}">{len(groups)} boxes: too many to draw</text>'], 300, 20
     boxes = [_box(graph, nodes, style, kinds[nodes[0]], changes, makers) for nodes in groups]
-    widths = {place: box.width for place, box in enumerate(boxes)}
-    layout = lay_out(widths, edges)
-    low, high = extent(layout, widths)
+    widths = {
+        place: max(CHARACTER * len(head), SMALL * len(line), 40.0) + 20.0
+        for place, (_, head, line, _) in enumerate(boxes)
+    }
+    places, ways = lay_out(widths, edges)
+    low, high, layers = extent(places, ways, widths)
     shift = left - low
-    elements = [f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
-    for place, (x, layer) in layout.places.items():
-        elements += _drawn(boxes[place], x + shift, HEAD + layer * LAYER_HEIGHT)
-    return elements, high - low, layout.layers * LAYER_HEIGHT
+    elements = [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
+    for place, (x, layer) in places.items():
+        elements += _drawn(*boxes[place], widths[place], x + shift, HEAD + layer * LAYER_HEIGHT)
+    return elements, high - low, layers * LAYER_HEIGHT
 
 
 def _box(
@@ -632,19 +613,16 @@ def _box(
     kind: int,
     changes: Mapping[int, Sequence[str]],
     makers: Mapping[int, str],
-) -> _Box:
+) -> tuple[str, str, str, str]:
+    """A box: its CSS class, its two lines and what a pointer on it shows."""
     operators = Counter(graph.nodes[place].operator for place in nodes)
     text = ", ".join(f"{name} {count}" if count > 1 else name for name, count in operators.most_common())
     label = graph.nodes[nodes[0]].label if len(nodes) == 1 else counted(len(nodes), "node")
     why = (
         f"{kind} {makers[kind]}".rstrip() if kind in makers else "; ".join(w for p in nodes for w in changes.get(p, ()))
     )
-    return _Box(
-        style=style if kind in makers else "changed" if kind == CHANGED else "same",
-        head=_cut(text),
-        line=_cut(why or label),
-        tip=" · ".join(filter(None, (text, label, why))),
-    )
+    shown = style if kind in makers else "changed" if kind == CHANGED else "same"
+    return shown, _cut(text), _cut(why or label), " · ".join(filter(None, (text, label, why)))
 
 
 def _cut(text: str) -> str:
@@ -656,10 +634,10 @@ def _clean(text: str) -> str:
     return escape(visible(text))
 
 
-def _drawn(box: _Box, x: float, top: float) -> Iterator[str]:
-    rect = f'x="{x - box.width / 2:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{BOX_HEIGHT}" rx="7"'
+def _drawn(style: str, head: str, line: str, tip: str, width: float, x: float, top: float) -> Iterator[str]:
+    rect = f'x="{x - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="7"'
     yield (
-        f'<g class="{box.style}"><title>{_clean(box.tip)}</title><rect class="box" {rect}/>'
-        f'<text class="op" x="{x:.1f}" y="{top + 17:.1f}">{_clean(box.head)}</text>'
-        f'<text class="name" x="{x:.1f}" y="{top + 31:.1f}">{_clean(box.line)}</text></g>'
+        f'<g class="{style}"><title>{_clean(tip)}</title><rect class="box" {rect}/>'
+        f'<text class="op" x="{x:.1f}" y="{top + 17:.1f}">{_clean(head)}</text>'
+        f'<text class="name" x="{x:.1f}" y="{top + 31:.1f}">{_clean(line)}</text></g>'
     )

@@ -73,7 +73,7 @@ def _document(a: str, b: str, before: "FileGraph", after: "FileGraph", change_se
             for region in change_set.regions
         ],
         "changed": [
-            {**nodes(before, [change.before])[0], "what": list(change.what)} for change in change_set.changed
+            {**nodes(before, [place])[0], "what": list(what)} for place, _, what in change_set.changed
         ],
         "recorded": change_set.recorded,
     }  # fmt: skip
@@ -108,8 +108,8 @@ def diff_parts(a: str, b: str, before: "FileGraph", after: "FileGraph", change_s
         yield from _more(len(alike))
     if change_set.changed:
         changes = tuple(
-            (before.nodes[change.before].label, before.nodes[change.before].operator, "; ".join(change.what))
-            for change in change_set.changed[:MOST_ROWS]
+            (before.nodes[place].label, before.nodes[place].operator, "; ".join(what))
+            for place, _, what in change_set.changed[:MOST_ROWS]
         )
         yield Listing(title="", head=("changed", "operator", "what"), rows=changes)
         yield from _more(len(change_set.changed))

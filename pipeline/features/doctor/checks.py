@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from device_runner.device import DeviceFacts
+from device_runner.local import PACKAGES, find_allocator, machine_abi
 from device_runner.options import AFFINITY_KEY, BLOCK_KEY
 from device_runner.providers import CPU, NNAPI, PROVIDERS, chip_of_phone
 from device_runner.result import RunResult, Struct
-from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from device_runner.spec import BIG_CORES, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions, cores_from_zero
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, changed
 from pipeline.check.compare import OutputPrecision
 from pipeline.core.providers import PROVIDER_RULES, XNNPACK
@@ -119,7 +120,7 @@ def examine(path: str, settings: tuple[Settings, ...] = ()) -> ModelTraits:
     with scratch_folder(source) as folder:
         views = open_views(source, Optimize.NONE, folder, {})
         graph, *_ = views.of(Settings(provider=XNNPACK))
-        loaded = views.subject.loaded
+        loaded = views.loaded
         names = tuple(names_of(open_axes(own_inputs(loaded.proto)))) if loaded else ()
         traits = traits_of(graph, names)
     asked = (PartitionRequest(source=source, settings=row, likely=True) for row in settings)
@@ -291,6 +292,56 @@ def _affinities(model: ExaminedModel) -> CheckProposal:
         return CheckProposal(why_not="there is one fast core, and the first thread is the app's own")
     groups = ";".join(str(number) for number in fast[1:])
     return _setting("affinities=fast cores", threads=len(fast), affinities=groups)
+
+
+def _placed(model: ExaminedModel) -> str:
+    """Why the cores of threads are not to be chosen."""
+    if AFFINITY_KEY in model.start.session_config or model.start.thread_cores:
+        return "the cores of threads are set already"
+    system = model.facts.platform
+    return "" if system in ("linux", "android") else f"{system} has neither core masks nor nice values of threads"
+
+
+def _thread_cores(model: ExaminedModel) -> CheckProposal:
+    if reason := _placed(model):
+        return CheckProposal(why_not=reason)
+    if not 1 < len(model.fast_cores) < model.cores:
+        return CheckProposal(why_not="there are no two cores that are faster than the others")
+    return _setting("thread_cores=big", threads=len(model.fast_cores), thread_cores=BIG_CORES)
+
+
+def _thread_nice(model: ExaminedModel) -> CheckProposal:
+    """Android lets apps do that, Linux root."""
+    reason = _one_thread(model) or ("it is set already" if model.start.thread_nice else "")
+    if reason or model.facts.platform not in ("linux", "android"):
+        return CheckProposal(why_not=reason or _placed(model))
+    return _setting("thread_nice=-4", thread_nice=-4)
+
+
+def _numa(model: ExaminedModel) -> CheckProposal:
+    """The threads of the pool on the first node; the calling thread and its memory are the app's to bind."""
+    nodes = model.facts.numa_nodes
+    if len(nodes) < 2:
+        return CheckProposal(why_not="all cores are on one NUMA node" if nodes else "the device tells of no NUMA nodes")
+    cores = cores_from_zero(nodes[0])
+    note = f"{len(nodes)} NUMA nodes, of which the first has cores {nodes[0]}"
+    advice = "start the app with numactl --cpunodebind=0 --membind=0"
+    if (reason := _placed(model)) or not 1 < len(cores) <= max(cores) + 1 <= 64:
+        return CheckProposal(note=note, advice=advice, why_not=reason)
+    remedy = Remedy(name="threads of one NUMA node", settings={"threads": len(cores), "thread_cores": nodes[0]})
+    return CheckProposal(remedies=(remedy,), note=note, advice=advice)
+
+
+def _allocator(model: ExaminedModel) -> CheckProposal:
+    """Those that are installed on this computer; an emulated processor's code would not get them."""
+    if model.facts.platform != "linux" or model.facts.abis[:1] != (machine_abi(),):
+        return CheckProposal(why_not="an allocator is put in the C library's place on Linux hosts only")
+    others = {name: bool(find_allocator(name)) for name in PACKAGES if name is not model.start.allocator}
+    missing = [name for name, present in others.items() if not present]
+    lacking = "; ".join(f"{name} is not installed (apt-get install {PACKAGES[name]})" for name in missing)
+    named = ((f"allocator={name}", name) for name, present in others.items() if present)
+    remedies = tuple(Remedy(name=title, settings={"allocator": name}) for title, name in named)
+    return CheckProposal(remedies=remedies, note=lacking) if remedies else CheckProposal(why_not=lacking)
 
 
 def _execution_mode(model: ExaminedModel) -> CheckProposal:
@@ -528,6 +579,22 @@ CHECKS = (
     DoctorCheck(
         id="affinities", title="Threads pinned to fast cores", how="threads for the fast cores only, one on each",
         source=THREADING, propose=_affinities,
+    ),
+    DoctorCheck(
+        id="thread-cores", title="Threads kept to the fast cores", how="thread_cores=big, which may move among them",
+        source=THREADING, propose=_thread_cores,
+    ),
+    DoctorCheck(
+        id="thread-nice", title="Priority of threads", how="thread_nice=-4: they come before others", source=THREADING,
+        propose=_thread_nice,
+    ),
+    DoctorCheck(
+        id="numa", title="NUMA nodes", how="the threads kept to the cores of the first", source=THREADING,
+        propose=_numa,
+    ),
+    DoctorCheck(
+        id="allocator", title="Allocator", how="mimalloc and jemalloc, where they are installed", source=MEMORY,
+        propose=_allocator,
     ),
     DoctorCheck(
         id="execution-mode", title="Execution mode", how="the other one of sequential and parallel", source=THREADING,

@@ -7,7 +7,9 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +21,16 @@ import msgspec
 
 from device_runner.result import Struct
 from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, usual_tolerance
+from pipeline.check.reference import precision_of
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, ModelError, install_extra
 from pipeline.core.files import make_folder, replacing, scratch
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.workers import Task, run_tasks, still_at_work
 from pipeline.dataset.values import load_function
+from pipeline.model.edit import all_nodes
 from pipeline.model.onnx_model import load_model
 from pipeline.model.signature import TensorInfo, own_inputs
 from pipeline.model.sources import SourceModel
-from pipeline.model.types import FLOAT16
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -36,19 +39,22 @@ if TYPE_CHECKING:
 
 
 MOST_WHY = 600
+REWRITE = "write that layer with other operators, or export with --opset of a newer release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
     """A model in its framework. `example` has arrays in the order of the model's inputs; `run` takes such and gives
-    outputs in their order. `layers` finds those that an exporter's complaint is about, for the message.
+    outputs in their order. `layers` finds those that an exporter's complaint is about, for the message. `quantized`: it
+    computes with 8-bit integers, whatever the exported model does.
     """
 
     title: str
     example: tuple["Array", ...]
     run: Callable[[Sequence["Array"]], list["Array"]]
     export: Callable[[Path, int | None], None]
-    layers: Callable[[str], list[str]] = lambda _: []
+    layers: Callable[[BaseException], list[str]] = lambda _: []
+    quantized: bool = False
     refusals: tuple[type[Exception], ...] = (Exception,)
 
 
@@ -114,8 +120,8 @@ def open_source(source: str) -> Trained:
     except (ConfigError, ModelError):
         raise
     except Exception as error:
-        raise ModelError(f"{row.title} cannot read the file", where=source, why=_said(error),
-                         remedy="save it again with the installed release") from error  # fmt: skip
+        what, remedy = _or_gpu(error, f"{row.title} cannot read the file", "save it again with the installed release")
+        raise ModelError(what, where=source, why=_said(error), remedy=remedy) from error
 
 
 def _of_function(source: str) -> Trained:
@@ -128,8 +134,9 @@ def _of_function(source: str) -> Trained:
         for known in FRAMEWORKS:
             if missing in known.modules:
                 known.need(source)
-        raise ConfigError("the function for a model failed", where=source, why=_said(error),
-                          remedy="run it alone in Python; it is called without arguments") from error  # fmt: skip
+        alone = "run it alone in Python; it is called without arguments"
+        what, remedy = _or_gpu(error, "the function for a model failed", alone)
+        raise ConfigError(what, where=source, why=_said(error), remedy=remedy) from error
     shape = "give (model, example inputs) or (model, example inputs, options of the exporter)"
     if not isinstance(answer, tuple) or len(answer) not in (2, 3):
         raise ConfigError(
@@ -143,6 +150,13 @@ def _of_function(source: str) -> Trained:
     row.need(source)
     parts = example if isinstance(example, (tuple, list)) else (example,)
     return row.open(model, tuple(parts), options)
+
+
+def _or_gpu(error: BaseException, what: str, remedy: str) -> tuple[str, str]:
+    """What happened and what to do, of which a GPU that this computer lacks is the plainest case."""
+    if re.search(r"cuda|cudnn|nvidia|\bGPU\b", every_word(error), re.IGNORECASE):
+        return "the model needs a GPU", "load it on the CPU (map_location='cpu'), with example inputs there"
+    return what, remedy
 
 
 def _said(error: BaseException) -> str:
@@ -220,9 +234,9 @@ def _open_torch(model: Any, example: Sequence[Any], options: Mapping[str, Any]) 
         version = {"opset_version": opset} if opset else {}
         torch.onnx.export(graph, dynamo=True, external_data=False, **names, **version).save(target)
 
-    def layers(text: str) -> list[str]:
+    def layers(error: BaseException) -> list[str]:
         """Calls of operators that the complaint names, by the module that they are in."""
-        calls = []
+        calls, text = [], every_word(error)
         for node in exported[0].graph.nodes if exported else ():
             if node.op == "call_function" and (str(node.target) in text or repr(node.target) in text):
                 stack = list((node.meta.get("nn_module_stack") or {}).values())
@@ -261,10 +275,13 @@ def _open_sklearn(model: Any, example: Sequence[Any], options: Mapping[str, Any]
         onx = skl2onnx.convert_sklearn(model, initial_types=takes, options=settings, target_opset=opset)
         target.write_bytes(onx.SerializeToString())
 
-    def layers(_text: str) -> list[str]:
+    def layers(error: BaseException) -> list[str]:
+        """Steps that skl2onnx does not know, or the one whose converter failed."""
+        frames = (frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__))
+        kinds = {type(getattr(names.get("operator"), "raw_operator", None)) for names in frames}
         steps = getattr(model, "steps", [("the model", model)])
-        unknown = (step for step in steps if type(step[1]) not in sklearn_operator_name_map)
-        return [f"{name} ({type(step).__name__})" for name, step in unknown if step != "passthrough"]
+        refused = (step for step in steps if type(step[1]) in kinds or type(step[1]) not in sklearn_operator_name_map)
+        return [f"{name} ({type(step).__name__})" for name, step in refused if step != "passthrough"]
 
     return Trained(title=f"scikit-learn {sklearn.__version__}", example=(array,), run=run, export=export, layers=layers)
 
@@ -290,6 +307,7 @@ def _open_tflite(path: Path, _example: Sequence[Any], _options: Mapping[str, Any
         title=f"TensorFlow {tf.__version__}", run=run,
         example=tuple(_numbers(detail["shape"], detail["dtype"]) for detail in takes),
         export=lambda target, opset: tf2onnx.convert.from_tflite(str(path), opset=opset, output_path=str(target)),
+        quantized=any(detail["dtype"].__name__ in ("int8", "uint8") for detail in interpreter.get_tensor_details()),
     )  # fmt: skip
 
 
@@ -308,6 +326,8 @@ def _open_saved_model(path: Path, _example: Sequence[Any], _options: Mapping[str
     """A SavedModel folder: its signature `serving_default`, or its only one."""
     import tensorflow as tf
 
+    with contextlib.suppress(ImportError):  # reads the optimizers that Keras 2 saved with models
+        importlib.import_module("tf_keras")
     loaded = tf.saved_model.load(str(path))
     signatures = loaded.signatures
     if not signatures:
@@ -361,7 +381,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     ),
     Framework(
         title="Keras", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_keras,
-        files=(".keras", ".h5"), kinds=(("keras", "Model"), ("keras.models", "Model")),
+        files=(".keras", ".h5", ".hdf5"), kinds=(("keras", "Model"), ("keras.models", "Model")),
     ),
     Framework(
         title="TensorFlow", extra="tensorflow", modules=("tensorflow", "tf2onnx"), open=_open_saved_model,
@@ -450,6 +470,7 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
         export(trained, target, source, opset)
         still_at_work()
         model = load_model(SourceModel(path=str(target)), target.parent).proto
+        refuse_unknown(model, trained, source)
         compared = tuple(compare(trained, model, target)) if check else ()
     return ImportReport(
         source=source,
@@ -463,6 +484,18 @@ def do_import(source: str, file: str, *, opset: int | None, check: bool) -> Impo
     )
 
 
+def refuse_unknown(model: "ModelProto", trained: Trained, source: str) -> None:
+    """ModelError with the layers of operators that ONNX has not: tf2onnx leaves those of TensorFlow as they are."""
+    from onnx import defs
+
+    unknown = [node for node in all_nodes(model.graph) if not node.domain and not defs.has(node.op_type)]
+    if unknown:
+        raise ModelError(
+            f"{trained.title} cannot export {', '.join(f'{node.op_type} in {node.name}' for node in unknown[:5])}",
+            where=source, why="ONNX has no such operators, and the exporter leaves them as they are", remedy=REWRITE,
+        )  # fmt: skip
+
+
 def export(trained: Trained, target: Path, source: str, opset: int | None) -> None:
     """Write the ONNX model; ModelError with the layers that the exporter refuses."""
     try:
@@ -470,12 +503,9 @@ def export(trained: Trained, target: Path, source: str, opset: int | None) -> No
     except (ModelError, MemoryError):
         raise
     except trained.refusals as error:
-        layers = ", ".join(trained.layers(every_word(error))[:5])
+        layers = ", ".join(trained.layers(error)[:5])
         what = f"{trained.title} cannot export {layers}" if layers else f"{trained.title} cannot export the model"
-        raise ModelError(
-            what, where=source, why=explained(error),
-            remedy="write that layer with other operators, or export with --opset of a newer release",
-        ) from error  # fmt: skip
+        raise ModelError(what, where=source, why=explained(error), remedy=REWRITE) from error
 
 
 def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[ComparedInputs]:
@@ -484,7 +514,8 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
         session = make_session(target, HostSession())
     except ort_errors() as error:
         raise ModelError(
-            "ONNX Runtime does not load the exported model", where=target.name, why=first_line(error),
+            "ONNX Runtime does not load the exported model", where=target.name,
+            why=first_line(error).replace(str(target), target.name),
             remedy="export with another --opset, or another release of the framework",
         ) from error  # fmt: skip
     takes = own_inputs(model)
@@ -496,15 +527,17 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
             remedy="give an example input for each tensor that the model reads, and none besides",
         )  # fmt: skip
     outputs = [value.name for value in model.graph.output]
-    halves = any(tensor.data_type == FLOAT16 for tensor in model.graph.initializer)
-    tolerance = usual_tolerance(OutputPrecision.FLOAT16 if halves else OutputPrecision.FLOAT32)
+    tolerance = usual_tolerance(OutputPrecision.QUANTIZED if trained.quantized else precision_of(model))
 
     def both(inputs: Sequence["Array"], label: str, sizes: Mapping[str, int]) -> ComparedInputs:
         still_at_work()
         try:
             expected = trained.run(inputs)
         except trained.refusals as error:
-            return ComparedInputs(inputs=label, sizes=dict(sizes), refused=explained(error))
+            if inputs is not trained.example:
+                return ComparedInputs(inputs=label, sizes=dict(sizes), refused=explained(error))
+            what, remedy = _or_gpu(error, f"{trained.title} fails on the example inputs", "give inputs that it takes")
+            raise ModelError(what, where=target.name, why=explained(error), remedy=remedy) from error
         try:
             computed = session.run(outputs, dict(zip((info.name for info in takes), inputs, strict=True)))
         except ort_errors() as error:

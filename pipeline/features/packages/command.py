@@ -101,9 +101,9 @@ def release_all(
     names = {kind: name for package in packages for kind, name in package.names.items()}
     for warning in (warning for package in packages for warning in package.warnings):
         click.echo(visible(f"warning: {warning}"), err=True)
-    outputs.write_json({**job_document(result), "signed_by": signed and signed.fingerprint, "packages": names})
+    outputs.write_json({**job_document(result), "signed_by": signed and signed[0], "packages": names})
     if outputs.text:
-        click.echo(f"signed   {signed.fingerprint if signed else 'by nobody'}")
+        click.echo(f"signed   {signed[0] if signed else 'by nobody'}")
         for kind, name in names.items():
             click.echo(f"{kind:<8} {name}")
 

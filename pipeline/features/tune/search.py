@@ -110,13 +110,8 @@ class Proposal:
     uncertain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Out:
-    """When (after how many observations) a candidate could not be chosen any more, why, and by which one's run."""
-
-    after: int
-    why: Dropped
-    run: int
+Out = tuple[int, Dropped, int]
+"""After how many observations a candidate could not be chosen any more, why, and by which one's run."""
 
 
 def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
@@ -131,15 +126,15 @@ def failures(space: Space, seen: Sequence[Observation]) -> dict[int, Out]:
         if run.good is not None:
             ran.add(family)
             if run.over:
-                out.setdefault(run.candidate, Out(after, run.over, run.candidate))
+                out.setdefault(run.candidate, (after, run.over, run.candidate))
             continue
         reason = run.reason or "the run failed"
-        out.setdefault(run.candidate, Out(after, Dropped(reason=f"failed: {reason}"), run.candidate))
+        out.setdefault(run.candidate, (after, Dropped(reason=f"failed: {reason}"), run.candidate))
         if family not in ran:
             common = f"not tried: another with the same file, provider and flags failed: {reason}"
             why = Dropped(reason=common, detail=space.candidates[run.candidate].run_name)
             for other in space.families[family]:
-                out.setdefault(other, Out(after, why, run.candidate))
+                out.setdefault(other, (after, why, run.candidate))
     return out
 
 
@@ -163,12 +158,12 @@ class SearchView:
         """Whether every candidate is measured."""
         return len(self.space) <= self.settings.small
 
-    def referenced(self, wanted: Sequence[int]) -> Iterator[int]:
+    def referenced(self, candidates: Sequence[int]) -> Iterator[int]:
         """The candidates with reference runs between, counted from the last one that was observed."""
         reference, every = self.reference, self.settings.reference_every
         past = [run.candidate for run in self.seen[-every:]] if every else []
         since = past[::-1].index(reference) if reference in past else every
-        for candidate in wanted:
+        for candidate in candidates:
             if every and since >= every - 1 and candidate != reference:
                 yield reference
                 since = 0
@@ -192,16 +187,16 @@ def view_of(space: Space, observations: Sequence[Observation], settings: SearchS
 
 def reasons_of(view: SearchView) -> dict[int, Dropped]:
     """Why candidates cannot be chosen: they failed, or are over a limit."""
-    return {candidate: out.why for candidate, out in view.out.items()}
+    return {candidate: why for candidate, (_, why, _) in view.out.items()}
 
 
 def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap], list[int]]:
     """The race's laps after `cut`, and after how many observations each was known."""
-    wanted = set(arms)
+    racing = set(arms)
     laps = [
         ((run.candidate, math.log(value), run.order), number)
         for number, run in enumerate(view.seen[cut:], start=cut + 1)
-        if run.candidate in wanted and (value := run.good) is not None
+        if run.candidate in racing and (value := run.good) is not None
     ]
     return [lap for lap, _ in laps], [number for _, number in laps]
 
@@ -327,8 +322,8 @@ def ask_optuna(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[in
     waiting = list(left)
     asked: list[int] = []
     while waiting and len(asked) < count:
-        wanted = study.ask(ranges).params
-        nearest = min(waiting, key=lambda candidate: (_distance(rows[candidate], wanted, ranges), candidate))
+        suggestion = study.ask(ranges).params
+        nearest = min(waiting, key=lambda candidate: (_distance(rows[candidate], suggestion, ranges), candidate))
         waiting.remove(nearest)
         asked.append(nearest)
     return asked
@@ -361,10 +356,10 @@ def _distributions(optuna: Any, rows: Sequence[Factors]) -> dict[str, Any]:
     return ranges
 
 
-def _distance(row: dict[str, Any], wanted: dict[str, Any], ranges: dict[str, Any]) -> float:
-    """How far a candidate is from what is wanted: 1 for a choice that differs, a share of the range for a number."""
+def _distance(row: dict[str, Any], suggestion: dict[str, Any], ranges: dict[str, Any]) -> float:
+    """How far a candidate is from a suggestion: 1 for a choice that differs, a share of the range for a number."""
     far = 0.0
-    for name, value in wanted.items():
+    for name, value in suggestion.items():
         if isinstance(value, int):
             far += abs(row[name] - value) / (ranges[name].high - ranges[name].low)
         else:
@@ -398,7 +393,7 @@ def propose(space: Space, observations: Sequence[Observation], settings: SearchS
     """
     view = view_of(space, observations, settings)
     if len(view.out) == len(space):
-        reasons = dict.fromkeys(out.why.text for candidate, out in view.out.items() if out.run == candidate)
+        reasons = dict.fromkeys(why.text for candidate, (_, why, run) in view.out.items() if run == candidate)
         return concluded(view, f"none of {len(space)} candidates can be chosen: {'; '.join(list(reasons)[:3])}")
     if settings.strategy is TuneStrategy.GRID:
         return _grid(view)
@@ -427,26 +422,26 @@ def _race(view: SearchView, cut: int) -> tuple[list[int], RaceStanding | None]:
     """The arms of the race that began at `cut`, and how it stands."""
     arms, settings = _race_arms(view, cut), view.settings
     laps, known = laps_of(view, arms, cut)
-    failed = {arm: sum(n <= view.out[arm].after for n in known) for arm in arms if arm in view.out}
+    failed = {arm: sum(n <= view.out[arm][0] for n in known) for arm in arms if arm in view.out}
     standing = run_race(
         arms, laps, failed, _expected(view, arms, cut), delta=settings.delta, within=settings.within * RACE_SHARE
     )
     return arms, standing
 
 
-def _ask(view: SearchView, wanted: Sequence[int], stage: SearchStage) -> Proposal:
+def _ask(view: SearchView, candidates: Sequence[int], stage: SearchStage) -> Proposal:
     """The next of the candidates, with reference runs; where time counts, one alone until it is known what it takes."""
     first = view.settings.budget_seconds is not None and not view.seen
-    candidates = tuple(view.referenced(wanted[: 1 if first else BATCH]))
-    return Proposal(candidates=candidates, stage=stage, leader=best_guess(view), dropped=reasons_of(view))
+    due = tuple(view.referenced(candidates[: 1 if first else BATCH]))
+    return Proposal(candidates=due, stage=stage, leader=best_guess(view), dropped=reasons_of(view))
 
 
-def _reach(view: SearchView, wanted: Sequence[int], start: int) -> tuple[int, list[int]]:
-    """How many observations there were when all wanted candidates had one or were out, and those that have none."""
+def _reach(view: SearchView, candidates: Sequence[int], start: int) -> tuple[int, list[int]]:
+    """How many observations there were when all candidates had one or were out, and those that have none."""
     first = {run.candidate: number for number, run in reversed(list(enumerate(view.seen, start=1)))}
-    known = {candidate: out.after for candidate, out in view.out.items()}
-    ends = [min(first.get(c, math.inf), known.get(c, math.inf)) for c in wanted]
-    missing = [candidate for candidate, end in zip(wanted, ends, strict=True) if end == math.inf]
+    known = {candidate: after for candidate, (after, *_) in view.out.items()}
+    ends = [min(first.get(c, math.inf), known.get(c, math.inf)) for c in candidates]
+    missing = [candidate for candidate, end in zip(candidates, ends, strict=True) if end == math.inf]
     return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
 
 
@@ -504,7 +499,7 @@ def _best_predicted(view: SearchView, cut: int, count: int) -> list[int]:
 
 
 def _out_at(view: SearchView, cut: int) -> set[int]:
-    return {candidate for candidate, out in view.out.items() if out.after <= cut}
+    return {candidate for candidate, (after, *_) in view.out.items() if after <= cut}
 
 
 def _expected(view: SearchView, arms: Sequence[int], cut: int) -> list[ArmForecast]:

@@ -55,15 +55,17 @@ HALF_MAX = 65504.0
 MOST_VALUES = 2000
 """Values between nodes that are compared to find the node at fault: more are more than a session stands."""
 
-MOST_LOST_DB, ENOUGH_DB = 3.0, 30.0
-"""What a form may lose on the chip against the CPU's own computing of it; from so much on any loss is small."""
+MOST_LOST_DB, SMALL_DB, ENOUGH_DB = 3.0, 30.0, 20.0
+"""What a form loses on the chip at most where it is computed as on the CPU; from how much on any loss is small; and
+what is enough after any: noise is a tenth of the outputs then, as far as a quantized model's may be off."""
 
 LEAST_DB = 6.0
 """With less, noise is over half of a form's outputs: no chip that computes it faithfully makes them right."""
 
 REMEDIES: Mapping[str, str] = {
     "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
-    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`)",
+    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`); between 16-bit "
+    "values give each channel of the weight a scale of 2**-23 of the output's over the input's or more, as qnn16 does",
     "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
     "Resize": "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or "
     "write it as Gather (`transform --do gathered-resize`)",
@@ -93,7 +95,7 @@ def simulate(
     """Run a model in the chip's simulator, compare it with the CPU, and find the first node that departs.
 
     `graph` is the view of `model`, whose weights are those of `loaded`. A form of an `original` is right where it is as
-    near to it as on the CPU, and the CPU's has more signal than noise. ModelError where it cannot be run here.
+    near to it as on the CPU, or near enough, and the CPU's has more signal than noise. ModelError where it cannot run.
     """
     reference = original or make_reference(
         SourceModel(path=str(loaded.path)), {}, data, str(folder / "reference"), str(folder)
@@ -119,9 +121,9 @@ def simulate(
     checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
     chips = _decibels(expected, answered)
-    passed = None if worst.unknown else not worst.failed
+    passed, noisy = None if worst.unknown else not worst.failed, False
     if original:
-        passed = chips is None or chips >= min(ENOUGH_DB if cpu is None else cpu - MOST_LOST_DB, ENOUGH_DB)
+        passed, noisy = judged_form(chips, cpu)
     simulation = Simulation(
         passed=passed,
         sqnr_db=chips if original else None,
@@ -131,13 +133,22 @@ def simulate(
         limit=worst.limit,
         reason=worst.reason,
         data=reference.data.source,
+        noisy=noisy,
     )
     # Random inputs may mean nothing to the model, and NaN of them is no fault; where NaN is lost is worth knowing.
     lost = passed is None and any(np.isnan(array).any() for array in expected.values() if array.dtype.kind == "f")
-    if simulation.passed is not False and not lost:
+    if simulation.passed is not False and not lost and not noisy:
         return simulation
-    node = _first_departing(loaded, model, graph, chip, inputs, tolerance.max_relative_error, folder)
+    most = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED] if original else tolerance.max_relative_error
+    node = _first_departing(loaded, model, graph, chip, inputs, most, folder)
     return simulation if node is None else _at(simulation, *node)
+
+
+def judged_form(chip: float | None, cpu: float | None) -> tuple[bool, bool]:
+    """Whether a form is right on the chip, and whether that adds noise; both in dB, None for equal outputs."""
+    if chip is None or chip >= min(SMALL_DB if cpu is None else cpu - MOST_LOST_DB, SMALL_DB):
+        return True, False
+    return chip >= ENOUGH_DB, chip >= ENOUGH_DB
 
 
 def _decibels(expected: Arrays, actual: Arrays) -> float | None:
@@ -189,11 +200,11 @@ def _first_departing(
     loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, inputs: Arrays, max_error: float, folder: Path
 ) -> tuple[Node, str] | None:
     """The first node whose own output departs, and how; None where only the whole does."""
+    nodes = _compared_at(graph)
     values = [
         name
-        for index in graph.order
-        for name in graph.nodes[index].outputs
-        if name and name not in graph.output_set and graph.value(name).dtype in ("f32", "f16", "i32", "i64")
+        for name in nodes
+        if name not in graph.output_set and graph.value(name).dtype in ("f32", "f16", "i32", "i64")
     ][:MOST_VALUES]
     open_model = _with_outputs(model, graph, values)
     target = folder / "opened.onnx"
@@ -203,13 +214,24 @@ def _first_departing(
     wanted = [*values, *(value.name for value in model.graph.output)]
     session = make_session(target, HostSession())
     expected = dict(zip(wanted, session.run(wanted, inputs), strict=True))
-    tolerance = Tolerance(max_relative_error=max_error)
-    for index in graph.order:
-        outputs = {name: expected[name] for name in graph.nodes[index].outputs if name in expected}
-        for check in compare_outputs(outputs, answered, tolerance):
-            if check.failed:
-                return graph.nodes[index], _why(check, expected[check.output])
+    for check in compare_outputs(expected, answered, Tolerance(max_relative_error=max_error)):
+        if check.failed and check.output in nodes:
+            return nodes[check.output], _why(check, expected[check.output])
     return None
+
+
+def _compared_at(graph: Graph) -> dict[str, Node]:
+    """The values at which models are compared, in their order, with the node that each tells of.
+
+    What a quantized node gives is seen behind its QuantizeLinear: as an output it would be another node's, in float.
+    """
+    makers = {name: graph.nodes[index] for index in graph.order for name in graph.nodes[index].outputs if name}
+    behind: dict[str, Node] = {}
+    for name, node in makers.items():
+        rounded = makers.get(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
+        if rounded and rounded.op_type == "QuantizeLinear" and rounded.inputs[0] in makers:
+            behind[name] = makers[rounded.inputs[0]]
+    return behind or makers
 
 
 def _why(check: OutputCheck, expected: "np.ndarray[Any, Any]") -> str:

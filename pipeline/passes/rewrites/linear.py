@@ -96,9 +96,9 @@ def cropped_conv_transpose(node: "NodeProto", facts: GraphFacts, write: Writer) 
     starts = _starts(node, full, y[2:], auto_pad)
     if any(start + size > length for start, size, length in zip(starts, y[2:], full, strict=True)):
         return False
-    kept: dict[str, Any] = {name: list(attribute(node, name)) for name in SPATIAL if attribute(node, name)}
+    copied: dict[str, Any] = {name: list(attribute(node, name)) for name in SPATIAL if attribute(node, name)}
     group = attribute(node, "group", 1)
-    whole = write.add("ConvTranspose", *node.input, attributes={"group": group, "pads": [0] * (2 * axes), **kept})
+    whole = write.add("ConvTranspose", *node.input, attributes={"group": group, "pads": [0] * (2 * axes), **copied})
     stops = [start + size for start, size in zip(starts, y[2:], strict=True)]
     where = [write.integers(*numbers) for numbers in (starts, stops, range(2, axes + 2))]
     write.add("Slice", whole, *where, into=node.output[0])
@@ -229,8 +229,8 @@ def explicit_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
         if max(before, after) >= window or (counted and after != pads[axes + axis]):
             return False
         pads[axis], pads[axes + axis] = before, after
-    kept = {a.name: attribute(node, a.name) for a in node.attribute}
-    changed: dict[str, Any] = {**kept, "pads": pads}
+    copied = {a.name: attribute(node, a.name) for a in node.attribute}
+    changed: dict[str, Any] = {**copied, "pads": pads}
     for name in ("auto_pad", "ceil_mode"):
         changed.pop(name, None)
     write.add(node.op_type, *node.input, into=node.output[0], attributes=changed)
@@ -260,12 +260,12 @@ def counted_pads(node: "NodeProto", facts: GraphFacts, write: Writer) -> bool:
     plain = attribute(node, "auto_pad", "NOTSET") == "NOTSET" and not attribute(node, "ceil_mode", 0)
     if shape is None or not attribute(node, "count_include_pad", 0) or not plain or facts.opset < 11:
         return False
-    kept: dict[str, Any] = {
+    copied: dict[str, Any] = {
         a.name: attribute(node, a.name) for a in node.attribute if a.name not in ("pads", "count_include_pad")
     }
     value = node.input[0]
     if any(pads):
         half = len(pads) // 2
         value = write.add("Pad", value, write.integers(0, 0, *pads[:half], 0, 0, *pads[half:]), write.constant(0.0))
-    write.add("AveragePool", value, into=node.output[0], attributes=kept)
+    write.add("AveragePool", value, into=node.output[0], attributes=copied)
     return True

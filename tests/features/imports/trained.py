@@ -101,6 +101,25 @@ def tensorflow_convolutions() -> Any:
     ), ()  # fmt: skip
 
 
+def tensorflow_own_layer() -> Any:
+    """An operator of TensorFlow that ONNX does not have, in a layer of a name."""
+    import tensorflow as tf
+
+    class Beta(tf.keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return tf.math.betainc(tf.abs(x), tf.abs(x), tf.sigmoid(x))
+
+    layers = tf.keras.layers
+    return tf.keras.Sequential([layers.Input((4,)), layers.Dense(4), Beta(name="beta"), layers.Dense(2)]), ()
+
+
+def torch_on_gpu() -> Any:
+    """What most training scripts do."""
+    import torch
+
+    return torch.nn.Linear(3, 2).cuda(), torch.randn(1, 3).cuda()
+
+
 def nothing() -> Any:
     """No model."""
     return 3

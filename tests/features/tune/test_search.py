@@ -133,14 +133,14 @@ def test_what_failed_is_not_tried_again_nor_what_has_its_file_and_flags(middle: 
     one = Observation(candidate=family[0], order=0, value=None, reason="crashed")
     out = failures(space, [one])
     assert set(out) == set(family)
-    assert "crashed" in out[family[1]].why.reason
+    assert "crashed" in out[family[1]][1].reason
     before = Observation(candidate=family[1], order=0, value=0.1)
     assert set(failures(space, [before, one])) == {family[0]}
 
 
 def test_a_candidate_over_a_limit_is_out_alone(middle: Table) -> None:
     one = Observation(candidate=5, order=0, value=0.1, over=Dropped(reason="over 300 MB", detail="512"))
-    assert {candidate: out.why for candidate, out in failures(middle.space, [one]).items()} == {5: one.over}
+    assert {candidate: out[1] for candidate, out in failures(middle.space, [one]).items()} == {5: one.over}
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), 0.0, -1.0])

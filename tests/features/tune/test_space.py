@@ -184,5 +184,6 @@ def test_a_gpu_is_searched_by_the_options_that_change_its_times() -> None:
     given = [options.provider_options for run in runs for options in run_options(run)]
     assert {} in given
     assert {options.get("preferredLayout") for options in given} == {None, "NHWC", "NCHW"}
+    assert {options.get("enableGraphCapture") for options in given} == {None, "0", "1"}
     own = RunConfig(provider="webgpu", options={"preferredLayout": "NCHW"})
     assert {str(run.options) for run in searched_runs([own], TuneConfig(), here)} == {str(own.options)}

@@ -57,7 +57,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
     private final OrtEnvironment environment;
     private final OrtSession session;
     private final String way;
-{% if model.tells_skipped %}
+{% if model.skips %}
     private final List<String> skipped = new ArrayList<>();
 {% endif %}
 {% if model.gpu and model.typed %}
@@ -93,7 +93,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
     @NonNull
     public static {{ model.class_name }} open(@NonNull Context context, @NonNull DeviceClass device)
             throws OrtException, IOException {
-{% if model.tells_skipped %}
+{% if model.skips %}
         List<String> skipped = new ArrayList<>();
 {% endif %}
 {% if model.contexts %}
@@ -116,7 +116,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
         IOException missing = null;
         for (ModelFile file : filesFor(device)) {
             try {
-{% if model.tells_skipped %}
+{% if model.skips %}
                 {{ model.class_name }} opened = open(context, file);
                 opened.skipped.addAll(0, skipped);
                 return opened;
@@ -124,7 +124,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
                 return open(context, file);
 {% endif %}
             } catch (OrtException error) {
-{% if model.tells_skipped %}
+{% if model.skips %}
                 skipped.add(file.asset + ": " + error.getMessage());
 {% endif %}
                 failure = ModelFile.after(failure, error);
@@ -318,7 +318,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
         return way;
     }
 
-{% if model.tells_skipped %}
+{% if model.skips %}
     /** Why what this device should open first was not opened, for the app's log; empty where it was. */
     @NonNull
     public List<String> skipped() {
@@ -364,7 +364,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
     public static final class Result implements AutoCloseable {
         private final OrtSession.Result result;
 
-        private Result(OrtSession.Result result) {
+        Result(OrtSession.Result result) {
             this.result = result;
         }
 

@@ -13,12 +13,24 @@ import onnxruntime_objc  // the pod
 ///
 {% endfor %}
 /// Several threads may call `run` of one object.
+{% if model.gpu %}
+///
+/// The first run on a GPU compiles shaders, which takes seconds on a phone: call `warmUp` behind `init`.
+{% endif %}
 public final class {{ model.class_name }}: @unchecked Sendable {
     /// The session options in use, as measurements name them.
     public let way: String
 
+    /// Why session options that come before these were not used, for the app's log; empty where they are the first.
+    public let skipped: [String]
+
     /// The session itself, for what this class does not offer.
     public let session: ORTSession
+{% if model.gpu %}
+
+    private let starting = NSLock()
+    private var firstRun: DispatchWorkItem?
+{% endif %}
 
     /// Opens the model from the resources of this package.
     ///
@@ -55,7 +67,7 @@ public final class {{ model.class_name }}: @unchecked Sendable {
     }
 
     private init(path: String, ways: [Way]) throws {
-        (session, way) = try Runtime.open(path: path, ways: ways)
+        (session, way, skipped) = try Runtime.open(path: path, ways: ways)
     }
 
     /// Runs the model once. Elements are in C order.
@@ -87,6 +99,30 @@ public final class {{ model.class_name }}: @unchecked Sendable {
         )
     }
 
+{% if model.gpu %}
+    /// Runs the model once in the background, so that shaders are compiled before anybody waits for a result. The
+    /// parameters are those of `run`; zeros will do. A failure is written to the log, and `run` fails, too.
+    ///
+    /// - Returns: the run, for who wants to wait for it; there is one for each object
+    @discardableResult
+    public func warmUp({{ model.parameters | join(", ") }}) -> DispatchWorkItem {
+        starting.lock()
+        defer { starting.unlock() }
+        if let firstRun { return firstRun }
+        let background = DispatchWorkItem { [weak self] in
+            guard let self else { return }
+            do {
+                _ = try self.run({{ model.arguments | join(", ") }})
+            } catch {
+                NSLog("%@", "the first run with \(self.way) failed: \(error)")
+            }
+        }
+        firstRun = background
+        DispatchQueue.global(qos: .utility).async(execute: background)
+        return background
+    }
+
+{% endif %}
     /// The outputs of one run, with their elements in C order.
     public struct Output: Sendable {
 {% for tensor in model.outputs %}

@@ -119,8 +119,9 @@ enum Runtime {
     }
 {% endif %}
 
-    /// A session with the first options that work, and their name.
-    static func open(path: String, ways: [Way]) throws -> (ORTSession, String) {
+    /// A session with the first options that work, their name, and why those before do not, which the log has, too.
+    static func open(path: String, ways: [Way]) throws -> (ORTSession, String, [String]) {
+        var skipped: [String] = []
         var failure: Error = {{ module }}Error.missingFile(path)
         guard FileManager.default.fileExists(atPath: path) else { throw failure }
         for way in ways {
@@ -128,8 +129,10 @@ enum Runtime {
                 let options = try ORTSessionOptions()
                 try way.set(options)
                 let session = try ORTSession(env: environment.get(), modelPath: path, sessionOptions: options)
-                return (session, way.name)
+                return (session, way.name, skipped)
             } catch {
+                skipped.append("\(way.name): \(error)")
+                NSLog("%@", "\(path) is not run with \(way.name): \(error)")
                 failure = error
             }
         }
@@ -149,7 +152,7 @@ enum Runtime {
         return try ORTValue(tensorStringData: strings, shape: shape.map { NSNumber(value: $0) })
     }
 
-    private static func check(count: Int, shape: [Int], name: String) throws {
+    static func check(count: Int, shape: [Int], name: String) throws {
         var size = 1
         for axis in shape {
             let (product, overflow) = size.multipliedReportingOverflow(by: axis)
