@@ -379,12 +379,30 @@ def cpp(options: RunOptions, file: str) -> Code:
             'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
             "Ort::SessionOptions options;",
             *cpp_calls(options),
+            *_by_devices(options),
             f"// From a file ({file}):",
             "Ort::Session session(environment, path, options);",
             "// Or from its bytes, in place of the line before:",
             "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
         ),
     )
+
+
+def _by_devices(options: RunOptions) -> Iterator[str]:
+    """The other way to append CoreML: by its devices, which later releases list. Code that compiles, as a comment."""
+    provider = provider_named(options.provider)
+    if provider.name == "coreml":
+        yield "// Or by its devices (ONNX Runtime 1.31.1 and later), in place of AppendExecutionProvider:"
+        yield "// std::vector<Ort::ConstEpDevice> devices;"
+        yield "// for (Ort::ConstEpDevice device : environment.GetEpDevices())"
+        yield f"//     if (std::string(device.EpName()) == {cpp_text(provider.ort_name)}) devices.push_back(device);"
+        yield f"// options.AppendExecutionProvider_V2(environment, devices, {_cpp_map(options)});"
+
+
+def _cpp_map(options: RunOptions) -> str:
+    given = sorted(options.provider_options.items())
+    pairs = ", ".join(f"{{{cpp_text(key)}, {cpp_text(value)}}}" for key, value in given)
+    return f"std::unordered_map<std::string, std::string>{{{pairs}}}"
 
 
 def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
