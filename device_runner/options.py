@@ -207,7 +207,7 @@ def illegal(options: RunOptions) -> Failure | None:
             return Failure(
                 kind=FailureKind.BAD_OPTIONS,
                 message=f"{row.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
-                cause="it takes options that it does not know without a word",
+                cause="it takes options that it does not know without a word, or makes no session with them",
                 remedy=f"there are {', '.join(row.values)}",
             )
         if not re.fullmatch(row.values[key], value):
