@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.aware import AUTO, choose_reference
-from pipeline.convert.request import AwareSource, ConvertResult
+from pipeline.convert.request import AwareSource, AwareSpec, ConvertResult
 from pipeline.core.releases import installed_release
 from pipeline.core.variant import Level, Variant
 from pipeline.library.fetch import known_libraries
@@ -104,8 +104,7 @@ def _convert(path: Path, folder: Path, settings: Settings, reference: AwareSourc
                 stem=path.stem,
                 output_folder=str(folder),
                 work_folder=work,
-                aware=(settings,),
-                reference=reference,
+                aware=AwareSpec(providers=(settings,), reference=reference),
             )
         )
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import platform
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,15 @@ PLUGINS_SINCE = (1, 24, 0)
 """Registering came with 1.22, but only 1.24 tells what a provider took: without that a run may be the CPU's."""
 
 CONTEXT_KEY = "ep.context_enable"
+SHARED_KEY = "ort-mobile.shared-context"
+"""The metadata of a context's ONNX file whose binary has others, too; the value names these."""
+NOT_HERE = (
+    (re.compile(rb"v2:\d+:[\d.]+:[\d.]+:(?:\d+,[\d,]+):"), "is for several chips, which the simulator loads none of"),
+    (re.compile(SHARED_KEY.encode()), "shares its binary with others, on which the simulator crashes"),
+)
+"""Contexts that run on phones alone, by what their ONNX files say (docs/npu.md)."""
+MOST_BYTES = 1 << 20
+"""Of a context's ONNX file that is looked at."""
 
 PluginRule = tuple[Callable[[RunSpec, LibraryFacts, tuple[int, ...]], bool], str, str]
 """Whether a spec breaks it, by the facts of its library and the first release that will do; why, and the remedy."""
@@ -109,6 +119,8 @@ def _with_chip(spec: RunSpec) -> RunSpec | Failure:
 
     Without a chip it computes as no phone does, and a number that is no chip's takes nothing: both without a word.
     """
+    if failure := _phones_only(Path(spec.model)):
+        return failure
     options = spec.options.provider_options
     soc_model, arch = options.get("soc_model", ""), options.get("htp_arch", "")
     by_number = next((row for row in CHIPS.values() if str(row.soc_model) == soc_model), None)
@@ -126,6 +138,21 @@ def _with_chip(spec: RunSpec) -> RunSpec | Failure:
             remedy=f"give soc_model={next(iter(CHIPS))} or another of {', '.join(CHIPS)}, and leave htp_arch out",
         )
     return replace(spec, options=replace(spec.options, provider_options={**options, **chip.options}))
+
+
+def _phones_only(model: Path) -> Failure | None:
+    """Why a context cannot run in the simulator, whatever the chip; None for other models."""
+    if model.suffix.lower() != ".onnx" or not model.is_file() or model.stat().st_size > MOST_BYTES:
+        return None
+    content = model.read_bytes()
+    for pattern, why in NOT_HERE:
+        if pattern.search(content):
+            return Failure(
+                kind=FailureKind.BAD_OPTIONS,
+                message=f"{model.name}: made, not run here: this context {why}",
+                remedy="run it on a phone, or make one for a chip and a size: `ort-mobile convert … --context CHIP`",
+            )
+    return None
 
 
 def with_files(spec: RunSpec) -> RunSpec:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipeline.advice.verdict import compute_claims
 from pipeline.core.errors import PipelineError
-from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, XNNPACK
+from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, WEBGPU, XNNPACK
 from pipeline.core.releases import NEWEST_RULES, OLDEST_RULES, Release
 from pipeline.dataset import Dataset, samples
 from pipeline.model.onnx_model import load_model
@@ -36,12 +36,15 @@ REAL = ROOT / "tests" / "ground_truth" / "real.zip"
 MODELS = ("mnist", "fsrcnn", "blazeface", "mobilenet_v2", "vit_tiny", "unet", "yolov8n")
 RELEASES = (OLDEST_RULES, Release(1, 23), Release(1, 24), NEWEST_RULES)
 """The lines between which the rules differ for these forms: f16 in MLProgram since 1.24."""
+GPU_RELEASES = (Release(1, 27), NEWEST_RULES)
+"""Those of the tables of WebGPU's kernels."""
 PLACES: Mapping[str, tuple[str, int]] = {
     "NNAPI, API level 31": (NNAPI, 31),
     "NNAPI, API level 28": (NNAPI, 28),
     "CoreML, MLProgram": (COREML_MLPROGRAM, 31),
     "CoreML, NeuralNetwork": (COREML_NN, 31),
     "XNNPACK": (XNNPACK, 31),
+    "WebGPU, layout NHWC": (WEBGPU, 31),
 }
 """Headings with the provider and NNAPI's API level."""
 SAMPLES = 8
@@ -60,7 +63,8 @@ TABLES_INTRO = """
 
 By our rules, of real architectures after level basic: claimed compute nodes (Conv, Gemm, MatMul and their quantized
 forms) of all, and partitions; **L** where a session fails on the phone. Where releases differ, each has its own entry.
-XNNPACK copies nothing between its nodes and others, so its partitions are not counted. `-` is a precision that cannot
+XNNPACK copies nothing between its nodes and others, so its partitions are not counted; **c** is how often WebGPU copies
+between GPU and CPU in an inference. `-` is a precision that cannot
 be had for the model; the reasons are at the end. What a search leaves float depends on the data: those precisions are
 not in the tables.
 
@@ -115,7 +119,7 @@ def _judged(source: SourceModel, folder: Path) -> Iterator[tuple[str, str]]:
         for heading, (provider, level) in PLACES.items():
             answers = [
                 (release, judge_views(views, Settings(provider=provider, ort_release=release, api_level=level)))
-                for release in RELEASES
+                for release in (GPU_RELEASES if provider == WEBGPU else RELEASES)
             ]
             yield heading, _by_release([(release, _cell(provider, answer)) for release, answer in answers])
 
@@ -123,6 +127,8 @@ def _judged(source: SourceModel, folder: Path) -> Iterator[tuple[str, str]]:
 def _cell(provider: str, answer: ModelAnswer) -> str:
     claims = compute_claims(answer)
     partitions = "" if provider == XNNPACK else f" p{len(answer.partitions)}"
+    if answer.copies is not None:
+        partitions = f" c{answer.copies}"
     fails = " **L**" if answer.load and answer.load.error else ""
     return f"{sum(claims)}/{len(claims)}{partitions}{fails}"
 

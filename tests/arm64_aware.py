@@ -13,7 +13,7 @@ from pathlib import Path
 
 from device_runner.library import LibraryFacts, resolve
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.convert.request import AwareSource, OptimizerPlatform
+from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
 from pipeline.core.abis import ARM64
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Variant
@@ -62,8 +62,10 @@ def _made(
                 work_folder=f"{work}/work",
                 release=release,
                 platform=OptimizerPlatform.ARM,
-                aware=(make_settings("nnapi", release=release, abi=library.abi, api_level=api_level),),
-                reference=reference,
+                aware=AwareSpec(
+                    providers=(make_settings("nnapi", release=release, abi=library.abi, api_level=api_level),),
+                    reference=reference,
+                ),
             )
         )
     failed: dict[Level, Artifact | str] = {one.variant.level: f"{one.what}: {one.why}" for one in result.failures}

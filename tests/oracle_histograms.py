@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from pipeline.convert import ConvertRequest, convert_model
+from pipeline.convert.request import AwareSpec
 from pipeline.core.variant import Level, Variant
 from pipeline.model.sources import SourceModel
 from tests.ground_truth import ORACLE
@@ -56,7 +57,7 @@ def _operators(path: Path, setting: str, folder: Path) -> dict[str, int] | str:
     with tempfile.TemporaryDirectory(dir=folder.parent) as work:
         request = ConvertRequest(
             source=source, variants=(variant,), stem="model", output_folder=f"{work}/out", work_folder=f"{work}/work",
-            release=RELEASE, aware=aware,
+            release=RELEASE, aware=AwareSpec(providers=aware),
         )  # fmt: skip
         result = convert_model(request)
     return result.artifacts[0].operators if result.artifacts else f"{result.failures[0].what}: {result.failures[0].why}"

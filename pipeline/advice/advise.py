@@ -194,7 +194,7 @@ class State:
     def faulty(self) -> frozenset[str]:
         """Operators that a chip's simulator computes otherwise; of a quantized model also unclaimed ones."""
         wrong = set[str]()
-        if self.answer.simulated and self.standing.wrong:  # a crash names none: it may be any
+        if self.answer.simulated and self.standing.trouble:  # a crash names none: it may be any
             wrong = {self.answer.simulated.op_type or row.op_type for row in self.answer.decisions}
         unclaimed = {row.op_type for row in self.answer.decisions if not row.claimed and row.code != "border"}
         return frozenset(wrong | unclaimed if self.precision else wrong)
@@ -301,7 +301,7 @@ def judged(
     if answer.error:
         raise ModelError("the changed model cannot be judged", why=answer.error)
     provider = request.settings.provider
-    better = before is None or before.standing.wrong or improves(standing_of(answer), before.standing, provider)
+    better = before is None or before.standing.trouble or improves(standing_of(answer), before.standing, provider)
     if request.simulate and better:
         answer = judge(request)
     if before is None:

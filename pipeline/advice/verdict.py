@@ -40,7 +40,7 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     """How far a provider takes a model; `copies` of one inference where it is judged by them.
 
     `load_error` says that a session fails on the phone all the same. `wrong` is what a chip's simulator computes
-    otherwise, where it was asked.
+    otherwise, where it was asked, and `noisy` that it computes a form with more noise than the CPU.
     """
 
     nodes: int
@@ -49,11 +49,12 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     copies: int | None = None
     load_error: str | None = None
     wrong: str | None = None
+    noisy: bool = False
 
     @property
     def trouble(self) -> int:
         """How bad the worst objection to the provider is: 0 for none, most for a session that fails."""
-        return 2 if self.load_error else 1 if self.wrong else 0
+        return 3 if self.load_error else 2 if self.wrong else int(self.noisy)
 
     @property
     def borders(self) -> int:
@@ -173,6 +174,7 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         wrong=(answer.simulated.reason or "its outputs differ")
         if answer.simulated and answer.simulated.passed is False
         else None,
+        noisy=bool(answer.simulated and answer.simulated.noisy),
     )
 
 
@@ -189,6 +191,8 @@ def gain_of(before: ProviderSupport, after: ProviderSupport, provider: str) -> s
         parts.append("loads on the phone")
     if before.wrong and not after.wrong:
         parts.append("computes what the original does")
+    if before.noisy > after.trouble:
+        parts.append("computes it with less noise")
     return ", ".join(parts)
 
 

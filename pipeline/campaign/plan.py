@@ -34,7 +34,7 @@ from device_runner.options import (
     smallest_failing,
     subsets,
 )
-from device_runner.providers import chip_of_phone
+from device_runner.providers import chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind, RunResult, Struct, utc_now
 from device_runner.spec import (
     OUTPUTS_LIMIT_BYTES,
@@ -416,14 +416,25 @@ def in_modes(planned_runs: Sequence[PlannedRun], measure: MeasureConfig) -> list
     return [dataclasses.replace(planned, mode=mode) for mode in measure.modes for planned in planned_runs]
 
 
+NO_GPU = (
+    "by default a GPU is measured where the device names it: phones with Android 10 or later",
+    'to run it here, in software perhaps, name it: compare = ["webgpu"], or a [[runs]] table',
+)
+"""Why the advised run on a GPU is left out, and what to do."""
+
+
 def plan_runs(
     runs: Sequence[RunConfig],
     artifacts: Sequence[Artifact],
     devices: Sequence[DeviceFacts],
     denied: Sequence[Denied] = (),
     contexts: Sequence[NpuContext] = (),
+    *,
+    advised: bool = False,
 ) -> tuple[list[PlannedRun], list[Skipped]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
+
+    `advised`: nobody asked for these runs, so a GPU takes part only where the device names one.
 
     Beside them contexts with runs by QNN, on phones whose loader takes them and in the simulators of other devices.
 
@@ -434,7 +445,9 @@ def plan_runs(
     for facts in devices:
         for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
-            if failure:
+            if advised and facts.gpu is None and provider_named(planned.options.provider).gpu:
+                skipped.append(planned.skipped(*NO_GPU))
+            elif failure:
                 skipped.append(planned.skipped(failure.message, failure.remedy))
             elif reason := _unreplayable(artifact, planned.options):
                 skipped.append(planned.skipped(reason))

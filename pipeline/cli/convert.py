@@ -98,6 +98,11 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
     "--context", "chips", callback=words(), metavar="CHIP,…",
     help="Compile EP context models for the NPU of these Snapdragon chips, too, such as SM8650 (needs the extra qnn).",
 )  # fmt: skip
+@click.option(
+    "--share-weights",
+    is_flag=True,
+    help="Put the contexts of all models into one binary for each chip: sizes of one model share their weights there.",
+)
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @custom_ops_option
 @data_options
@@ -127,6 +132,7 @@ def convert(
     keep_float: tuple[str, ...],
     precisions: tuple[str, ...],
     chips: tuple[str, ...],
+    share_weights: bool,
     target_platform: str | None,
     dimensions: dict[str, int],
     check: bool,
@@ -155,7 +161,7 @@ def convert(
 
     ctx.with_resource(shared_children("pipeline.convert.engine", "onnx", "onnxruntime"))
     from pipeline.convert.many import ConversionOrder, convert_paths
-    from pipeline.convert.request import OptimizerPlatform
+    from pipeline.convert.request import AwareSpec, OptimizerPlatform
     from pipeline.core.abis import ARM64, read_abi
     from pipeline.core.custom_ops import of_this_computer
     from pipeline.core.variant import OWN_PRECISION
@@ -177,6 +183,8 @@ def convert(
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
+    if share_weights and not chips:
+        raise click.UsageError("--share-weights is for contexts; add --context CHIP", ctx)
     if file_format == "onnx":
         if ctx.get_parameter_source("styles") is not ParameterSource.DEFAULT and styles != ("onnx",):
             raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
@@ -184,10 +192,11 @@ def convert(
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,
-        aware=settings_of(providers, ort_release, answers), safe=safe, build_kind=build_kind,
-        reference=chosen, data=data,
+        aware=AwareSpec(providers=settings_of(providers, ort_release, answers), safe=safe, reference=chosen),
+        build_kind=build_kind, data=data,
         precisions=resolve_precisions(precisions or (OWN_PRECISION,), answers["api_level"], "--precision"),
         api_level=answers["api_level"], keep_float=keep_float, chips=chips_named(chips, "--context"),
+        share_weights=share_weights,
     )  # fmt: skip
     if data.given:
         from pipeline.check.many import check_paths_inputs

@@ -475,12 +475,18 @@ def settings_of(providers: tuple[str, ...], release: str, answers: dict[str, Any
     )
 
 
-def chips_named(texts: Iterable[str], where: str) -> tuple[str, ...]:
+def chips_named(texts: Sequence[str], where: str) -> tuple[str, ...]:
     """The names of chips, each once; ConfigError for one that is not known."""
     from device_runner.errors import SpecError
     from device_runner.providers import chip_named
     from pipeline.core.errors import ConfigError
 
+    if together := next((text for text in texts if "+" in text), None):
+        raise ConfigError(
+            f"{together}: contexts of several chips in one file are not made", where=where,
+            why="its bytes differ each time, and nothing on a computer loads it, so that no release could vouch for it",
+            remedy=f"a file for each: {together.replace('+', ',')}",
+        )  # fmt: skip
     try:
         return tuple(dict.fromkeys(chip_named(text).name for text in texts))
     except SpecError as error:

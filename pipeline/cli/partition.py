@@ -120,16 +120,13 @@ def _open(reference: str, provider: str, release: str, abi: str, advice: dict[st
     return facts, rules_release(facts, release)
 
 
-def _show(documents: "Sequence[PartitionDocument]", *, compared: bool) -> None:
+def _show(documents: "Sequence[PartitionDocument]") -> None:
     from pipeline.report.partition import answer_parts, chip_parts, show_reference
     from pipeline.report.show import show
 
     for document in documents:
         show(answer_parts(document.complete))
-        if compared:
-            from pipeline.partition.reference import ReferencedDocument
-
-            assert isinstance(document, ReferencedDocument)  # noqa: S101 - an invariant
+        if document.reference:
             show_reference(document.reference)
     show(chip_parts([answer for document in documents for answer in document.models]))
 
@@ -164,11 +161,9 @@ def _problems(documents: "Sequence[PartitionDocument]", fix: Path | None) -> Ite
     from pipeline.advice.verdict import AdvisedAnswer
 
     for document in documents:
-        if document.exit_code:
-            from pipeline.partition.reference import ReferencedDocument
+        if document.reference and document.exit_code:
             from pipeline.report.partition import summary
 
-            assert isinstance(document, ReferencedDocument)  # noqa: S101 - an invariant
             yield summary(document.reference)
             yield from (
                 f"{model.path}: no answer of the library: {model.error}"
@@ -275,7 +270,7 @@ def partition(
     the exit code is 1. With --reference the exit code is 4 if the library's claims differ; for a release without
     rules, the library's claims are the answer.
     """
-    from pipeline.partition.answer import Optimize, PartitionDocument, ProvidersDocument
+    from pipeline.partition.answer import Optimize, PartitionDocument
     from pipeline.report.partition import failed_models
     from pipeline.report.show import show
 
@@ -304,10 +299,12 @@ def partition(
             paths, by_provider[0], facts, asked[0], Optimize(optimize), sizes=advice["dimension"], processes=jobs
         )
         documents = [compared]
-    outputs.write_json(documents[0] if len(documents) == 1 else ProvidersDocument.of(asked, by_provider))
+    pairs = zip(asked, by_provider, strict=True)
+    several = {"providers": [{"ep": row.provider, "chip": row.chip, "models": models} for row, models in pairs]}
+    outputs.write_json(documents[0] if len(documents) == 1 else several)
     show(failed_models(answer for document in documents for answer in document.models), err=True)
     if outputs.text:
-        _show(documents, compared=facts is not None)
+        _show(documents)
     outputs.show_errors(_problems(documents, advice["fix"]))
     _write_claims(documents, outputs, svg=svg, page=page)
     code = max(_exit_code(document, advice["fix"]) for document in documents)

@@ -75,7 +75,8 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `compatibility` is what the provider wrote of it (see `BuiltFor`); `plugin` and `onnxruntime` are the releases that
     made it. `npu_nodes` are the model's nodes in the context, `partitions` its parts, and `cpu_nodes` what stayed in
-    the ONNX file for the CPU. `seconds` of processor time and `memory_bytes` are what compiling took.
+    the ONNX file for the CPU. `seconds` of processor time and `memory_bytes` are what compiling took. `shared` names
+    the contexts with which it has the binary in common: sizes of one model, whose weights are in it once.
     """
 
     model: str
@@ -94,8 +95,14 @@ class NpuContext(msgspec.Struct, frozen=True, kw_only=True):
     cpu_nodes: int
     seconds: float
     memory_bytes: int
+    shared: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     """The passes that the model went through first, as the command line writes them."""
+
+    @property
+    def not_run(self) -> str:
+        """Why it is made and not run here; "" where it can be."""
+        return f"made, not run here: it shares its binary with {', '.join(self.shared)}" if self.shared else ""
 
     @property
     def chip(self) -> Chip:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.config import REPLAY_KEY
+import msgspec
+
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64
 from pipeline.core.releases import Release, numbers_of
@@ -191,17 +192,24 @@ def unreplayable(actions: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     return tuple(sorted({action for action, produces in actions if action in UNREPLAYABLE and not produces}))
 
 
-class Circumstances(NamedTuple):
-    """What of a library and its use decides whether a defect shows."""
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """What an app loads an artifact with. `providers` are the library's, None when unknown; `plugins` come beside.
+
+    `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
+    that the app ships, by Android's names. `features` are of the processor, as Linux names them; None where any of the
+    ABIs may run it. `shader_f16`: whether the device's GPU computes in half precision. `asks_replay`: whether the app
+    asks for saved runtime optimizations.
+    """
 
     release: Release
-    kind: BuildKind
-    session_config: Mapping[str, str]
+    kind: BuildKind = BuildKind.FULL
+    providers: frozenset[str] | None = None
+    plugins: frozenset[str] = frozenset()
+    system: str = ""
     abis: tuple[str, ...] = ()
     features: frozenset[str] | None = None
-    """Of the processor, as Linux names them; None where any of the ABI may run it."""
-    system: str = ""
-    """What the library was built for, "" when it is not known."""
+    shader_f16: bool | None = None
+    asks_replay: bool = False
 
     def on_sme(self) -> bool:
         """Whether an Android phone with SME may run the artifact: what is known is known of Snapdragons."""
@@ -218,7 +226,7 @@ class Circumstances(NamedTuple):
     @property
     def replays(self) -> bool:
         """Whether saved runtime optimizations are replayed: from 1.30 only when the app asks for it."""
-        asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.session_config.get(REPLAY_KEY) == "1"
+        asked = self.release < REPLAY_NEEDS_KEY_SINCE or self.asks_replay
         return self.kind is not BuildKind.MINIMAL and self.release >= RUNTIME_STYLE_SINCE and asked
 
 
@@ -232,7 +240,7 @@ class Defect(NamedTuple):
 
     name: str
     find: Callable[[OrtModel, ReadWeight | None], str]
-    shows: Callable[[Circumstances], bool]
+    shows: Callable[[Runtime], bool]
     measured: frozenset[Release] | None
     what: str
     why: str
@@ -247,7 +255,7 @@ def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model, read))}
 
 
-def library_defects(release: str, here: Circumstances, extensions: Collection[str]) -> Iterator[Defect]:
+def library_defects(release: str, here: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
     """The defects that a library has for every model that does what they are about, by its exact release and its code.
 
     `extensions` are those of arm64 that it has code for.

@@ -21,8 +21,8 @@ from pipeline.compat.defects import (
     DEFECTS,
     REPLAY_NEEDS_KEY_SINCE,
     RUNTIME_STYLE_SINCE,
-    Circumstances,
     ReadWeight,
+    Runtime,
     marks_of,
     weight_reader,
 )
@@ -150,22 +150,6 @@ SESSION_KEYS: Mapping[str, tuple[Release, str]] = {
 
 ONNX Runtime takes unknown keys and most wrong values without a word.
 """
-
-
-class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """What an app loads an artifact with. `providers` are the library's, None when unknown; `plugins` come beside.
-
-    `system` is the one that the library was built for (android, linux), "" when it is not known; `abis` are those
-    that the app ships, by Android's names. `shader_f16`: whether the device's GPU computes in half precision.
-    """
-
-    release: Release
-    kind: BuildKind = BuildKind.FULL
-    providers: frozenset[str] | None = None
-    plugins: frozenset[str] = frozenset()
-    system: str = ""
-    abis: tuple[str, ...] = ()
-    shader_f16: bool | None = None
 
 
 class ArtifactFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,7 +381,7 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Itera
 
 
 def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    here = Circumstances(runtime.release, runtime.kind, use.session_config, runtime.abis, system=runtime.system)
+    here = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(REPLAY_KEY) == "1")
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
         if mark and defect.shows(here):

@@ -23,7 +23,7 @@ from pipeline.config.tables import BuildConfig, MetricName, OneOrMore, PartConfi
 from pipeline.config.values import Accelerator, Config, ModelConfig, Platform, Target, VariantsConfig
 from pipeline.core.abis import PLATFORM_ABIS
 from pipeline.core.errors import ConfigError
-from pipeline.core.providers import PROVIDER_RULES, aware_names
+from pipeline.core.providers import PROVIDER_RULES, WEBGPU, aware_names
 from pipeline.core.releases import SWIFT_PACKAGES, read_release
 from pipeline.core.variant import OWN_PRECISION, Level, Style, Variant, context_variant
 
@@ -32,9 +32,13 @@ DEFAULT_TARGET = Target(name="android-arm64", platform=Platform.ANDROID, abis=("
 
 ADVISED_RUNS = (
     RunConfig(provider=NNAPI, variants=("basic-*", "*-nnapi*")),
+    RunConfig(provider=WEBGPU, variants=("basic-fixed",)),
     RunConfig(provider=CPU, variants=("none-*", "basic-*", "extended-*", "layout-*", "all-*")),
 )
-"""ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline."""
+"""ONNX Runtime's documentation: the NNAPI provider with basic, the CPU with extended or all; `none` as baseline.
+
+WebGPU on basic runs where a device names its GPU (`plan_runs`): a GPU in software tells no times.
+"""
 
 
 REPLAY_KEY = "session.enable_saved_runtime_optimizations"

@@ -308,7 +308,7 @@ class Config(Table, frozen=True, kw_only=True):
     GPUs on level basic and ONNX files, in both layouts."""
     runs: tuple[RunConfig, ...] = ()
     """Session options to run with; default: NNAPI on level basic, CPU on the highest level, as ONNX Runtime's
-    documentation advises."""
+    documentation advises, and WebGPU on basic-fixed on devices that name their GPU."""
     devices: tuple[str, ...] = ("local",)
     """Devices to run on: local, adb:SERIAL, adb:* for every ready phone."""
     measure: MeasureConfig = MeasureConfig()

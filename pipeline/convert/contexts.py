@@ -15,6 +15,7 @@ import msgspec
 
 from device_runner.device import open_device
 from device_runner.files import decode_json, read_regular, visible
+from device_runner.plugins import SHARED_KEY
 from device_runner.providers import CHIPS, Chip
 from device_runner.spec import RunOptions, RunSpec, TensorFile
 from pipeline.check.compare import (
@@ -40,7 +41,7 @@ from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, 
 from pipeline.model.edit import keep_only, subgraphs
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import context_session
@@ -59,9 +60,9 @@ QUANTIZE = "quantize every operator of the model (--precision qnn, or `precision
 
 
 class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What the compiler's process wrote, and of a kept one the digests of its files by their names."""
+    """What the compiler's process wrote of each model, and of a kept one the digests of its files by their names."""
 
-    subgraphs: tuple[tuple[str, int], ...] = ()
+    subgraphs: tuple[tuple[tuple[str, int], ...], ...] = ()
     error: str = ""
     seconds: float = 0.0
     memory_bytes: int = 0
@@ -69,54 +70,66 @@ class ContextSession(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_context(
-    source: SourceModel, stem: str, variant: Variant, output_folder: str, work_folder: str, sizes: dict[str, int]
-) -> NpuContext:
-    """Compile a model for the chip of `variant`. ModelError with the reason where the chip's NPU cannot have it.
+    models: Sequence[NamedModel], variant: Variant, output_folder: str, work_folder: str
+) -> tuple[NpuContext, ...]:
+    """Compile a model for the chip of `variant`, or several with one binary, so that these share their weights.
 
-    The files go to `output_folder`; `work_folder` is a scratch folder on the same file system.
+    ModelError with the reason where the chip's NPU cannot have one. The files go to `output_folder`; `work_folder` is a
+    scratch folder on the same file system.
     """
     compiler_name()
     work, output, chip = Path(work_folder), Path(output_folder), CHIPS[variant.chip]
-    model = prepare_model(load_model(source, work / "source"), sizes)
+    folder = work / "compiled"
+    for place in (folder, output):
+        make_folder(place)
+    loaded = {f"{row.name}.{variant.name}.onnx": _for_chip(row, chip, work / f"source-{row.name}") for row in models}
+    session = _compiled(loaded, chip, folder)
+    contexts = []
+    for (name, model), parts in zip(loaded.items(), session.subgraphs, strict=True):
+        shared = tuple(other for other in loaded if other != name)
+        _make_portable(folder / name, model.proto.ir_version, shared)
+        binary, partitions = read_context(folder / name)
+        context = NpuContext(
+            model=model.source.name,
+            variant=variant,
+            file=name,
+            size_bytes=(folder / name).stat().st_size,
+            sha256=sha256_of(folder / name),
+            binary=binary.name,
+            binary_bytes=binary.stat().st_size,
+            binary_sha256=sha256_of(binary),
+            compatibility=compatibility_of(folder / name),
+            plugin=version("onnxruntime-qnn"),
+            onnxruntime=version("onnxruntime"),
+            npu_nodes=sum(count for provider, count in parts if provider == PROVIDER),
+            partitions=partitions,
+            cpu_nodes=sum(count for provider, count in parts if provider != PROVIDER),
+            seconds=session.seconds,
+            memory_bytes=session.memory_bytes,
+            shared=shared,
+        )
+        contexts.append(context)
+    for name in (*{context.binary for context in contexts}, *loaded):  # files that name another appear last
+        with storage_errors(output / name):
+            (folder / name).replace(output / name)
+    return tuple(contexts)
+
+
+def _for_chip(row: NamedModel, chip: Chip, folder: Path) -> LoadedModel:
+    """A model with its sizes; ModelError where phones with the chip would refuse it."""
+    model = prepare_model(load_model(row.source, folder), row.dimensions)
     refuse_impossible(model, chip)
     if not chip.floats:
         # Some floats its compiler takes, though phones with this chip have none
         settings = Settings(provider=QNN, chip=chip.name)
-        answer = judge(PartitionRequest(source=source, settings=settings, optimize=Optimize.BASIC, sizes=sizes))
+        request = PartitionRequest(source=row.source, settings=settings, optimize=Optimize.BASIC, sizes=row.dimensions)
+        answer = judge(request)
         if answer.load and answer.load.code == "float":
             raise ModelError(
-                f"phones with {chip.title} would refuse it", where=source.name,
+                f"phones with {chip.title} would refuse it", where=row.source.name,
                 why=answer.load.error or "", remedy=QUANTIZE,
             )  # fmt: skip
-    name = f"{stem}.{variant.name}.onnx"
-    folder = work / "compiled"
-    for place in (folder, output):
-        make_folder(place)
-    session = _compiled(model, chip, name, folder)
-    _make_portable(folder / name, model.proto.ir_version)
-    binary, parts = read_context(folder / name)
-    context = NpuContext(
-        model=source.name,
-        variant=variant,
-        file=name,
-        size_bytes=(folder / name).stat().st_size,
-        sha256=sha256_of(folder / name),
-        binary=binary.name,
-        binary_bytes=binary.stat().st_size,
-        binary_sha256=sha256_of(binary),
-        compatibility=compatibility_of(folder / name),
-        plugin=version("onnxruntime-qnn"),
-        onnxruntime=version("onnxruntime"),
-        npu_nodes=sum(count for provider, count in session.subgraphs if provider == PROVIDER),
-        partitions=parts,
-        cpu_nodes=sum(count for provider, count in session.subgraphs if provider != PROVIDER),
-        seconds=session.seconds,
-        memory_bytes=session.memory_bytes,
-    )
-    for file in (binary, folder / name):  # the file that names the other appears last
-        with storage_errors(output / file.name):
-            file.replace(output / file.name)
-    return context
+    return model
 
 
 def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
@@ -146,15 +159,23 @@ def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
         )  # fmt: skip
 
 
-def _compiled(model: LoadedModel, chip: Chip, name: str, folder: Path) -> ContextSession:
-    """What the compiler's process did, or did before; its files are in the folder."""
-    content = folder.parent / "model.onnx"
-    write_model(replace(model, outside=frozenset()), content, external=False)
-    depends = (sha256_of(content), sha256_of(Path(context_session.__file__)), name)
+def _compiled(models: Mapping[str, LoadedModel], chip: Chip, folder: Path) -> ContextSession:
+    """What the compiler's process did for models by the names of their contexts, or did before; files go to the folder.
+
+    Of contexts that share a binary nothing is kept.
+    """
+    contents = folder.with_name("models")
+    make_folder(contents)
+    for name, model in models.items():
+        write_model(replace(model, outside=frozenset()), contents / name, external=False)
+    if len(models) > 1:
+        return _compile(models, chip, contents, folder)
+    (name,) = models
+    depends = (sha256_of(contents / name), sha256_of(Path(context_session.__file__)), name)
     entry = entry_of(".context.json", chip, *depends)
     if (session := kept(entry, ContextSession)) and _taken(session, entry, folder):
         return session
-    session = _compile(model, chip, name, content, folder)
+    session = _compile(models, chip, contents / name, folder)
     files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
     with contextlib.suppress(PipelineError):  # it is there all the same
         for file in files:
@@ -179,15 +200,16 @@ def _taken(session: ContextSession, entry: Path, folder: Path) -> bool:
     return bool(session.files)
 
 
-def _compile(model: LoadedModel, chip: Chip, name: str, content: Path, folder: Path) -> ContextSession:
+def _compile(models: Mapping[str, LoadedModel], chip: Chip, content: Path, folder: Path) -> ContextSession:
     answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
     command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]
     files = [str(path.absolute()) for path in (content, folder)]
-    where, limit = model.source.name, time_limit((content.stat().st_size,))
+    where = " and ".join(model.source.name for model in models.values())
+    limit = time_limit(path.stat().st_size for path in (content.iterdir() if content.is_dir() else (content,)))
     try:
         done = subprocess.run(
-            [*command, *files, name, str(answer.absolute()), *options],
+            [*command, *files, "/".join(models), str(answer.absolute()), *options],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
@@ -216,7 +238,7 @@ def _compile(model: LoadedModel, chip: Chip, name: str, content: Path, folder: P
         if not chip.floats and cause and cause.code in ("layout", "build"):
             why, remedy = f"a node computes floats, and the NPU of {chip.title} has none", QUANTIZE
         raise ModelError(f"no session is made for {chip.name} ({chip.title})", where=where, why=why, remedy=remedy)
-    if not any(provider == PROVIDER for provider, _ in session.subgraphs):
+    if not all(any(provider == PROVIDER for provider, _ in parts) for parts in session.subgraphs):
         raise ModelError(
             f"the NPU of {chip.title} takes nothing of this model",
             where=where,
@@ -226,8 +248,10 @@ def _compile(model: LoadedModel, chip: Chip, name: str, content: Path, folder: P
     return session
 
 
-def _make_portable(path: Path, ir_version: int) -> None:
+def _make_portable(path: Path, ir_version: int, shared: Sequence[str]) -> None:
     """Give a context's ONNX file the IR version of the model, and no opset that none of its nodes needs.
+
+    It names the contexts with which it shares its binary.
 
     ONNX Runtime writes its own newest ones, which the release in an app may not read: 1.32 writes IR 14, and 1.29 reads
     13 at most.
@@ -236,6 +260,8 @@ def _make_portable(path: Path, ir_version: int) -> None:
     wrapper.ir_version = ir_version
     domains = {node.domain for body in subgraphs(wrapper.graph) for node in body.node} | {""}
     keep_only(wrapper.opset_import, lambda opset: opset.domain in domains)
+    if shared:
+        wrapper.metadata_props.add(key=SHARED_KEY, value="/".join(shared))
     write_bytes(path, wrapper.SerializeToString(deterministic=True))
 
 
@@ -290,35 +316,52 @@ def compatibility_of(path: Path) -> str:
 
 
 def make_contexts(
-    forms: Sequence[ModelInPrecision], chips: Sequence[str], output: Path, progress: Progress
-) -> tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]:
-    """Compile a model in each of its precisions for each chip, in worker processes: contexts, and why there is none.
+    groups: Sequence[Sequence[ModelInPrecision]], chips: Sequence[str], output: Path, progress: Progress,
+    *, share: bool = False,
+) -> list[tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]]:  # fmt: skip
+    """Compile models in each of their precisions for each chip, in worker processes; with `share`, all of a precision
+    into one binary. For each model its contexts, and why there is none.
 
     A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
     """
     compiler_name()
-    pairs = [(form, context_variant(chip, form.precision)) for form in forms for chip in chips]
-    failures = {variant: _unsuited(form, variant) for form, variant in pairs}
-    contexts: dict[Variant, NpuContext] = {}
-    with scratch(output) as work, progress.stage("compile", len(pairs)) as stage:
-        variants = {_task(form, row, output, work): row for form, row in pairs if failures[row] is None}
-        limit = QUESTION_SECONDS + time_limit(form.model.size_bytes for form in forms)
-        for outcome in run_tasks(variants, memory_bytes=memory_budget(), timeout_seconds=limit):
-            variant = variants[outcome.task]
-            if outcome.value:
-                contexts[variant] = outcome.value
-            elif isinstance(outcome.error, MissingError):
+    pairs = [(form, context_variant(chip, form.precision)) for forms in groups for form in forms for chip in chips]
+    failures = {(form.name, variant): _unsuited(form, variant) for form, variant in pairs}
+    jobs: dict[object, tuple[Variant, list[ModelInPrecision]]] = {}
+    for form, variant in pairs:
+        if failures[form.name, variant] is None:
+            jobs.setdefault(variant if share else (form.name, variant), (variant, []))[1].append(form)
+    contexts: dict[tuple[str, Variant], NpuContext] = {}
+    with scratch(output) as work, progress.stage("compile", len(jobs)) as stage:
+        tasks = {_task(forms, variant, output, work): (variant, forms) for variant, forms in jobs.values()}
+        limit = QUESTION_SECONDS + time_limit(form.model.size_bytes for forms in groups for form in forms)
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            variant, forms = tasks[outcome.task]
+            if isinstance(outcome.error, MissingError):
                 raise outcome.error
-            else:
-                failures[variant] = outcome.error or ModelError("no answer")
+            for number, form in enumerate(forms):
+                if outcome.value:
+                    contexts[form.name, variant] = outcome.value[number]
+                else:
+                    failures[form.name, variant] = outcome.error or ModelError("no answer")
             stage.done()
-    served = {variant.chip for variant in contexts}
-    steps = {form.precision: tuple(step.text for step in form.steps) for form in forms}
+    return [_of_model(forms, chips, contexts, failures) for forms in groups]
+
+
+def _of_model(
+    forms: Sequence[ModelInPrecision],
+    chips: Sequence[str],
+    contexts: Mapping[tuple[str, Variant], NpuContext],
+    failures: Mapping[tuple[str, Variant], PipelineError | None],
+) -> tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]:
+    """What one model has, under its name, and what it lacks."""
+    pairs = [(form, context_variant(chip, form.precision)) for form in forms for chip in chips]
+    served = {variant.chip for form, variant in pairs if (form.name, variant) in contexts}
     return (
         tuple(
-            msgspec.structs.replace(contexts[variant], model=form.model.name, steps=steps[form.precision])
+            msgspec.structs.replace(context, model=form.model.name, steps=tuple(step.text for step in form.steps))
             for form, variant in pairs
-            if variant in contexts
+            if (context := contexts.get((form.name, variant)))
         ),
         tuple(
             VariantFailure(
@@ -326,7 +369,7 @@ def make_contexts(
                 remedy=error.remedy, skipped=variant.chip in served,
             )
             for form, variant in pairs
-            if (error := failures[variant])
+            if (error := failures[form.name, variant])
         ),
     )  # fmt: skip
 
@@ -339,13 +382,15 @@ def _unsuited(form: ModelInPrecision, variant: Variant) -> PipelineError | None:
     return ModelError(reason, remedy="use qnn or qnn16") if reason else None
 
 
-def _task(form: ModelInPrecision, variant: Variant, output: Path, work: Path) -> Task[NpuContext]:
-    folder = work / f"{form.name}-{variant.chip}"
+def _task(
+    forms: Sequence[ModelInPrecision], variant: Variant, output: Path, work: Path
+) -> Task[tuple[NpuContext, ...]]:
+    models = [form.model for form in forms]
+    folder = work / f"{forms[0].name}-{variant.chip}"
     folder.mkdir()
-    model = form.model
-    call = partial(make_context, model.source, model.name, variant, str(output), str(folder), model.dimensions)
-    needed = needed_bytes(model.size_bytes, COMPILER_FACTOR)
-    return Task(label=f"{model.name} {variant.name}", call=call, memory_bytes=needed)
+    needed = needed_bytes(sum(model.size_bytes for model in models), COMPILER_FACTOR)
+    call = partial(make_context, models, variant, str(output), str(folder))
+    return Task(label=f"{models[0].name} {variant.name}", call=call, memory_bytes=needed)
 
 
 def simulated_tolerance(tolerance: Tolerance) -> Tolerance:
@@ -374,10 +419,10 @@ def check_contexts(
 ) -> Iterator[tuple[NpuContext, tuple[OutputCheck, ...], tuple[TensorFile, ...]]]:
     """Run each context in the simulator of its chip on the reference's inputs, and compare its outputs.
 
-    References are by the source of a context; one without is left out. The outputs stay as files in a folder for each
-    source in `outputs`.
+    References are by the source of a context; one without is left out, as one that cannot run here. The outputs stay as
+    files in a folder for each source in `outputs`.
     """
-    known = [context for context in contexts if context.source in references]
+    known = [context for context in contexts if context.source in references and not context.not_run]
     with progress.stage("simulate", len(known)) as stage, open_device("local") as device, scratch(folder) as work:
         for context in known:
             reference = references[context.source]

@@ -15,7 +15,8 @@ from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import CheckedModel, check_all, make_references
 from pipeline.compat.contexts import NpuContext
-from pipeline.compat.rules import DEFAULT_USE, Runtime, judged, read_artifacts, use_of
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import DEFAULT_USE, judged, read_artifacts, use_of
 from pipeline.config import BuildKind, CheckConfig
 from pipeline.convert import convert_model
 from pipeline.convert.precisions import (
@@ -27,7 +28,7 @@ from pipeline.convert.precisions import (
     make_precisions,
 )
 from pipeline.convert.request import (
-    AwareSource,
+    AwareSpec,
     ConvertRequest,
     ConvertResult,
     FileNeeds,
@@ -42,7 +43,6 @@ from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, find_models, name_models
-from pipeline.partition.answer import Settings
 
 log = logging.getLogger(__name__)
 
@@ -131,9 +131,7 @@ def convert_models(
     cache: Path | None,
     release: str,
     platform: OptimizerPlatform,
-    aware: tuple[Settings, ...] = (),
-    safe: bool = False,
-    reference: AwareSource | None = None,
+    aware: AwareSpec,
     preflight: bool = False,
     processes: int = 0,
     done: Callable[[], None] = lambda: None,
@@ -159,11 +157,9 @@ def convert_models(
                 platform=platform,
                 fixed_dimensions=form.model.dimensions,
                 aware=aware,
-                safe=safe,
-                reference=reference,
                 preflight=preflight,
             )
-            by_library = reference is not None and bool(reference.library)
+            by_library = aware.reference is not None and bool(aware.reference.library)
             needed = needed_bytes(form.model.size_bytes, LIBRARY_FACTOR if by_library else MODEL_FACTOR)
             task = Task(label=form.model.source.name, call=partial(convert_model, request), memory_bytes=needed)
             forms[task] = form
@@ -176,14 +172,20 @@ def convert_models(
 
 
 def with_contexts(
-    converted: Sequence[Converted], sets: Sequence[PrecisionSet], chips: Sequence[str], output: Path, progress: Progress
+    converted: Sequence[Converted],
+    sets: Sequence[PrecisionSet],
+    chips: Sequence[str],
+    output: Path,
+    progress: Progress,
+    *,
+    share: bool = False,
 ) -> tuple[Converted, ...]:
     """The same with contexts for chips, of every precision that they can have; MissingError without the compiler."""
     if not chips:
         return tuple(converted)
     from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
 
-    by_model = [make_contexts(group.models, chips, output, progress) for group in sets]
+    by_model = make_contexts([group.models for group in sets], chips, output, progress, share=share)
     return tuple(
         replace(row, contexts=contexts, without_context=failures)
         for row, (contexts, failures) in zip(converted, by_model, strict=True)
@@ -257,9 +259,7 @@ class ConversionOrder:
     check: bool
     config: bool
     processes: int
-    aware: tuple[Settings, ...] = ()
-    safe: bool = False
-    reference: AwareSource | None = None
+    aware: AwareSpec = field(default_factory=AwareSpec)
     build_kind: str = "full"
     precisions: tuple[str, ...] = ("",)
     api_level: int | None = None
@@ -269,11 +269,13 @@ class ConversionOrder:
     """What ranges are taken from, and what models are checked on."""
     chips: tuple[str, ...] = ()
     """Chips whose NPU gets contexts, in addition."""
+    share_weights: bool = False
+    """Whether the contexts of all models have one binary, in which their weights are once."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
-        if self.aware:
-            names = tuple(settings.provider for settings in self.aware)
+        if self.aware.providers:
+            names = tuple(settings.provider for settings in self.aware.providers)
             return tuple(
                 Variant(level=Level(level), providers=() if level == Level.NONE else names, precision=precision)
                 for level in self.levels
@@ -286,7 +288,7 @@ class ConversionOrder:
 
     def auto_providers(self) -> AutoProviders:
         """What `auto` chooses for: the providers of aware files, else the CPU."""
-        return {settings.provider: settings for settings in self.aware} or {cpu_of_abi(self.abi): None}
+        return {settings.provider: settings for settings in self.aware.providers} or {cpu_of_abi(self.abi): None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,12 +385,10 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             release=order.release,
             platform=order.platform,
             aware=order.aware,
-            safe=order.safe,
-            reference=order.reference,
             preflight=True,
             processes=order.processes,
         )
-        converted = with_contexts(converted, sets, order.chips, order.output, progress)
+        converted = with_contexts(converted, sets, order.chips, order.output, progress, share=order.share_weights)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()

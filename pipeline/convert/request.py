@@ -56,7 +56,7 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
     `reference` says whose own session is to save the file; None: the installed onnxruntime's with our claims.
     """
 
-    providers: tuple[Settings, ...]
+    providers: tuple[Settings, ...] = ()
     safe: bool = False
     reference: AwareSource | None = None
 
@@ -161,12 +161,11 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
 
 
 class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One model and the variants wanted of it. `aware` has the settings of the providers that variants name.
+    """One model and the variants wanted of it. `aware` is for all providers that variants name.
 
     Artifacts go to `output_folder` as `STEM.VARIANT.ort`. `work_folder` is a scratch folder on the same file system;
     the caller removes it whatever happens, so that a killed process leaves nothing. `cache_folder` empty: no cache.
-    A provider without an entry in `aware` has its defaults. `safe` leaves to the CPU what cannot be built on the phone.
-    `reference` says whose own session saves the aware files; None: the installed onnxruntime's, with our claims.
+    A provider without settings in `aware` has its defaults.
     `release` is the ONNX Runtime release that will run the artifacts (`1.23`); empty: that of the installed wheel.
     """
 
@@ -179,17 +178,15 @@ class ConvertRequest(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     platform: OptimizerPlatform = OptimizerPlatform.UNSPECIFIED
     fixed_dimensions: dict[str, int] = {}
-    aware: tuple[Settings, ...] = ()
-    safe: bool = False
-    reference: AwareSource | None = None
+    aware: AwareSpec = AwareSpec()
     preflight: bool = False
     """Whether the result says what each file needs of the ONNX Runtime that will run it."""
 
     def wish(self, variant: Variant, release: tuple[int, int]) -> AwareSpec | None:
         """Whose claims a variant keeps; None for one that is aware of no provider. ValueError for an unknown one."""
-        given = {settings.provider: settings for settings in self.aware}
+        given = {settings.provider: settings for settings in self.aware.providers}
         providers = tuple(given.get(name) or Settings(provider=name, ort_release=release) for name in variant.providers)
-        return AwareSpec(providers=providers, safe=self.safe, reference=self.reference) if providers else None
+        return msgspec.structs.replace(self.aware, providers=providers) if providers else None
 
 
 class VariantFailure(Finding, frozen=True, kw_only=True):

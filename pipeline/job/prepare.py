@@ -29,7 +29,7 @@ from pipeline.config.tables import OneOrMore, is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
 from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
-from pipeline.convert.request import AwareSource, OptimizerPlatform
+from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
 from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
 from pipeline.core.features import Place
@@ -318,8 +318,9 @@ def prepare(
             cache=cache_folder() / "artifacts",
             release=oldest_release(config),
             platform=OptimizerPlatform.of_abi(_abi_of(*config.targets)),
-            aware=provider_settings(config) if config.variants.aware else (),
-            reference=aware_source(config) if config.variants.aware else None,
+            aware=AwareSpec(providers=provider_settings(config), reference=aware_source(config))
+            if config.variants.aware
+            else AwareSpec(),
             done=stage.done,
         )
     converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)

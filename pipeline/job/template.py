@@ -28,7 +28,8 @@ name = {name}
 # Where to run: this computer, and phones by their serials ("adb:SERIAL", or "adb:*" for every ready one).
 devices = ["local"]
 # Compare accelerators with the CPU in every sensible way: {compared}.
-# On Android `ort-mobile check` often names webgpu, the GPU, before nnapi; on iPhones it is CoreML.
+# Without this line and any [[runs]] phones run webgpu (the GPU, Android 10 and later) and nnapi on level basic beside
+# the CPU. `ort-mobile check` says which to try first for this model.
 # compare = ["webgpu", "nnapi"]
 
 [[models]]
@@ -71,7 +72,8 @@ styles = ["fixed", "runtime"]
 # [accuracy]
 # max_drop = 0.01
 
-# How to run. Without any [[runs]]: NNAPI on basic, and CPU on everything, as ONNX Runtime's documentation advises.
+# How to run. Without any [[runs]]: NNAPI and the GPU on basic, and CPU on everything, as ONNX Runtime's documentation
+# advises.
 # [[runs]]
 # provider = "nnapi"
 # variants = ["basic-*"]

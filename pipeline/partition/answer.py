@@ -18,7 +18,7 @@ from device_runner.providers import (
 )
 from device_runner.spec import NnapiFlag
 from pipeline.core.abis import X86_64, read_abi
-from pipeline.core.errors import ConfigError
+from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.core.providers import COREML_MLPROGRAM, NNAPI, PROVIDER_RULES, WEBGPU, ProviderRules
 from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_rules, installed_release, line_of
 
@@ -271,7 +271,8 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 
     `passed` is None where these inputs cannot show it. `error` is the largest difference of the `output` that is worst,
     up to `limit` passes. `first` is the first output of the first node whose numbers depart, where one was found. Of a
-    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's.
+    form of another model, `sqnr_db` is the signal to noise against that model's outputs, `cpu_sqnr_db` the CPU's;
+    `noisy` where much of it is lost, and enough is left.
     """
 
     passed: bool | None
@@ -285,6 +286,7 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     data: str = ""
     sqnr_db: float | None = None
     cpu_sqnr_db: float | None = None
+    noisy: bool = False
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -352,45 +354,78 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return by_rules(line_of(self.ort_release)) if self.rules_release else self.ort_release
 
 
-class ProviderModels(msgspec.Struct, frozen=True, kw_only=True):
-    """One provider's answers, as in the document of one provider."""
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One side's answer for a node. `partition` is None for a refused node, and where groups are not reported."""
 
-    ep: str
-    chip: str = ""
-    models: tuple[ModelAnswer, ...]
+    claimed: bool
+    partition: int | None = None
+    reason: str = ""
 
 
-class ProvidersDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document of `ort-mobile partition` for several providers."""
+class NodeDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """One node by its first output. A side is None where it has no answer: no rules of ours, a node without a name."""
 
-    providers: tuple[ProviderModels, ...]
-    version: int = 1
+    output: str
+    op_type: str
+    ours: Side | None
+    library: Side | None
+    different: bool = False
 
-    @staticmethod
-    def of(asked: Sequence[Settings], answers: Sequence[tuple[ModelAnswer, ...]]) -> "ProvidersDocument":
-        """One entry for each provider, and for each chip of one whose claims depend on it, in their order."""
-        entries = (
-            ProviderModels(ep=settings.provider, chip=settings.chip, models=models)
-            for settings, models in zip(asked, answers, strict=True)
-        )
-        return ProvidersDocument(providers=tuple(entries))
+
+class ClaimDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `same` is None where nothing could be compared; with `error` set the library gave no answer.
+
+    A model without an answer of ours is not `asked` about: what is wrong with it is known already.
+
+    A library before 1.24 reports the number of its partitions, not which nodes are together.
+    """
+
+    path: str
+    asked: bool = True
+    same: bool | None = None
+    our_partitions: int | None = None
+    library_partitions: int = 0
+    nodes: tuple[NodeDiff, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    crashed: bool = False
+
+
+class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The library of an ABI that was asked, and its answers. With `rules` False none of ours are for its release."""
+
+    library: str
+    release: str
+    sha256: str
+    abi: str
+    rules: bool
+    different: int
+    models: tuple[ClaimDiff, ...]
 
 
 class PartitionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON document of `ort-mobile partition` for one provider."""
+    """The JSON document of `ort-mobile partition` for one provider; `reference` is there with --reference."""
 
     models: tuple[ModelAnswer, ...]
     version: int = 1
+    reference: LibraryReference | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def complete(self) -> tuple[ModelAnswer, ...]:
-        """Answers that are whole: all but those of a library that does not say everything."""
-        return self.models
+        """Answers that are whole: a library before 1.24 does not report how nodes are grouped."""
+        if not self.reference or self.reference.rules:
+            return self.models
+        pairs = zip(self.models, self.reference.models, strict=True)
+        return tuple(row for row, diff in pairs if row.error or len(row.partitions) == diff.library_partitions)
 
     @property
-    def exit_code(self) -> int:
-        """What a comparison with a library ends with; 0 without one."""
-        return 0
+    def exit_code(self) -> ExitCode:
+        """4 when a library's claims differ, 1 when it gave no answer for a model."""
+        if not self.reference:
+            return ExitCode.DONE
+        if self.reference.different:
+            return ExitCode.CHECK_FAILED
+        return ExitCode.SOME_FAILED if any(row.error for row in self.reference.models) else ExitCode.DONE
 
 
 Steps = Sequence[tuple[tuple[int, int], int]]

@@ -11,7 +11,6 @@ as they allow. Boxes that nothing leads to stand right above their first consume
 import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from device_runner.result import Struct
@@ -245,17 +244,17 @@ Key = tuple[int, int, int]
 """A box is (node, -1, -1); a point of an edge is (producer, consumer, layer)."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphLayout:
-    """Centres of boxes by node, the way of each edge over its points, and the number of layers; x in pixels."""
-
-    places: Mapping[int, tuple[float, int]]
-    ways: Mapping[tuple[int, int], tuple[tuple[float, int], ...]]
-    layers: int
+Point = tuple[float, int]
+"""Its x in pixels, and its layer."""
 
 
-def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> GraphLayout:
-    """Place boxes of given widths; `edges` are (producer, consumer), which must make no circle."""
+def lay_out(
+    widths: Mapping[int, float], edges: Sequence[tuple[int, int]]
+) -> tuple[dict[int, Point], list[list[Point]]]:
+    """Place boxes of given widths; `edges` are (producer, consumer), which must make no circle.
+
+    Gives the centre of each box by node, and the way of each edge over its points.
+    """
     layer = _layers(widths, edges)
     rows, up, down = _rows(widths, edges, layer)
     for sweep in range(SWEEPS):
@@ -269,15 +268,15 @@ def lay_out(widths: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> Gr
             place.update((key, float(i)) for i, key in enumerate(row))
     x = _positions(rows, up, down, widths)
     places = {node: (x[node, -1, -1], layer[node]) for node in widths}
-    ways = {
-        (a, b): (
+    ways = [
+        [
             places[a],
             *((x[a, b, between], between) for between in range(layer[a] + 1, layer[b]) if (a, b, between) in x),
             places[b],
-        )
-        for a, b in edges
-    }
-    return GraphLayout(places, ways, len(rows))
+        ]
+        for a, b in dict.fromkeys(edges)
+    ]
+    return places, ways
 
 
 def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
@@ -359,17 +358,22 @@ def isotonic(values: Sequence[float]) -> list[float]:
     return [total / count for total, count in pools for _ in range(count)]
 
 
-def extent(layout: GraphLayout, widths: Mapping[int, float]) -> tuple[float, float]:
-    """The smallest and the largest x of boxes and lines; 0 and 0 for an empty graph."""
-    boxes = [(x - widths[node] / 2, x + widths[node] / 2) for node, (x, _) in layout.places.items()]
-    points = [(x, x) for way in layout.ways.values() for x, _ in way]
+def extent(
+    places: Mapping[int, Point], ways: Iterable[Sequence[Point]], widths: Mapping[int, float]
+) -> tuple[float, float, int]:
+    """The smallest and the largest x of boxes and lines, and the number of layers; zeros for an empty graph."""
+    boxes = [(x - widths[node] / 2, x + widths[node] / 2) for node, (x, _) in places.items()]
+    points = [(x, x) for way in ways for x, _ in way]
     both = [*boxes, *points] or [(0.0, 0.0)]
-    return min(left for left, _ in both), max(right for _, right in both)
+    layers = 1 + max((layer for _, layer in places.values()), default=-1)
+    return min(left for left, _ in both), max(right for _, right in both), layers
 
 
-def curves(layout: GraphLayout, shift: float, top: float, layer_height: float, box_height: float) -> Iterator[str]:
+def curves(
+    ways: Iterable[Sequence[Point]], shift: float, top: float, layer_height: float, box_height: float
+) -> Iterator[str]:
     """Each edge as the `d` of an SVG path, from foot to head of boxes; the first layer begins at `top`, in pixels."""
-    for way in layout.ways.values():
+    for way in ways:
         start_x, start = way[0][0] + shift, top + way[0][1] * layer_height + box_height
         path = [f"M{start_x:.0f} {start:.0f}"]
         for position, (x, layer) in enumerate(way[1:], 1):
@@ -409,15 +413,15 @@ def draw(answer: ModelAnswer) -> str:
     """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
     boxes = dict(enumerate(answer.decisions))
     widths = {key: _width(decision) for key, decision in boxes.items()}
-    layout = lay_out(widths, _edges(answer.decisions))
-    left, right = extent(layout, widths)
+    places, ways = lay_out(widths, _edges(answer.decisions))
+    left, right, layers = extent(places, ways, widths)
     width = max(right - left, 560.0) + 2 * MARGIN
-    height = HEAD + layout.layers * LAYER_HEIGHT + MARGIN
+    height = HEAD + layers * LAYER_HEIGHT + MARGIN
     shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
-    lines = (f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
+    lines = (f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
     nodes = (
         _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
-        for decision, (x, layer) in ((boxes[key], place) for key, place in layout.places.items())
+        for decision, (x, layer) in ((boxes[key], place) for key, place in places.items())
     )
     parts = [*_header(answer), *lines, *nodes]
     return (

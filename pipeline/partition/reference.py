@@ -24,7 +24,7 @@ from device_runner.library import LibraryFacts, resolve
 from device_runner.providers import PROVIDERS
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from device_runner.vulkan import find_driver
-from pipeline.core.errors import ConfigError, ExitCode, MissingError, ModelError
+from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.core.providers import PROVIDER_RULES, WEBGPU, XNNPACK, in_android_libraries
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
@@ -33,11 +33,16 @@ from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import (
     SUFFIXES,
+    ClaimDiff,
     Decision,
+    LibraryReference,
     ModelAnswer,
+    NodeDiff,
     Optimize,
     PartitionDocument,
     Settings,
+    Side,
+    WebGpuOptions,
 )
 from pipeline.partition.judge import TIMEOUT_SECONDS
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
@@ -52,7 +57,6 @@ from pipeline.partition.view import (
     write_model,
     written_bytes,
 )
-from pipeline.partition.webgpu.logged import refused_nodes, session_config, takes_nothing
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -117,6 +121,17 @@ NONE_AT_ALL = re.compile(r"All ops will fallback to CPU EP, because (.*)")
 COUNTED = re.compile(r"number of partitions supported by NNAPI: (\d+) ")
 
 
+NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: \S+ node name: (.*)")
+LEFT_TO_CPU = re.compile(r"Force fallback to CPU execution for node:? (.+?) because (.*)")
+FORCED = re.compile(r"Force CPU execution for node: (.*)")
+NOTHING_TAKEN = "All nodes placed on [CPUExecutionProvider]"
+"""What WebGPU logs: each node that has no kernel, and each that is left to the CPU all the same.
+
+ONNX Runtime's record of assigned nodes will not do: in the layout NHWC the provider is asked twice, and the record has
+nodes of the second time only.
+"""
+
+
 class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What a library claims of one model: each partition's nodes by their first outputs, in the library's order.
 
@@ -150,7 +165,7 @@ def _session(
     cpu: str = "",
 ) -> Session:
     """The sessions of a library that answer what our rules answer; `cpu` is a profile of an emulator."""
-    options = session_config(settings.webgpu) if settings.provider == WEBGPU else {}
+    options = _webgpu_config(settings.webgpu) if settings.provider == WEBGPU else {}
     return Session(
         provider=settings.rules.run.append_name,
         flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
@@ -253,8 +268,8 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider:
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
     if provider == PROVIDERS[WEBGPU].ort_name:
-        refused = refused_nodes(answer.log)
-        nothing = takes_nothing(answer.log)
+        refused = _refused_by_webgpu(answer.log)
+        nothing = _takes_nothing(answer.log)
         return LibraryClaims(id=model, release=facts.release, rest=not nothing, reasons=refused, reason=nothing)
     groups = tuple(
         tuple(name for name, _, _ in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
@@ -271,6 +286,34 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider:
         reasons=_reasons(answer.log),
         reason=next((match.group(1) for line in answer.log if (match := NONE_AT_ALL.search(line))), ""),
     )
+
+
+def _webgpu_config(options: WebGpuOptions) -> dict[str, str]:
+    """The session config entries for the options that decide claims.
+
+    A session with graph capture is not made where a node is refused, so that only its enableInt64 is asked for.
+    """
+    prefix = "ep.webgpuexecutionprovider."
+    config = {f"{prefix}preferredLayout": options.layout, f"{prefix}enableInt64": str(int(options.int64))}
+    return config | ({f"{prefix}forceCpuNodeNames": "\n".join(options.cpu_nodes)} if options.cpu_nodes else {})
+
+
+def _refused_by_webgpu(log: Sequence[str]) -> dict[str, str]:
+    """The names of refused nodes with the library's reason; those of bodies and functions are among them."""
+    reasons: dict[str, str] = {}
+    for line in log:
+        if match := NO_KERNEL.search(line):
+            reasons.setdefault(match.group(1), "its registry has no kernel for this operator, opset and these types")
+        elif match := FORCED.search(line):
+            reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
+        elif match := LEFT_TO_CPU.search(line):
+            reasons.setdefault(match.group(1), match.group(2))
+    return reasons
+
+
+def _takes_nothing(log: Sequence[str]) -> str:
+    """Why the provider was given no node at all, as for an opset that the layout NHWC is not for; "" where it was."""
+    return "ONNX Runtime gives it no node of this model" if any(NOTHING_TAKEN in line for line in log) else ""
 
 
 def _failure(answer: LibraryAnswer) -> str:
@@ -350,43 +393,6 @@ OTHER_SHAPES = "shapes of ours are from onnxruntime {ours}, not from {theirs}: a
 NO_F16 = "a library for x86_64 leaves fp16 to the CPU, one for arm64 does not (XNNPACK compiles fp16 in for ARM only)"
 TOKEN = re.compile(r"_token_\d+")
 """A number in names of copies that ONNX Runtime's hash order decides (`x/duplicated_token_3`)."""
-
-
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side's answer for a node. `partition` is None for a refused node, and where groups are not reported."""
-
-    claimed: bool
-    partition: int | None = None
-    reason: str = ""
-
-
-class NodeDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One node by its first output. A side is None where it has no answer: no rules of ours, a node without a name."""
-
-    output: str
-    op_type: str
-    ours: Side | None
-    library: Side | None
-    different: bool = False
-
-
-class ClaimDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `same` is None where nothing could be compared; with `error` set the library gave no answer.
-
-    A model without an answer of ours is not `asked` about: what is wrong with it is known already.
-
-    A library before 1.24 reports the number of its partitions, not which nodes are together.
-    """
-
-    path: str
-    asked: bool = True
-    same: bool | None = None
-    our_partitions: int | None = None
-    library_partitions: int = 0
-    nodes: tuple[NodeDiff, ...] = ()
-    notes: tuple[str, ...] = ()
-    error: str | None = None
-    crashed: bool = False
 
 
 def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings, *, known: bool) -> ClaimDiff:
@@ -569,42 +575,6 @@ AT_ONCE, AT_ONCE_BYTES = 64, 512 << 20
 """So many models, or so much of them, lie in the scratch folder at once and are asked about in one process."""
 
 
-class LibraryReference(msgspec.Struct, frozen=True, kw_only=True):
-    """The library of an ABI that was asked, and its answers. With `rules` False none of ours are for its release."""
-
-    library: str
-    release: str
-    sha256: str
-    abi: str
-    rules: bool
-    different: int
-    models: tuple[ClaimDiff, ...]
-
-
-class ReferencedDocument(PartitionDocument, frozen=True, kw_only=True):
-    """The JSON document of `ort-mobile partition --reference`."""
-
-    reference: LibraryReference
-
-    @property
-    def complete(self) -> tuple[ModelAnswer, ...]:
-        """Answers that are whole: a library before 1.24 does not report how nodes are grouped."""
-        pairs = zip(self.models, self.reference.models, strict=True)
-        return tuple(
-            m
-            for m, difference in pairs
-            if m.error or self.reference.rules or len(m.partitions) == difference.library_partitions
-        )
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """4 when claims differ, 1 when the library gave no answer for a model."""
-        if self.reference.different:
-            return ExitCode.CHECK_FAILED
-        failed = any(difference.error for difference in self.reference.models)
-        return ExitCode.SOME_FAILED if failed else ExitCode.DONE
-
-
 def open_reference(text: str, provider: str, release: str, abi: str = "") -> LibraryFacts:
     """The library that can be asked about a provider; `release` is the one that the user named, "" for none.
 
@@ -679,7 +649,7 @@ def compare_answers(
     *,
     sizes: Mapping[str, int] = NO_SIZES,
     processes: int = 1,
-) -> ReferencedDocument:
+) -> PartitionDocument:
     """The answers for the models under `paths`, in their order, compared with the library's.
 
     `sizes` are for dynamic dimensions, as in the answers.
@@ -718,7 +688,7 @@ def compare_answers(
         different=sum(difference.same is False for difference in differences),
         models=tuple(differences),
     )
-    return ReferencedDocument(models=tuple(models), reference=reference)
+    return PartitionDocument(models=tuple(models), reference=reference)
 
 
 Showing = tuple[Path, TaskOutcome[str]]

@@ -261,18 +261,23 @@ def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]
 def least_scales(
     graph: "onnx.GraphProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Ranges of weights with a channel of nearly nothing: of so small a scale the NPU makes garbage in 16 bits."""
+    """Ranges of constants beside whose scales the NPU makes garbage: all zeros, and channels of nearly nothing."""
     import numpy as np
     from onnx import numpy_helper
 
     by_value: dict[str, list[dict[str, Any]]] = {}
-    if not (options.every_type and options.per_channel and options.activations in WIDE):
-        return by_value
-    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
     for node in graph.node:
-        if node.op_type not in CHANNEL_AXES or node.name not in chosen or node.input[1] not in constants:
+        if not options.every_type or node.name not in chosen:
             continue
-        axis = CHANNEL_AXES[node.op_type]
+        axis = CHANNEL_AXES.get(node.op_type)
+        for name in node.input if axis is None and node.output[0] in ranges.ranges else ():
+            if name in constants and not numpy_helper.to_array(constants[name]).any():
+                low, high = ranges.ranges[node.output[0]]
+                before = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # else its scale is 1
+                by_value[name] = [{"rmin": max(low, before["rmin"]), "rmax": min(high, before["rmax"])}]
+        if axis is None or not options.per_channel or options.activations not in WIDE or node.input[1] not in constants:
+            continue
         weights = np.moveaxis(numpy_helper.to_array(constants[node.input[1]]), axis, 0)
         largest = np.abs(weights.reshape(len(weights), -1)).max(1)
         before, after = (np.ptp([0, *ranges.ranges[name]]) for name in (node.input[0], node.output[0]))

@@ -35,7 +35,8 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import PLUGINS, Loading, NpuContext, built_for, loader_answer
-from pipeline.compat.rules import Runtime, runtime_of
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import runtime_of
 from pipeline.config import (
     APPLE,
     BuildConfig,

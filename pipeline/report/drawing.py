@@ -468,8 +468,8 @@ def draw_graph(
     drawn = len(groups) <= most_boxes
     texts = list(_texts(groups, placement)) if drawn else []
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
-    layout = lay_out(widths, edges if drawn else ())
-    left, right = extent(layout, widths)
+    places, ways = lay_out(widths, edges if drawn else ())
+    left, right, layers = extent(places, ways, widths)
     shift = GRAPH_MARGIN - left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     reasons = list(_refused(placement))
@@ -479,13 +479,13 @@ def draw_graph(
         facts=(_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
         label=f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
         width=round(right - left + 2 * GRAPH_MARGIN),
-        height=layout.layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
-        lines=" ".join(graph_curves(layout, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
+        height=layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
+        lines=" ".join(graph_curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
         boxes=tuple(
             _box(
                 f"{anchor}-{place}", placement, groups[place], text,
-                x=layout.places[place][0] + shift - widths[place] / 2,
-                y=layout.places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN,
+                x=places[place][0] + shift - widths[place] / 2,
+                y=places[place][1] * LAYER_HEIGHT + GRAPH_MARGIN,
                 width=widths[place],
                 named=min(1.0, names / max(1, len(placement.nodes))),
             )

@@ -349,19 +349,14 @@ def markdown_page(report: CampaignReport) -> str:
         f"# {escaped(report.name)}",
         *_banner(report),
         _head(report),
-        *listing_lines(choices(report)),
-        *(part for listing in offered(report) for part in listing_lines(listing)),
+        *listing_lines(choices(report), *offered(report)),
         *_results(report),
-        *(part for listing in mode_listings(report) for part in listing_lines(listing)),
-        *listing_lines(accuracies(report)),
-        *(part for listing in searches(report) for part in listing_lines(listing)),
+        *listing_lines(*mode_listings(report), accuracies(report), *searches(report)),
     ]
-    parts += (part for proof in report.proofs for part in listing_lines(proof_listing(proof)))
+    parts += listing_lines(*map(proof_listing, report.proofs))
     parts += section_lines(sections(report))
     parts += (part for view in report.profile_views for part in _profile_view(view))
-    for listing in (summary(report.profiles), *map(operators, report.profiles)):
-        parts += listing_lines(listing)
-    parts += (part for listing in inventory(report) for part in listing_lines(listing))
+    parts += listing_lines(summary(report.profiles), *map(operators, report.profiles), *inventory(report))
     return "\n\n".join(parts) + "\n"
 
 

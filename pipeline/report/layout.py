@@ -22,7 +22,7 @@ from pipeline.core.variant import Artifact
 from pipeline.passes.base import LayerLoss, Trial
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, Row, SimulatedContext
-from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered
+from pipeline.report.wording import DASH, Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
 
 def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listing:
     """What chips' NPUs have of models; in reports, which have a title, heads begin with capitals."""
-    checked = any(row.checks for row in rows)
+    checked = any(row.checks or row.context.not_run for row in rows)
     head = (
         "model", "context", "size", "nodes", "on the CPU", "QAIRT", "compiled in", "memory", "sha256",
         *(("outputs, simulated",) if checked else ()),
@@ -219,7 +219,7 @@ def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listi
             row.context.model, row.context.variant.name, wording.size(row.context.total_bytes),
             f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", built_for(row.context.compatibility).qairt,
             f"{row.context.seconds:.1f} s", wording.size(row.context.memory_bytes), row.context.binary_sha256[:12],
-            *((wording.outputs(row.checks),) if checked else ()),
+            *((row.context.not_run or wording.outputs(row.checks),) if checked else ()),
         )
         for row in rows
     ]  # fmt: skip
@@ -257,22 +257,23 @@ SLOW_START_NS = 100_000_000
 
 def sections(report: CampaignReport) -> tuple[Section, ...]:
     """Everything to know beside the table, what matters most first; empty sections left out."""
-    by_title = {
-        "Warnings": warnings(report),
-        "Models that could not be used": [
-            ListingNote(title=model.name, text=model.error, remedy=model.remedy)
-            for model in report.models
-            if model.error
-        ],
-        "What failed": gathered(_failures(report)),
-        "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
-        "Outputs that differ": gathered(_outputs(report, unknown=False)),
-        "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
-        "Skipped": gathered(_skipped(report)),
-        "Slow first runs": list(_slow_starts(report)),
-        DOUBTS: gathered(_doubts(report)),
-    }
-    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in by_title.items() if notes)
+    return sections_of(
+        {
+            "Warnings": warnings(report),
+            "Models that could not be used": [
+                ListingNote(title=model.name, text=model.error, remedy=model.remedy)
+                for model in report.models
+                if model.error
+            ],
+            "What failed": gathered(_failures(report)),
+            "Findings of the proof": [note for proof in report.proofs for note in proof_notes(proof)],
+            "Outputs that differ": gathered(_outputs(report, unknown=False)),
+            "Outputs that could not be judged": gathered(_outputs(report, unknown=True)),
+            "Skipped": gathered(_skipped(report)),
+            "Slow first runs": list(_slow_starts(report)),
+            DOUBTS: gathered(_doubts(report)),
+        }
+    )
 
 
 def failed_lines(report: CampaignReport) -> Iterator[str]:

@@ -31,7 +31,7 @@ from pipeline.report.wording import Line, Listing, Part, size, visible
 
 if TYPE_CHECKING:  # what only some commands show is not loaded by all
     from pipeline.advice.fitness import FitDocument, FitRow, ModelFit, ProviderFit
-    from pipeline.partition.reference import ClaimDiff, LibraryReference, NodeDiff, Side
+    from pipeline.partition.answer import ClaimDiff, LibraryReference, NodeDiff, Side
 
 CHOICE_COLOURS = {FixChoice.USE: "green", FixChoice.MEASURE: "yellow", FixChoice.CPU: "red"}
 
@@ -345,7 +345,8 @@ def _simulated(simulation: Simulation) -> Iterator[Line]:
     if simulation.passed and simulation.sqnr_db is not None:
         cpu = "equal" if simulation.cpu_sqnr_db is None else f"{simulation.cpu_sqnr_db:.1f} dB"
         near = f": {simulation.sqnr_db:.1f} dB to the original, on the CPU {cpu}, on {simulation.data}"
-        yield Line("  simulated: ", ("as on the CPU", "green"), near)
+        how = ("with more noise than on the CPU", "yellow") if simulation.noisy else ("as on the CPU", "green")
+        yield Line("  simulated: ", how, near)
         return
     off = "" if error is None else f", off by {error:.2g}" + ("" if limit is None else f", allowed is {limit:.2g}")
     if simulation.passed:

@@ -247,6 +247,12 @@ class Section:
 Part = Line | Listing | Section
 
 
+def sections_of(notes: Mapping[str, Iterable[ListingNote]]) -> tuple[Section, ...]:
+    """A section for each title that has notes."""
+    sections = (Section(title=title, notes=tuple(rows)) for title, rows in notes.items())
+    return tuple(section for section in sections if section.notes)
+
+
 def filled(listings: Iterable[Listing]) -> list[Listing]:
     """Those that have rows."""
     return [listing for listing in listings if listing.rows]
@@ -286,7 +292,7 @@ def render_parts(title: str, listings: Iterable[Listing], notes: Iterable[Sectio
     """A page of tables and sections."""
     parts = [
         f"# {escaped(title)}",
-        *(part for listing in listings for part in listing_lines(listing)),
+        *listing_lines(*listings),
         *section_lines(notes),
     ]
     return "\n\n".join(parts) + "\n"
@@ -298,9 +304,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def listing_lines(listing: Listing) -> Iterator[str]:
-    """A heading and a table; nothing where there are no rows."""
-    if listing.rows:
+def listing_lines(*listings: Listing) -> Iterator[str]:
+    """A heading and a table of each; nothing where there are no rows."""
+    for listing in filled(listings):
         yield f"## {escaped(listing.title)}"
         yield table(listing.head, listing.rows)
 

@@ -101,9 +101,9 @@ def files() -> list[dict[str, Any]]:
     return [{"bytes": tokens(path)} for path in found]
 
 
-def several(folder: Path, ending: str) -> list[Path]:
+def several(folder: Path, ending: str, most: int = 15) -> list[Path]:
     paths = [path for path in sorted(folder.rglob(f"*.{ending}")) if 200 < path.stat().st_size < 5_000_000]
-    return paths[:: max(1, len(paths) // 15)][:15]
+    return paths[:: max(1, len(paths) // most)][:most]
 
 
 @pytest.fixture(scope="session")

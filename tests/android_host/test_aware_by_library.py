@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.convert import ConvertRequest, convert_model
 from pipeline.convert.aware import choose_reference
+from pipeline.convert.request import AwareSpec
 from pipeline.core.variant import Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
@@ -134,7 +135,7 @@ def test_a_model_that_the_library_refuses_is_saved_with_our_claims_under_auto(tm
             stem="m",
             output_folder=str(tmp_path / name),
             work_folder=str(tmp_path / f"{name}.work"),
-            reference=msgspec.structs.replace(reference, optional=optional),
+            aware=AwareSpec(reference=msgspec.structs.replace(reference, optional=optional)),
         )
 
     (artifact,) = convert_model(request("auto", optional=True)).artifacts

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_runner.device import DeviceFacts
+from device_runner.device import DeviceFacts, GraphicsProcessor
 from device_runner.options import BYTES_KEY
 from device_runner.providers import CHIPS
 from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
@@ -44,15 +44,26 @@ def artifact(level: Level = Level.BASIC, model: str = "m", **more: object) -> Ar
 ALL = [artifact(level) for level in (Level.NONE, Level.BASIC, Level.ALL)]
 
 
-def test_the_documented_advice_is_nnapi_on_basic_and_cpu_on_all() -> None:
-    lanes, skipped = plan_runs(ADVISED_RUNS, ALL, [PHONE])
+def test_the_documented_advice_is_nnapi_and_the_gpu_on_basic_and_cpu_on_all() -> None:
+    phone = msgspec.structs.replace(PHONE, gpu=GraphicsProcessor(name="Adreno (TM) 740"))
+    lanes, skipped = plan_runs(ADVISED_RUNS, ALL, [phone], advised=True)
     assert [lane.run_name for lane in lanes] == [
         "basic-fixed/nnapi",
+        "basic-fixed/webgpu",
         "none-fixed/cpu",
         "basic-fixed/cpu",
         "all-fixed/cpu",
     ]
     assert skipped == []
+
+
+def test_a_gpu_that_nobody_asked_for_runs_where_the_device_names_it() -> None:
+    lanes, (skipped,) = plan_runs(ADVISED_RUNS, ALL, [PHONE], advised=True)
+    assert "webgpu" not in {lane.options.provider for lane in lanes}
+    assert "where the device names it" in skipped.text
+    assert 'compare = ["webgpu"]' in skipped.remedy
+    asked, _ = plan_runs([RunConfig(provider="webgpu")], ALL, [PHONE])
+    assert len(asked) == len(ALL)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,7 @@ def test_rounds_alternate_and_lose_nothing() -> None:
 
 
 def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
-    lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE])
+    lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE], advised=True)
     assert baseline_of(lanes, None).run_name == "none-fixed/cpu"
     assert baseline_of(lanes, "all-fixed").run_name == "all-fixed/cpu"
     assert baseline_of(lanes, "basic-fixed/nnapi").run_name == "basic-fixed/nnapi"

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import RunOptions
-from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances, marks_of
-from pipeline.compat.rules import Runtime, check_artifact, facts_of
+from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime, marks_of
+from pipeline.compat.rules import check_artifact, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import errors
@@ -249,7 +249,7 @@ def test_half_precision_needs_a_processor_that_computes_it(
 def test_products_on_processors_with_sme_by_release(
     release: Release, features: frozenset[str] | None, names: set[str]
 ) -> None:
-    here = Circumstances(release, BuildKind.FULL, {}, ("arm64-v8a",), features)
+    here = Runtime(release=release, abis=("arm64-v8a",), features=features)
     assert {defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(here)} == names
-    on_iphones = here._replace(system="ios")
+    on_iphones = msgspec.structs.replace(here, system="ios")
     assert not [defect.name for defect in DEFECTS if defect.name.startswith("sme") and defect.shows(on_iphones)]

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.spec import RunOptions
-from pipeline.compat.defects import overflowing, weight_reader
-from pipeline.compat.rules import Runtime, judged, read_artifacts
+from pipeline.compat.defects import Runtime, overflowing, weight_reader
+from pipeline.compat.rules import judged, read_artifacts
 from pipeline.core.errors import Severity
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import Metadata, OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, read_ort

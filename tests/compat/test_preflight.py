@@ -9,7 +9,8 @@ import pytest
 from device_runner.library import Name, keep
 from device_runner.local import LocalDevice, wheel_library
 from device_runner.spec import RunOptions
-from pipeline.compat.rules import ArtifactFacts, Runtime, first_error, judged, read_artifacts, runtime_on
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import ArtifactFacts, first_error, judged, read_artifacts, runtime_on
 from pipeline.config import Config, ModelConfig, Platform, RunConfig, Target, VariantsConfig, read_config
 from pipeline.config.tables import AppleRelease, BuildConfig, BuildKind, ReleaseConfig
 from pipeline.core.errors import Severity, errors

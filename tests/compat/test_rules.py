@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from device_runner.spec import RunOptions
+from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import (
     DEFAULT_USE,
     OPSETS,
     SESSION_KEYS,
     ArtifactFacts,
-    Runtime,
     check_artifact,
     check_use,
     facts_of,

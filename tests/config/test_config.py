@@ -33,7 +33,7 @@ def test_minimal_config_gets_the_documented_defaults(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, MINIMAL))
     assert config.models == (ModelConfig(path=str(tmp_path / "m.onnx")),)
     assert [t.platform for t in config.targets] == [Platform.ANDROID]
-    assert [r.provider for r in config.runs] == ["nnapi", "cpu"]
+    assert [r.provider for r in config.runs] == ["nnapi", "webgpu", "cpu"]
     assert config.runs[0].variants == ("basic-*", "*-nnapi*")
 
 

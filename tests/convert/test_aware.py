@@ -82,7 +82,8 @@ def request(
     names = tuple(settings.provider for settings in aware)
     return ConvertRequest(
         source=SourceModel(path=str(path)), variants=tuple(Variant(level=level, providers=names) for level in levels),
-        stem="model", output_folder=str(folder / "out"), work_folder=str(folder / "work"), aware=aware, safe=safe,
+        stem="model", output_folder=str(folder / "out"), work_folder=str(folder / "work"),
+        aware=AwareSpec(providers=aware, safe=safe),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pipeline.convert import contexts as making
 from pipeline.convert.contexts import read_context
 from pipeline.core.errors import ModelError
 from pipeline.core.variant import context_variant
-from pipeline.model.sources import SourceModel
+from pipeline.model.sources import NamedModel, SourceModel
 from tests.command import ROOT, Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, value
@@ -202,7 +202,8 @@ def compiled(folder: Path) -> bytes:
     work = folder / "work"
     work.mkdir(parents=True)
     variant = context_variant("SM8650")
-    made = making.make_context(SourceModel(path=str(MNIST)), "mnist", variant, str(folder / "out"), str(work), {})
+    model = NamedModel(source=SourceModel(path=str(MNIST)), name="mnist")
+    (made,) = making.make_context((model,), variant, str(folder / "out"), str(work))
     return (folder / "out" / made.binary).read_bytes()
 
 
@@ -225,3 +226,61 @@ def test_a_compiler_that_does_not_end_is_one_error(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(making, "time_limit", lambda _sizes: 0.01)
     with pytest.raises(ModelError, match="compiler does not end"):
         compiled(tmp_path)
+
+
+def sizes_of_one_model(folder: Path) -> list[Path]:
+    """The same weights for images of two sizes."""
+    weights = np.random.default_rng(0).normal(0, 0.1, (64, 64, 3, 3)).astype(np.float32)
+    folder.mkdir()
+    for size in (32, 16):
+        nodes = parsed_nodes("a = Conv <pads = [1, 1, 1, 1]> (x, w)  y = Relu (a)")
+        onnx.save(model(nodes, [value("x", (1, 64, size, size))], ["y"], {"w": weights}), folder / f"s{size}.onnx")
+    return sorted(folder.iterdir())
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_sizes_of_one_model_share_their_weights_in_one_binary(tmp_path: Path) -> None:
+    """Made twice to the same bytes, smaller than two, and never run here, where the library would crash."""
+    words = ("--context", "SM8650", "--share-weights", "--check", "--level", "basic", "--style", "fixed", "--no-config")
+
+    def made(name: str) -> tuple[str, dict[str, bytes]]:
+        models = sizes_of_one_model(tmp_path / f"models-{name}")
+        text = ort_mobile("convert", *models, *words, "--output", tmp_path / name).out
+        return text, {path.name: path.read_bytes() for path in (tmp_path / name).glob("*qnn-*")}
+
+    text, files = made("a")
+    assert made("b")[1] == files
+    assert sorted(files) == ["s16.qnn-SM8650.onnx", "s16.qnn-SM8650_qnn.bin", "s32.qnn-SM8650.onnx"]
+    assert "made, not run here: it shares its binary with s32.qnn-SM8650.onnx" in text
+    refused = " ".join(perf(tmp_path / "a" / "s16.qnn-SM8650.onnx", "--provider", "qnn").text.split())
+    assert "made, not run here: this context shares its binary with others" in refused
+    contexts(tmp_path, tmp_path / "models-a" / "s16.onnx")
+    alone = (tmp_path / "s16.qnn-SM8650_qnn.bin").stat().st_size
+    assert len(files["s16.qnn-SM8650_qnn.bin"]) < 1.5 * alone
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_context_for_several_chips_is_not_given_to_the_simulator(tmp_path: Path) -> None:
+    contexts(tmp_path, MNIST)
+    path = tmp_path / "mnist.qnn-SM8650.onnx"
+    made = onnx.load(path)
+    (entry,) = (entry for entry in made.metadata_props if entry.value.startswith("v2:"))
+    entry.value = entry.value.replace(":75:57:", ":75,79:57,69:")
+    path.write_bytes(made.SerializeToString())
+    refused = " ".join(perf(path, "--provider", "qnn").text.split())
+    assert "this context is for several chips, which the simulator loads none of" in refused
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--context", "SM8650+SM8750"), "a file for each: SM8650,SM8750"),
+        (("--share-weights",), "add --context CHIP"),
+    ],
+)
+def test_what_no_context_is_made_of_is_refused(words: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    done = ort_mobile("convert", MNIST, *words, "--output", tmp_path / "out", code=2)
+    assert why in done.text
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ import pytest
 
 from device_runner.providers import PROVIDERS
 from pipeline.convert import ConvertRequest, convert_model, steps
-from pipeline.convert.request import AwareSource, has_installed
+from pipeline.convert.request import AwareSource, AwareSpec, has_installed
 from pipeline.core.releases import has_rules, installed_release, rules_of
 from pipeline.core.variant import AwareBy, Level, Variant, Way, aware_lines
 from pipeline.model.sources import SourceModel
@@ -29,7 +29,7 @@ PLAIN = Variant(level=Level.EXTENDED)
 def request(folder: Path, reference: AwareSource | None) -> ConvertRequest:
     return ConvertRequest(
         source=SourceModel(path=str(MNIST)), variants=(AWARE, PLAIN), stem="m", output_folder=str(folder / "out"),
-        work_folder=str(folder / "work"), aware=(make_settings("nnapi"),), reference=reference,
+        work_folder=str(folder / "work"), aware=AwareSpec(providers=(make_settings("nnapi"),), reference=reference),
     )  # fmt: skip
 
 
@@ -101,8 +101,10 @@ def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_p
     """`--ep nnapi,coreml-nn --reference LIBRARY`: Android's libraries have no CoreML."""
     coreml = Variant(level=Level.EXTENDED, providers=("coreml-nn",))
     both = (make_settings("nnapi"), make_settings("coreml-nn"))
-    asked = request(tmp_path, AwareSource(library=str(tmp_path / "libonnxruntime.so")))
-    result = convert_model(msgspec.structs.replace(asked, aware=both, variants=(coreml, PLAIN)))
+    source = AwareSource(library=str(tmp_path / "libonnxruntime.so"))
+    asked = request(tmp_path, source)
+    aware = AwareSpec(providers=both, reference=source)
+    result = convert_model(msgspec.structs.replace(asked, aware=aware, variants=(coreml, PLAIN)))
     (failure,) = result.failures
     assert failure.variant == coreml
     assert "aware of NNAPI alone" in failure.what
@@ -112,7 +114,7 @@ def test_a_library_serves_its_own_provider_and_costs_no_variant_of_another(tmp_p
 def test_files_say_whose_rules_decided_for_a_release_without_its_own(tmp_path: Path) -> None:
     asked = request(tmp_path, None)
     for release, words in (("1.29", "saved with our claims"), ("1.31", "saved with our claims, by the rules of 1.29")):
-        aware = msgspec.structs.replace(asked, aware=(make_settings("nnapi", release=release),))
+        aware = msgspec.structs.replace(asked, aware=AwareSpec(providers=(make_settings("nnapi", release=release),)))
         made_by = convert_model(aware).artifacts[0].aware_by
         assert made_by
         assert made_by.text == words

@@ -36,10 +36,10 @@ def test_isotonic_is_ordered_and_keeps_the_mean(values: list[float]) -> None:
 def test_boxes_of_a_layer_do_not_overlap(parents: list[list[int]]) -> None:
     edges = sorted({(p % i, i) for i, wanted in enumerate(parents) if i for p in wanted})
     widths = {i: 30.0 + 10 * (i % 5) for i in range(len(parents))}
-    layout = lay_out(widths, edges)
-    assert all(layout.places[a][1] < layout.places[b][1] for a, b in edges)
+    places, _ = lay_out(widths, edges)
+    assert all(places[a][1] < places[b][1] for a, b in edges)
     rows: dict[int, list[tuple[float, float]]] = {}
-    for node, (x, layer) in layout.places.items():
+    for node, (x, layer) in places.items():
         rows.setdefault(layer, []).append((x - widths[node] / 2, x + widths[node] / 2))
     for row in rows.values():
         row.sort()
@@ -49,7 +49,7 @@ def test_boxes_of_a_layer_do_not_overlap(parents: list[list[int]]) -> None:
 def test_sources_stand_right_above_their_first_consumer() -> None:
     trunk, weights = range(40), range(101, 140)
     edges = [*((i, i + 1) for i in range(39)), *((weight, weight - 100) for weight in weights), (105, 8)]
-    layout = lay_out(dict.fromkeys([*trunk, *weights], 100.0), edges)
-    assert [layout.places[weight][1] for weight in weights] == list(range(39))
-    xs = [x for x, _ in layout.places.values()]
+    places, _ = lay_out(dict.fromkeys([*trunk, *weights], 100.0), edges)
+    assert [places[weight][1] for weight in weights] == list(range(39))
+    xs = [x for x, _ in places.values()]
     assert max(xs) - min(xs) < 1_200

@@ -4,15 +4,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 from pipeline.advice.advise import MODEL_FIXES
+from pipeline.advice.verdict import FixChoice, ProviderSupport, gain_of, improves, verdict
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import ModelAnswer, Simulation
 from pipeline.partition.qnn import claims
+from pipeline.partition.qnn.simulate import judged_form
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
 from tests.command import ort_mobile
@@ -145,6 +148,27 @@ def test_resizes_of_old_opsets_are_found_and_fixed(tmp_path: Path) -> None:
     assert (answer["simulated"]["passed"], answer["simulated"]["op_type"]) == (False, "Resize")
     assert "opset:version=13" in answer["simulated"]["remedy"]
     assert answer["advice"]["best"]["fixes"] == ["opset-13"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "cpu", "passed", "noisy"),
+    [(24.5, 27.0, True, False), (20.5, 27.0, True, True), (19.5, 27.0, False, False), (31.0, 80.0, True, False),
+     (8.0, 10.0, True, False), (4.0, 10.0, False, False), (25.0, None, True, True), (None, None, True, False)],
+)  # fmt: skip
+def test_a_form_is_right_as_near_as_on_the_cpu_or_near_enough(
+    chip: float | None, cpu: float | None, passed: bool, noisy: bool
+) -> None:
+    assert judged_form(chip, cpu) == (passed, noisy)
+
+
+def test_less_noise_on_the_chip_is_a_gain() -> None:
+    """What is right all the same is used; fixes go on until nothing is lost."""
+    noisy = ProviderSupport(nodes=9, claimed=9, partitions=1, noisy=True)
+    clean = msgspec.structs.replace(noisy, noisy=False)
+    assert improves(clean, noisy, "qnn")
+    assert not improves(noisy, clean, "qnn")
+    assert verdict(noisy, "qnn").choice is FixChoice.USE
+    assert "less noise" in gain_of(noisy, clean, "qnn")
 
 
 @npu

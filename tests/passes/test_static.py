@@ -291,6 +291,16 @@ def test_scores_joined_with_boxes_keep_their_steps(last: str, tmp_path: Path) ->
     onnx.checker.check_model(made.proto)
 
 
+def test_zero_as_a_constant_has_a_scale_like_the_values_beside_it(tmp_path: Path) -> None:
+    """Of 1 beside 1e-6 the NPU makes zeros; the least of what several nodes want."""
+    text = "s = Mul (x, small)  a = Max (s, zero)  b = Max (x, zero)  y = Add (a, b)"
+    constants = {"zero": np.float32(0), "small": np.float32(1e-4)}
+    options = msgspec.structs.replace(NPU, activations="u16")
+    _, made = made_for_npu(text, constants, tmp_path, options)
+    scales = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in made.proto.graph.initializer}
+    assert scales["zero_scale"] == pytest.approx(scales["a_scale"], rel=1e-3)
+
+
 def test_a_channel_of_nearly_no_weight_has_a_scale_that_the_npu_takes(tmp_path: Path) -> None:
     """Between 16-bit values a factor of under 2**-24 makes garbage there; in 8 bits it does not."""
     weights = np.ones((3, 2, 1, 1), np.float32)

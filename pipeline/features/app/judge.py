@@ -14,8 +14,8 @@ import msgspec
 
 from device_runner.library import LIBRARY, PAGE_BYTES
 from device_runner.plugins import PLUGINS_SINCE
-from pipeline.compat.defects import DEFECTS, Circumstances, library_defects
-from pipeline.compat.rules import ArtifactFacts, Runtime, check_artifact, check_onnx
+from pipeline.compat.defects import DEFECTS, Runtime, library_defects
+from pipeline.compat.rules import ArtifactFacts, check_artifact, check_onnx
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
@@ -220,7 +220,7 @@ def _processors(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
         if row.arm_code is None or row.system != "android" or not row.release:
             continue
-        here = Circumstances(line_of(row.release), BuildKind(row.kind), {}, (row.abi,), system=row.system)
+        here = Runtime(release=line_of(row.release), kind=BuildKind(row.kind), abis=(row.abi,), system=row.system)
         for defect in library_defects(row.release, here, {part.extension for part in row.arm_code.extensions}):
             mark = f"any model with products of floats; this is {row.release}"
             yield finding(

@@ -597,13 +597,13 @@ def _side(
         place: max(CHARACTER * len(head), SMALL * len(line), 40.0) + 20.0
         for place, (_, head, line, _) in enumerate(boxes)
     }
-    layout = lay_out(widths, edges)
-    low, high = extent(layout, widths)
+    places, ways = lay_out(widths, edges)
+    low, high, layers = extent(places, ways, widths)
     shift = left - low
-    elements = [f'<path class="edge" d="{line}"/>' for line in curves(layout, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
-    for place, (x, layer) in layout.places.items():
+    elements = [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
+    for place, (x, layer) in places.items():
         elements += _drawn(*boxes[place], widths[place], x + shift, HEAD + layer * LAYER_HEIGHT)
-    return elements, high - low, layout.layers * LAYER_HEIGHT
+    return elements, high - low, layers * LAYER_HEIGHT
 
 
 def _box(

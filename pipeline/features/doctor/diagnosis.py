@@ -17,7 +17,7 @@ from pipeline.campaign.statistics import Comparison, DecisionRule, Verdict, comp
 from pipeline.campaign.statistics.compare import undecided
 from pipeline.features.doctor.checks import CheckProposal, DoctorCheck, Remedy
 from pipeline.report import wording
-from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, render_parts
+from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, render_parts, sections_of
 
 DIAGNOSIS_VERSION: Final = 1
 
@@ -364,26 +364,27 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
         finding.check: ", ".join(f"{r.remedy.name} {wording.ratio(r.latency)}" for r in finding.measured if r.latency)
         for finding in diagnosis.findings
     }
-    by_title = {
-        "What to set": [note for finding in by_outcome[Outcome.GAIN] for note in _how(finding)],
-        "What to set for all together": _set_together(diagnosis),
-        "Loads faster": [note for finding in diagnosis.findings for note in _loading(finding)],
-        "Notes": [
-            ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
-            for finding in diagnosis.findings
-            if finding.advice
-        ],
-        "No gain shown": [
-            ListingNote(title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check]))))
-            for finding in by_outcome[Outcome.NO_GAIN]
-        ],
-        "Not tested": gathered(untested),
-        "Does not apply": [
-            ListingNote(title=finding.title, text=finding.text) for finding in by_outcome[Outcome.NOT_APPLICABLE]
-        ],
-        "Limits": [ListingNote(title="", text=note) for note in diagnosis.notes],
-    }
-    return tuple(Section(title=name, notes=tuple(notes)) for name, notes in by_title.items() if notes)
+    return sections_of(
+        {
+            "What to set": [note for finding in by_outcome[Outcome.GAIN] for note in _how(finding)],
+            "What to set for all together": _set_together(diagnosis),
+            "Loads faster": [note for finding in diagnosis.findings for note in _loading(finding)],
+            "Notes": [
+                ListingNote(title=finding.title, text=finding.text + most[finding.check], remedy=finding.advice)
+                for finding in diagnosis.findings
+                if finding.advice
+            ],
+            "No gain shown": [
+                ListingNote(title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check]))))
+                for finding in by_outcome[Outcome.NO_GAIN]
+            ],
+            "Not tested": gathered(untested),
+            "Does not apply": [
+                ListingNote(title=finding.title, text=finding.text) for finding in by_outcome[Outcome.NOT_APPLICABLE]
+            ],
+            "Limits": [ListingNote(title="", text=note) for note in diagnosis.notes],
+        }
+    )
 
 
 def _how(finding: DoctorFinding) -> Iterator[ListingNote]:

@@ -20,7 +20,7 @@ from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict,
 from pipeline.core.errors import ConfigError, ExitCode
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
-from pipeline.report.wording import Listing, ListingNote, Section, gathered
+from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 COMPARISON_VERSION: Final = 1
 ALARMS = 0.01
@@ -285,13 +285,14 @@ def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
 
 def sections(comparison: SideComparison) -> tuple[Section, ...]:
     """What changed between the two, what only one has, and how far the intervals can be trusted."""
-    notes_by_title = {
-        "What changed from A to B": gathered(_change_notes(comparison.rows)),
-        "Only in A": [ListingNote(title="", text=text) for text in comparison.only_a],
-        "Only in B": [ListingNote(title="", text=text) for text in comparison.only_b],
-        "How it was compared": list(_method(comparison)),
-    }
-    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in notes_by_title.items() if notes)
+    return sections_of(
+        {
+            "What changed from A to B": gathered(_change_notes(comparison.rows)),
+            "Only in A": [ListingNote(title="", text=text) for text in comparison.only_a],
+            "Only in B": [ListingNote(title="", text=text) for text in comparison.only_b],
+            "How it was compared": list(_method(comparison)),
+        }
+    )
 
 
 def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:

@@ -11,7 +11,7 @@ from pipeline.features.pairs.comparison import ComparedPair, RelativeLatency, ch
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
 from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
-from pipeline.report.wording import Listing, ListingNote, Section, gathered
+from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 GATE_VERSION: Final = 1
 BISECTION_VERSION: Final = 1
@@ -130,21 +130,22 @@ def _history_cells(row: History) -> tuple[str, ...]:
 
 def sections(report: GateReport) -> tuple[Section, ...]:
     """What changed, what was not compared, and what interrupts histories."""
-    notes_by_title = {
-        "What changed from base to candidate": gathered(
-            ListingNote(
-                title=change.what, text=change_text(change), places=(place(row.device, row.model, row.candidate),)
-            )
-            for row in report.rows
-            for change in row.changes
-        ),
-        "Only in the base": [ListingNote(title="", text=text) for text in report.only_base],
-        "Only in the candidate": [ListingNote(title="", text=text) for text in report.only_candidate],
-        "Suspicions": [note for row in report.histories for note in _suspected(row)],
-        "Interruptions of histories": gathered(note for row in report.histories for note in _interruptions(row)),
-        "Warnings": [ListingNote(title="", text=text) for text in report.warnings],
-    }
-    return tuple(Section(title=title, notes=tuple(notes)) for title, notes in notes_by_title.items() if notes)
+    return sections_of(
+        {
+            "What changed from base to candidate": gathered(
+                ListingNote(
+                    title=change.what, text=change_text(change), places=(place(row.device, row.model, row.candidate),)
+                )
+                for row in report.rows
+                for change in row.changes
+            ),
+            "Only in the base": [ListingNote(title="", text=text) for text in report.only_base],
+            "Only in the candidate": [ListingNote(title="", text=text) for text in report.only_candidate],
+            "Suspicions": [note for row in report.histories for note in _suspected(row)],
+            "Interruptions of histories": gathered(note for row in report.histories for note in _interruptions(row)),
+            "Warnings": [ListingNote(title="", text=text) for text in report.warnings],
+        }
+    )
 
 
 def _suspected(row: History) -> Iterator[ListingNote]:

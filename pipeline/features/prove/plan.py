@@ -27,9 +27,10 @@ from device_runner.spec import RunOptions, TensorFile
 from pipeline.campaign.plan import options_name
 from pipeline.check.compare import OutputCheck, remedy_of
 from pipeline.check.library_proof import FindingKind, ProofFinding
-from pipeline.compat.defects import DEFECTS, SME_TRAPS, Circumstances
+from pipeline.compat.defects import DEFECTS, SME_TRAPS, Runtime
 from pipeline.compat.gpu import first_on_gpu
 from pipeline.compat.rules import ArtifactFacts, read_artifacts
+from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import abis_of_target
 from pipeline.core.custom_ops import given
@@ -120,17 +121,17 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
     known = dict.fromkeys(shipped.target for shipped in content.ships)
     if unknown := [name for name in order.targets if name not in known]:
         raise ConfigError(f"the bundle has no target {unknown[0]!r}", remedy=f"it ships to {', '.join(known)}")
-    asked = [shipped for shipped in content.ships if not order.targets or shipped.target in order.targets]
-    platform = system if any(shipped.platform == system for shipped in asked) else ANDROID
-    wanted = [shipped for shipped in asked if shipped.platform == platform]
-    if not wanted:
-        named = ", ".join(f"{shipped.target} ({shipped.platform})" for shipped in asked)
+    chosen = [shipped for shipped in content.ships if not order.targets or shipped.target in order.targets]
+    platform = system if any(shipped.platform == system for shipped in chosen) else ANDROID
+    ships = [shipped for shipped in chosen if shipped.platform == platform]
+    if not ships:
+        named = ", ".join(f"{shipped.target} ({shipped.platform})" for shipped in chosen)
         raise ConfigError(
             f"there is nothing to prove in a library for {system}",
             why=f"of the bundle's targets these were asked for: {named or 'none'}",
             remedy="give a library of that platform, or prove it on a device (`ort-mobile run --device ...`)",
         )
-    return wanted, list(dict.fromkeys(shipped.target for shipped in asked if shipped.platform != platform))
+    return ships, list(dict.fromkeys(shipped.target for shipped in chosen if shipped.platform != platform))
 
 
 def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFile, ...]:
@@ -140,10 +141,10 @@ def tensor_files(bundle: Path, tensors: Sequence[KeptTensor]) -> tuple[TensorFil
     )
 
 
-def trials_of(wanted: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
+def trials_of(ships: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
     """Every run, the lowest API level first; what several targets have in common is run once."""
     trials: dict[bytes, ProofTrial] = {}
-    for shipped in wanted:
+    for shipped in ships:
         for trial in _trials(shipped, order):
             key = msgspec.json.encode((shipped.file, trial.options, trial.api_level), order="sorted")
             known = trials.get(key, trial)
@@ -176,20 +177,20 @@ class ProofPlace:
 
     abi: str
     cpu: str
-    wanted: tuple[Shipped, ...]
+    ships: tuple[Shipped, ...]
     deciding: frozenset[str]
 
 
-def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
+def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace], list[str]]:
     """Where the library of an order runs, and in words which ABIs of targets do not run here, and why.
 
     Without `order.abis` this computer's own is run first, where the library has it, then each of the targets' ABIs.
     Raises UnavailableError for an ABI that is asked for and cannot run here, or when no ABI of the library can;
     SpecError for a CPU that does not exist.
     """
-    targets = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in wanted}
+    targets = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in ships}
     if order.abis:
-        return [place for abi in order.abis for place in _places(abi, wanted, frozenset(targets), order)], []
+        return [place for abi in order.abis for place in _places(abi, ships, frozenset(targets), order)], []
     there, here = library_abis(order.library), default_abi()
     places: list[ProofPlace] = []
     problems: list[UnavailableError] = []
@@ -198,7 +199,7 @@ def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace
         deciding = frozenset(target for target, abis in targets.items() if abi in abis)
         try:
             if abi in there:
-                places += _places(abi, [trial for trial in wanted if trial.target in deciding], deciding, order)
+                places += _places(abi, [trial for trial in ships if trial.target in deciding], deciding, order)
             else:
                 notes.append(
                     f"{abi} was not run: the library has {', '.join(there) or 'no ABI'}; build it for {abi} too"
@@ -213,7 +214,7 @@ def places_of(wanted: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace
         notes.append(f"{', '.join(sorted(rest))}: {here} was run instead of its ABIs")
     if (here not in there or order.cpus) and not rest:
         return places, notes
-    looks = _places(here, wanted, rest.union(*(place.deciding for place in places if place.abi == here)), order)
+    looks = _places(here, ships, rest.union(*(place.deciding for place in places if place.abi == here)), order)
     if not looks[0].deciding:
         notes.append(f"{here} was run as a first look: no target ships it, and what fails there is a warning")
     return [*looks, *(place for place in places if place.abi != here)], notes
@@ -231,14 +232,14 @@ def library_system(text: str) -> str:
     return archive_system(archive) if is_archive(archive) else read_facts(archive).system
 
 
-def _places(abi: str, wanted: Sequence[Shipped], deciding: frozenset[str], order: ProofOrder) -> list[ProofPlace]:
+def _places(abi: str, ships: Sequence[Shipped], deciding: frozenset[str], order: ProofOrder) -> list[ProofPlace]:
     """With CPUs that are asked for, where the ABI has some or is the only one."""
     usual = HOST_ABIS[abi].usual if find_processor(abi).emulated else ("",)
     chosen = order.cpus if len(order.abis) == 1 or HOST_ABIS[abi].cpus else ()
     if chosen == ("all",):
         chosen = common_cpus(abi)
     return [
-        ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, wanted=tuple(wanted), deciding=deciding)
+        ProofPlace(abi=abi, cpu=find_processor(abi, cpu).cpu, ships=tuple(ships), deciding=deciding)
         for cpu in chosen or usual
     ]
 
@@ -273,22 +274,22 @@ AWARE_OF_ABI = (
 )
 
 
-def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions) -> Circumstances:
+def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions) -> Runtime:
     """What decides whether a defect shows in a run; `cpu` is the profile that an emulator played, "" without one."""
     profile = CPUS.get(cpu)
     features = frozenset(profile.features.split()) if profile else None
     if features and profile and profile.announced:
         features |= {SME_TRAPS}
-    return Circumstances(
+    return Runtime(
         release=line_of(library.release) if library.release else NEWEST_KNOWN,
         kind=BuildKind(library.kind),
-        session_config=options.session_config,
+        asks_replay=options.session_config.get(REPLAY_KEY) == "1",
         abis=(abi,),
         features=features,
     )
 
 
-def with_cause(finding: ProofFinding, file: Path, here: Circumstances, options: RunOptions) -> ProofFinding:
+def with_cause(finding: ProofFinding, file: Path, here: Runtime, options: RunOptions) -> ProofFinding:
     """The finding with what of the file is known to fail on such a processor as its cause, and the remedy of that.
 
     What nothing known explains stays as it is.

@@ -166,7 +166,7 @@ def _row(
         checks = tuple(compare_outputs(expected, actual, simulated_tolerance(reference.tolerance)))
     elif not result.failure:
         findings = (not_compared("the model cannot be run on a CPU here in its place"),)
-    place = ProofPlace(abi=X86_64, cpu="", wanted=(), deciding=frozenset({context.target}))
+    place = ProofPlace(abi=X86_64, cpu="", ships=(), deciding=frozenset({context.target}))
     findings += tuple(
         explain_run(
             result.failure, checks, file, options, (library, place), stock=name_of(order.library) is not None, origin=""
@@ -380,13 +380,13 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
     """
     manifest = verify_bundle(bundle)
     check_host()
-    wanted, left_out = wanted_targets(manifest.content, order, library_system(order.library))
-    places, notes = places_of(wanted, order)
+    ships, left_out = wanted_targets(manifest.content, order, library_system(order.library))
+    places, notes = places_of(ships, order)
     libraries = {place.abi: resolve(order.library, place.abi) for place in places}
-    linux = wanted[0].platform != ANDROID
+    linux = ships[0].platform != ANDROID
     facts = {abi: library.linux() if linux else library.android() for abi, library in libraries.items()}
-    plan = [(place, trials_of(list(place.wanted), order)) for place in places]
-    contexts, not_simulated = contexts_to_run(manifest, order, [shipped.target for shipped in wanted])
+    plan = [(place, trials_of(list(place.ships), order)) for place in places]
+    contexts, not_simulated = contexts_to_run(manifest, order, [shipped.target for shipped in ships])
     expected: dict[str, ExpectedOutputs] = {}
     with files.scratch_folder() as work:
         rows = []
@@ -415,7 +415,7 @@ def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> Library
             *notes,
             *not_simulated,
             *by_kernel(rows),
-            *_release_notes(wanted, facts[abi]),
+            *_release_notes(ships, facts[abi]),
             *_origins(expected),
             *(_not_emulated(facts[ARM64]) if order.cpus == ("all",) and ARM64 in facts else ()),
         ),
@@ -463,9 +463,9 @@ def _proven(archive: Path, library: LibraryFacts) -> ProvenLibrary:
     )
 
 
-def _release_notes(wanted: list[Shipped], library: LibraryFacts) -> Iterator[str]:
+def _release_notes(ships: list[Shipped], library: LibraryFacts) -> Iterator[str]:
     """Targets whose release is not the library's."""
-    for shipped in {shipped.target: shipped for shipped in wanted}.values():
+    for shipped in {shipped.target: shipped for shipped in ships}.values():
         if library.release and library.release.split(".")[:2] != shipped.ort_release.split(".")[:2]:
             yield (
                 f"{shipped.target} ships ONNX Runtime {shipped.ort_release} by its config, this library is "

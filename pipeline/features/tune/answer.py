@@ -186,10 +186,10 @@ class ModelSearch:
         """Whether one more run for a goal would take time of the next goal, or of the confirming rounds."""
         if not self.seen:
             return False
-        wanted, share = self.spent_seconds + self.run_seconds, self._share(goal)
-        if wanted <= share * self.search_seconds:
+        needed_seconds, share = self.spent_seconds + self.run_seconds, self._share(goal)
+        if needed_seconds <= share * self.search_seconds:
             return False
-        return wanted > share * (self.budget_seconds - self._chosen_seconds())
+        return needed_seconds > share * (self.budget_seconds - self._chosen_seconds())
 
     def _share(self, goal: Goal) -> float:
         """Of the time for searching, what the goals have until one has ended, each as much as the others."""

@@ -158,12 +158,12 @@ class SearchView:
         """Whether every candidate is measured."""
         return len(self.space) <= self.settings.small
 
-    def referenced(self, wanted: Sequence[int]) -> Iterator[int]:
+    def referenced(self, candidates: Sequence[int]) -> Iterator[int]:
         """The candidates with reference runs between, counted from the last one that was observed."""
         reference, every = self.reference, self.settings.reference_every
         past = [run.candidate for run in self.seen[-every:]] if every else []
         since = past[::-1].index(reference) if reference in past else every
-        for candidate in wanted:
+        for candidate in candidates:
             if every and since >= every - 1 and candidate != reference:
                 yield reference
                 since = 0
@@ -192,11 +192,11 @@ def reasons_of(view: SearchView) -> dict[int, Dropped]:
 
 def laps_of(view: SearchView, arms: Sequence[int], cut: int) -> tuple[list[Lap], list[int]]:
     """The race's laps after `cut`, and after how many observations each was known."""
-    wanted = set(arms)
+    racing = set(arms)
     laps = [
         ((run.candidate, math.log(value), run.order), number)
         for number, run in enumerate(view.seen[cut:], start=cut + 1)
-        if run.candidate in wanted and (value := run.good) is not None
+        if run.candidate in racing and (value := run.good) is not None
     ]
     return [lap for lap, _ in laps], [number for _, number in laps]
 
@@ -322,8 +322,8 @@ def ask_optuna(space: Space, ran: Sequence[tuple[int, float]], left: Sequence[in
     waiting = list(left)
     asked: list[int] = []
     while waiting and len(asked) < count:
-        wanted = study.ask(ranges).params
-        nearest = min(waiting, key=lambda candidate: (_distance(rows[candidate], wanted, ranges), candidate))
+        suggestion = study.ask(ranges).params
+        nearest = min(waiting, key=lambda candidate: (_distance(rows[candidate], suggestion, ranges), candidate))
         waiting.remove(nearest)
         asked.append(nearest)
     return asked
@@ -356,10 +356,10 @@ def _distributions(optuna: Any, rows: Sequence[Factors]) -> dict[str, Any]:
     return ranges
 
 
-def _distance(row: dict[str, Any], wanted: dict[str, Any], ranges: dict[str, Any]) -> float:
-    """How far a candidate is from what is wanted: 1 for a choice that differs, a share of the range for a number."""
+def _distance(row: dict[str, Any], suggestion: dict[str, Any], ranges: dict[str, Any]) -> float:
+    """How far a candidate is from a suggestion: 1 for a choice that differs, a share of the range for a number."""
     far = 0.0
-    for name, value in wanted.items():
+    for name, value in suggestion.items():
         if isinstance(value, int):
             far += abs(row[name] - value) / (ranges[name].high - ranges[name].low)
         else:
@@ -429,19 +429,19 @@ def _race(view: SearchView, cut: int) -> tuple[list[int], RaceStanding | None]:
     return arms, standing
 
 
-def _ask(view: SearchView, wanted: Sequence[int], stage: SearchStage) -> Proposal:
+def _ask(view: SearchView, candidates: Sequence[int], stage: SearchStage) -> Proposal:
     """The next of the candidates, with reference runs; where time counts, one alone until it is known what it takes."""
     first = view.settings.budget_seconds is not None and not view.seen
-    candidates = tuple(view.referenced(wanted[: 1 if first else BATCH]))
-    return Proposal(candidates=candidates, stage=stage, leader=best_guess(view), dropped=reasons_of(view))
+    due = tuple(view.referenced(candidates[: 1 if first else BATCH]))
+    return Proposal(candidates=due, stage=stage, leader=best_guess(view), dropped=reasons_of(view))
 
 
-def _reach(view: SearchView, wanted: Sequence[int], start: int) -> tuple[int, list[int]]:
-    """How many observations there were when all wanted candidates had one or were out, and those that have none."""
+def _reach(view: SearchView, candidates: Sequence[int], start: int) -> tuple[int, list[int]]:
+    """How many observations there were when all candidates had one or were out, and those that have none."""
     first = {run.candidate: number for number, run in reversed(list(enumerate(view.seen, start=1)))}
     known = {candidate: after for candidate, (after, *_) in view.out.items()}
-    ends = [min(first.get(c, math.inf), known.get(c, math.inf)) for c in wanted]
-    missing = [candidate for candidate, end in zip(wanted, ends, strict=True) if end == math.inf]
+    ends = [min(first.get(c, math.inf), known.get(c, math.inf)) for c in candidates]
+    missing = [candidate for candidate, end in zip(candidates, ends, strict=True) if end == math.inf]
     return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
 
 

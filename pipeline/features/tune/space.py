@@ -17,7 +17,7 @@ from device_runner.providers import CAPTURE_KEY, CPU, NNAPI_RELAXED_API_LEVEL, p
 from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import FIELDS, SHORT, SHORT_KEYS, SPINNING_KEYS, PlannedRun, distinct, plan_runs, planned_id
 from pipeline.campaign.record import Prediction, Skipped
-from pipeline.config import Config, Goal, RunConfig, TuneConfig
+from pipeline.config import ADVISED_RUNS, Config, Goal, RunConfig, TuneConfig
 from pipeline.config.tables import SPACE_KEYS, widened
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES
@@ -64,8 +64,8 @@ def searched_runs(runs: Sequence[RunConfig], tune: TuneConfig, facts: DeviceFact
 
     Each table is among them as it is, too: what a user runs today takes part.
     """
-    given = {key: value for key in SPACE_KEYS if (value := getattr(tune, key)) is not None}
-    lists = {**_sensible(facts, tune), **given}
+    configured = {key: value for key in SPACE_KEYS if (value := getattr(tune, key)) is not None}
+    lists = {**_sensible(facts, tune), **configured}
     tables = []
     for run in (msgspec.structs.replace(table, provider=name) for table in runs for name in table.providers):
         row = provider_named(str(run.provider))
@@ -93,7 +93,8 @@ def lattice(
 
     Raises ConfigError for a table of run options that makes no sense.
     """
-    legal, skipped = plan_runs(searched_runs(config.runs, config.tune, facts), artifacts, [facts], denied)
+    searched, advised = searched_runs(config.runs, config.tune, facts), config.runs == ADVISED_RUNS
+    legal, skipped = plan_runs(searched, artifacts, [facts], denied, advised=advised)
     kept, pruned = [], list(skipped)
     for planned in legal:
         reason = _over_cores(planned.options, facts) or _broken_limit(planned, config.tune)
@@ -365,9 +366,9 @@ WEIGHTS = {"provider": 1000, "precision": 200, "level": 50, "style": 50, "provid
 """How much a factor that differs takes a candidate away from a default; 1 for every other."""
 
 
-def _distance(row: Factors, wanted: Factors) -> int:
-    return sum(WEIGHTS.get(name, 1) for name in {*row, *wanted} if row.get(name, "") != wanted.get(name, ""))
+def _distance(row: Factors, default: Factors) -> int:
+    return sum(WEIGHTS.get(name, 1) for name in {*row, *default} if row.get(name, "") != default.get(name, ""))
 
 
-def _nearest(rows: Sequence[Factors], wanted: Factors) -> int:
-    return min(range(len(rows)), key=lambda candidate: (_distance(rows[candidate], wanted), candidate))
+def _nearest(rows: Sequence[Factors], default: Factors) -> int:
+    return min(range(len(rows)), key=lambda candidate: (_distance(rows[candidate], default), candidate))

@@ -55,8 +55,9 @@ HALF_MAX = 65504.0
 MOST_VALUES = 2000
 """Values between nodes that are compared to find the node at fault: more are more than a session stands."""
 
-MOST_LOST_DB, ENOUGH_DB = 3.0, 30.0
-"""What a form may lose on the chip against the CPU's own computing of it; from so much on any loss is small."""
+MOST_LOST_DB, SMALL_DB, ENOUGH_DB = 3.0, 30.0, 20.0
+"""What a form loses on the chip at most where it is computed as on the CPU; from how much on any loss is small; and
+what is enough after any: noise is a tenth of the outputs then, as far as a quantized model's may be off."""
 
 LEAST_DB = 6.0
 """With less, noise is over half of a form's outputs: no chip that computes it faithfully makes them right."""
@@ -94,7 +95,7 @@ def simulate(
     """Run a model in the chip's simulator, compare it with the CPU, and find the first node that departs.
 
     `graph` is the view of `model`, whose weights are those of `loaded`. A form of an `original` is right where it is as
-    near to it as on the CPU, and the CPU's has more signal than noise. ModelError where it cannot be run here.
+    near to it as on the CPU, or near enough, and the CPU's has more signal than noise. ModelError where it cannot run.
     """
     reference = original or make_reference(
         SourceModel(path=str(loaded.path)), {}, data, str(folder / "reference"), str(folder)
@@ -120,9 +121,9 @@ def simulate(
     checks = list(compare_outputs(expected, answered, tolerance, expected))
     worst = max(checks, key=lambda check: (check.failed, check.unknown, check.max_rel_error or 0.0))
     chips = _decibels(expected, answered)
-    passed = None if worst.unknown else not worst.failed
+    passed, noisy = None if worst.unknown else not worst.failed, False
     if original:
-        passed = chips is None or chips >= min(ENOUGH_DB if cpu is None else cpu - MOST_LOST_DB, ENOUGH_DB)
+        passed, noisy = judged_form(chips, cpu)
     simulation = Simulation(
         passed=passed,
         sqnr_db=chips if original else None,
@@ -132,14 +133,22 @@ def simulate(
         limit=worst.limit,
         reason=worst.reason,
         data=reference.data.source,
+        noisy=noisy,
     )
     # Random inputs may mean nothing to the model, and NaN of them is no fault; where NaN is lost is worth knowing.
     lost = passed is None and any(np.isnan(array).any() for array in expected.values() if array.dtype.kind == "f")
-    if simulation.passed is not False and not lost:
+    if simulation.passed is not False and not lost and not noisy:
         return simulation
     most = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED] if original else tolerance.max_relative_error
     node = _first_departing(loaded, model, graph, chip, inputs, most, folder)
     return simulation if node is None else _at(simulation, *node)
+
+
+def judged_form(chip: float | None, cpu: float | None) -> tuple[bool, bool]:
+    """Whether a form is right on the chip, and whether that adds noise; both in dB, None for equal outputs."""
+    if chip is None or chip >= min(SMALL_DB if cpu is None else cpu - MOST_LOST_DB, SMALL_DB):
+        return True, False
+    return chip >= ENOUGH_DB, chip >= ENOUGH_DB
 
 
 def _decibels(expected: Arrays, actual: Arrays) -> float | None:
