@@ -7,7 +7,8 @@ import onnx
 import pytest
 
 from device_runner.spec import RunOptions
-from pipeline.compat.rules import Runtime, check_artifact, facts_of
+from pipeline.compat.defects import Runtime
+from pipeline.compat.rules import check_artifact, facts_of
 from pipeline.core.releases import Release
 from pipeline.model.ort_format import read_artifact
 from tests.ort_models import convert, parsed
