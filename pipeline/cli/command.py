@@ -13,7 +13,8 @@ from pipeline.core.features import Place
 SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
-        "--coreml-options", "--webgpu-options", "--stop-ops", "--safe", "--plugin", "--context", "--share-weights", "--chip",
+        "--coreml-options", "--webgpu-options", "--stop-ops", "--safe", "--plugin", "--context", "--chip",
+        "--share-weights",
     }),
     "Measurement": frozenset({
         "--mode", "--sustained-seconds", "--warmup", "--rule", "--rounds", "--min-runs", "--min-seconds",
