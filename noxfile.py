@@ -247,7 +247,7 @@ def fresh_machine_tests(session: nox.Session) -> None:
 def extra_tests(session: nox.Session) -> None:
     """Tests that need PostgreSQL, scikit-learn, the NPU's compiler, or many seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
-    marks = "(postgresql or example or npu or slow) and not every_npu"
+    marks = "postgresql or example or npu or slow"
     session.run("python", "-m", "pytest", "-n", "2", "-m", marks, "--no-skips", *session.posargs)
 
 
@@ -277,11 +277,17 @@ def npu_accuracy(session: nox.Session) -> None:
 
 @nox.session
 def npu_operators(session: nox.Session) -> None:
-    """The 5,388 one-operator models on a Snapdragon, beside sessions made by hand, for hours; -- -k conv for less."""
+    """The 5,388 one-operator models on seven Snapdragons, beside what is recorded, for hours; `-- conv/`: some."""
     session.install("-e", ".[qnn]", *groups("test"))
-    asked = ("tests/partition/test_qnn.py", "-n", "2", "-m", "every_npu", "--no-skips")
-    chosen = session.posargs or ("-k", "operators_are")
-    session.run("python", "-m", "pytest", *asked, *chosen)
+    session.run("python", "-m", "tests.npu_operators", *session.posargs)
+
+
+@nox.session
+def npu_measured(session: nox.Session) -> None:
+    """Claims for an NPU beside 2,000 rows that winml-cli measured on one: tables by operator and type."""
+    session.install("-e", ".[qnn]", *groups("test"), "pyarrow", "pandas", "colorama")
+    session.install("--no-deps", "winml-cli==0.4.0")
+    session.run("python", "-m", "tests.npu_measured", *(session.posargs or ("build/npu_measured.jsonl",)))
 
 
 @nox.session

@@ -57,11 +57,22 @@ def asked_twice(archive: Path, name: str, chip: str, folder: Path) -> tuple[Mode
     """Our answer for a model, and how it differs from a session by hand; "" where it does not."""
     with zipfile.ZipFile(archive) as opened:
         path = Path(opened.extract(name, folder))
-    by_hand = [sys.executable, "-c", BY_HAND, str(path), str(folder / "hand.json"), str(CHIPS[chip].soc_model)]
-    ended = subprocess.run(by_hand, capture_output=True, check=False, timeout=HAND_SECONDS).returncode
-    expected = json.loads((folder / "hand.json").read_bytes()) if ended == 0 else None
-    row = judge(PartitionRequest(source=SourceModel(path=str(path)), settings=Settings(provider="qnn", chip=chip)))
-    return row, difference(row, expected, chip)
+    row = answered(path, chip)
+    return row, difference(row, by_hand(path, chip), chip)
+
+
+def answered(path: Path, chip: str) -> ModelAnswer:
+    """Our answer for a model on a chip."""
+    return judge(PartitionRequest(source=SourceModel(path=str(path)), settings=Settings(provider="qnn", chip=chip)))
+
+
+def by_hand(path: Path, chip: str) -> list[Any] | None:
+    """The providers with their nodes of a session that none of our code makes; None where none is made."""
+    target = path.with_suffix(".hand.json")
+    command = [sys.executable, "-c", BY_HAND, str(path), str(target), str(CHIPS[chip].soc_model)]
+    ended = subprocess.run(command, capture_output=True, check=False, timeout=HAND_SECONDS).returncode
+    known: list[Any] | None = json.loads(target.read_bytes()) if ended == 0 else None
+    return known
 
 
 def difference(row: ModelAnswer, expected: list[Any] | None, chip: str) -> str:

@@ -22,7 +22,6 @@ from pipeline.partition.answer import ModelAnswer, Simulation, lost_to_dimension
 from pipeline.passes.base import Feeds, PassContext
 from pipeline.passes.edit import write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe, unsuited
-from pipeline.passes.registry import run_passes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -661,6 +660,8 @@ def in_precision(loaded: LoadedModel, precision: str, reference: Reference, data
 
     Raises as the precision's passes do.
     """
+    from pipeline.passes.registry import run_passes
+
     inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     takes = own_inputs(loaded.proto)
 

@@ -18,7 +18,6 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, QNN, WEBGPU, XNNPACK
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.passes.base import Step
-from pipeline.passes.registry import find_pass
 
 AUTO = "auto"
 """Asks for the best precision of each provider of the targets."""
@@ -41,6 +40,8 @@ class Precision:
     @property
     def needs_data(self) -> bool:
         """Whether a pass of it needs calibration data."""
+        from pipeline.passes.registry import find_pass
+
         return any(find_pass(step.do).needs_data for step in self.steps)
 
     @property

@@ -20,7 +20,7 @@ from pipeline.partition.qnn import claims
 from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
-from tests.npu_models import OPERATORS, REAL, asked_twice, model_names
+from tests.npu_models import REAL, asked_twice
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, model, value
 
@@ -308,6 +308,29 @@ def test_the_second_question_is_answered_from_the_cache(tmp_path: Path, monkeypa
     assert first.claimed == 1
 
 
+def without_imports(modules: str, tmp_path: Path, *arguments: str) -> Done:
+    """A command in a process that importing one of the modules ends."""
+    for name in modules.split():
+        (tmp_path / "first" / name).mkdir(parents=True)
+        (tmp_path / "first" / name / "__init__.py").write_text(f"raise SystemExit('{name} is imported')\n")
+    path = f"{tmp_path / 'first'}:{Path.cwd()}"
+    return ort_mobile(*arguments, process=True, PYTHONPATH=path, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("command", ["partition", "check"])
+def test_the_compiler_is_not_imported_unless_a_chip_is_named(command: str, tmp_path: Path) -> None:
+    assert "nnapi" in without_imports("onnxruntime_qnn", tmp_path, command, MNIST).text.lower()
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_the_cache_is_asked_before_anything_is_loaded(tmp_path: Path) -> None:
+    chip = ("--ep", "qnn", "--chip", "SM8650")
+    first = partition(MNIST, *chip)
+    again = without_imports("onnxruntime_qnn onnxruntime onnx numpy", tmp_path, "partition", MNIST, *chip)
+    assert again.text == first.text
+
+
 def _never(*_: object) -> CompilerAnswer:
     raise AssertionError("the compiler was asked again")
 
@@ -344,25 +367,6 @@ SAMPLE = ("mnist.base.onnx", "mobilenet_v2.qdq_u8s8pc.onnx", "mobilenet_v2.qop.o
 )
 def test_partitions_are_those_of_a_session_by_hand(name: str, chip: str, tmp_path: Path) -> None:
     assert not asked_twice(REAL, name, chip, tmp_path)[1]
-
-
-@npu
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize(
-    "operator",
-    [
-        pytest.param(name, marks=pytest.mark.every_npu)
-        for name in dict.fromkeys(name.partition("/")[0] for name in model_names(OPERATORS))
-    ],
-)
-def test_operators_are_taken_as_by_a_session_by_hand(operator: str, tmp_path: Path) -> None:
-    differing = {
-        name: text
-        for number, name in enumerate(model_names(OPERATORS))
-        if name.partition("/")[0] == operator
-        if (text := asked_twice(OPERATORS, name, "SM8650", tmp_path / str(number))[1])
-    }
-    assert not differing
 
 
 @npu
