@@ -27,8 +27,11 @@ OWN_SESSIONS = (
 )
 """Marks of tests that need more than the development environment, or long."""
 
-FAST_TESTS = ("-n", "2", "-m", f"not ({OWN_SESSIONS} or long)")
-LONG_TESTS = ("-n", "2", "-m", f"long and not ({OWN_SESSIONS})")
+TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
+"""Each begins with half of the tests, in their order: what the tests of a module share is made in one of them."""
+
+FAST_TESTS = (*TWO_PROCESSES, "-m", f"not ({OWN_SESSIONS} or long)")
+LONG_TESTS = (*TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS})")
 RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", "-n", "2", "-m", f"not ({OWN_SESSIONS})")
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
@@ -248,7 +251,8 @@ def extra_tests(session: nox.Session) -> None:
     """Tests that need PostgreSQL, scikit-learn, the NPU's compiler, or many seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
     marks = "postgresql or example or npu or slow"
-    session.run("python", "-m", "pytest", "-n", "2", "-m", marks, "--no-skips", *session.posargs)
+    # They wait for disks, servers and killed processes for half of their time: a third process fills two processors.
+    session.run("python", "-m", "pytest", "-n", "3", "-m", marks, "--no-skips", *session.posargs)
 
 
 @nox.session
@@ -266,6 +270,13 @@ def npu_models(session: nox.Session) -> None:
     """Every real model on six Snapdragons: a table of answers beside sessions made by hand, for half an hour."""
     session.install("-e", ".[qnn]", *groups("test"))
     session.run("python", "-m", "tests.npu_models", *(session.posargs or ("build/npu_models.md",)))
+
+
+@nox.session
+def npu_accuracy(session: nox.Session) -> None:
+    """Trained models of PyPI as an NPU computes them, within their budgets: an hour; -- TABLE.md NudeNet for less."""
+    session.install("-e", ".[qnn]", *groups("test"))
+    session.run("python", "-m", "tests.npu_accuracy", *(session.posargs or ("build/npu_accuracy.md",)))
 
 
 @nox.session

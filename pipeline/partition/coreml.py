@@ -611,9 +611,12 @@ def _inputs(case: Case) -> Refusal | None:
 
 def _input(case: Case, position: int) -> Refusal | None:
     value, settings = case.value(position), case.settings
-    shape, name = value.shape, f"input {show(case, position)} {show_shape(value.shape)}"
+    shape = value.shape
     if shape is None:
         return Refusal("shape", f"the shape of {show(case, position)} is not known", "export the model with its shapes")
+    if value.static and 0 not in shape and len(shape) <= check.MAX_RANK and not check.too_long(shape):
+        return None  # nearly all: no text is made
+    name = f"input {show(case, position)} {show_shape(shape)}"
     if settings.require_static_input_shapes and not value.static:
         return Refusal(
             "dynamic", f"{name} is not static, as RequireStaticInputShapes asks", "fix the model's dynamic dimensions"

@@ -4,7 +4,7 @@ A view is built once per model (`view`), is never changed, and
 answers every question of the rules: types and shapes as ONNX Runtime inferred them, constants, edges, order.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -111,6 +111,9 @@ class Graph:
     outer: "Graph | None" = None
     opset: int | None = None
     units: dict[object, tuple["Unit", ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    waves: dict[int, tuple[Sequence["Unit"], Mapping[int, int], Mapping[int, Sequence["Unit"]]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def value(self, name: str) -> Value:
         """Type and shape of a value, here or in an outer graph; UNKNOWN when nothing is known."""

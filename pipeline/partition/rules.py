@@ -52,13 +52,19 @@ Table = Mapping[str, Rule | tuple[Rule, ...]]
 def rule_of(table: Table, op_type: str, settings: Settings) -> Rule | None:
     """The row for an op type in the settings' release, None when there is none."""
     entry = table.get(op_type, ())
-    rows = (entry,) if isinstance(entry, Rule) else entry
-    return next((row for row in rows if row.present(settings)), None)
+    for row in (entry,) if isinstance(entry, Rule) else entry:
+        if row.present(settings):
+            return row
+    return None
 
 
 def first_refusal(case: Case, checks: Iterable[Check]) -> Refusal | None:
     """Evaluate checks in order and give the first refusal."""
-    return next((refusal for check in checks if (refusal := check(case)) is not None), None)
+    for check in checks:
+        refusal = check(case)
+        if refusal is not None:
+            return refusal
+    return None
 
 
 def version_refusal(case: Case, provider: str, since: int, highest: int) -> Refusal | None:
@@ -363,12 +369,8 @@ Accept = Callable[[Unit, Collection[str]], bool]
 
 def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[list[Node]]:
     """The nodes of groups of units in the order in which ONNX Runtime closes them (B.2)."""
-    owner = unit_of_node(units)
-    # Edges into a unit as ONNX Runtime counts them: those into its Qs or its Clip are not among them (B.1).
-    waiting = {
-        unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
-        for unit in units
-    }
+    edges_into, readers = _waves(graph, units)
+    waiting = dict(edges_into)
     ready = deque(unit for unit in units if waiting[unit.target.index] == 0)
     later: deque[Unit] = deque()
     border: set[int] = set()  # units that read from the open group: a refused one waits until that is closed
@@ -390,15 +392,32 @@ def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[
             group += unit.nodes
             group_outputs.update(unit.target.outputs)
             border.discard(unit.target.index)
-        for edge in unit_edges(graph, unit):
-            consumer = owner[edge.consumer]
+        for consumer in readers[unit.target.index]:
+            index = consumer.target.index
             if accepted:
-                border.add(consumer.target.index)
-            waiting[consumer.target.index] -= 1
-            if waiting[consumer.target.index] == 0:
+                border.add(index)
+            waiting[index] -= 1
+            if waiting[index] == 0:
                 ready.append(consumer)
     closed.append(group)
     return [group for group in closed if group]
+
+
+def _waves(graph: Graph, units: Sequence[Unit]) -> tuple[Mapping[int, int], Mapping[int, Sequence[Unit]]]:
+    """By target: how many edges lead into a unit, and the units at the ends of those out of it; once for all settings.
+
+    Edges into a unit are counted as ONNX Runtime does: those into its Qs or its Clip are not among them (B.1).
+    """
+    known = graph.waves.get(id(units))
+    if known is None or known[0] is not units:
+        owner = unit_of_node(units)
+        edges_into = {
+            unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
+            for unit in units
+        }
+        readers = {unit.target.index: [owner[edge.consumer] for edge in unit_edges(graph, unit)] for unit in units}
+        known = graph.waves[id(units)] = units, edges_into, readers
+    return known[1:]
 
 
 def unit_edges(graph: Graph, unit: Unit) -> Sequence[Edge]:

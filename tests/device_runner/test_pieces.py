@@ -184,7 +184,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-@pytest.mark.parametrize("flags", [("-Werror",), ("-Werror", "-g", "-fsanitize=address,undefined")])
+@pytest.mark.parametrize(
+    "flags",
+    [("-Werror",), pytest.param(("-Werror", "-g", "-fsanitize=address,undefined"), marks=pytest.mark.long)],
+    ids=["plain", "sanitized"],
+)
 def test_a_hostile_patch_is_refused_and_leaves_nothing(tmp_path: Path, case: str, flags: tuple[str, ...]) -> None:
     (tmp_path / NAME).write_bytes(CONTENT)
     (tmp_path / ("b" * 64)).symlink_to(NAME)
