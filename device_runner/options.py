@@ -193,8 +193,12 @@ def illegal(options: RunOptions) -> Failure | None:
         if broken(options):
             kind = FailureKind.BAD_OPTIONS
             return Failure(kind=kind, message=reason, cause="the options contradict", remedy=remedy)
-    # An option that its provider would ignore, or a value that it refuses at load, where its options are known. Session
-    # config entries that begin with the provider's prefix are options of it, too
+    return wrong_option(options)
+
+
+def wrong_option(options: RunOptions) -> Failure | None:
+    """The first option that a provider lacks, or does not take so; None where all are right, or its own not known."""
+    # Session config entries that begin with the provider's prefix are options of it, too
     row = provider_named(options.provider)
     prefix = f"ep.{row.ort_name.lower()}."
     given = {
@@ -207,7 +211,7 @@ def illegal(options: RunOptions) -> Failure | None:
             return Failure(
                 kind=FailureKind.BAD_OPTIONS,
                 message=f"{row.title} has no option {key}" + (f": did you mean {close[0]}?" if close else ""),
-                cause="it takes options that it does not know without a word",
+                cause="it ignores names that it does not know, or makes no session with them",
                 remedy=f"there are {', '.join(row.values)}",
             )
         if not re.fullmatch(row.values[key], value):

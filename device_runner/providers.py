@@ -50,7 +50,8 @@ class ExecutionProvider:
     the method of Java's SessionOptions. `nhwc` says whether it has layouts changed to channels last at load; None where
     that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
     it, by `name`. `plugin` brings it where the library has it not compiled in. `values` are its options, each with the
-    regular expression of what it takes: it ignores others without a word. `gpu`: it computes on a GPU by Vulkan, for
+    regular expression of what it takes: it ignores others without a word, or makes no
+    session. `gpu`: it computes on a GPU by Vulkan, for
     which a computer may have a driver in software. `fixed_shapes`: it wants inputs whose sizes are fixed. Platforms in
     `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform}; `remedy`
     what to do.
@@ -102,6 +103,13 @@ _WEBGPU_OPTIONS = {
 """Of plugin 0.4.0 and Android 1.29.0 alike. Handles of an app (webgpuInstance, webgpuDevice, dawnProcTable, another
 deviceId) are nothing that a run can give."""
 
+_COREML_OPTIONS = {
+    "ModelFormat": "NeuralNetwork|MLProgram", "RequireStaticInputShapes": "0|1", "EnableOnSubgraphs": "0|1",
+    "MLComputeUnits": "ALL|CPUOnly|CPUAndGPU|CPUAndNeuralEngine", "SpecializationStrategy": "Default|FastPrediction",
+    "ProfileComputePlan": "0|1", "AllowLowPrecisionAccumulationOnGPU": "0|1", "ModelCacheDirectory": r"[^\0]+",
+}  # fmt: skip
+"""The same by name and by devices (1.31.1); for others CoreML makes no session (ep_rules E.1)."""
+
 _ROWS = (
     ExecutionProvider(
         name=CPU, title="CPU", ort_name="CPUExecutionProvider", has_options=False, nhwc=False, perf_test=True
@@ -118,7 +126,7 @@ _ROWS = (
     ),
     ExecutionProvider(
         name="coreml", title="CoreML", ort_name="CoreMLExecutionProvider", appended="CoreML", function="CoreML",
-        java="addCoreML", nhwc=False, perf_test=True, fixed_shapes=True,
+        java="addCoreML", nhwc=False, perf_test=True, fixed_shapes=True, values=_COREML_OPTIONS,
         owner="Apple", excluded=frozenset({"android", "linux"}), instead="not on {platform}",
         remedy="run it on a Mac or an iPhone",
     ),

@@ -103,16 +103,21 @@ WORTH = ("yes", "maybe")
 """Verdicts of what is tried, the better first."""
 
 
-def first_choices(rows: Sequence[FitRow]) -> tuple[FirstChoice, ...]:
+QUANTIZED = "the CPU has fast kernels for quantized models; CoreML and GPUs take float ones: start from the float model"
+
+
+def first_choices(rows: Sequence[FitRow], *, quantized: bool = False) -> tuple[FirstChoice, ...]:
     """What to try first on which phones: the better verdict, then the order of `PHONES`; beside each is the CPU."""
+    nothing = QUANTIZED if quantized else "no provider takes enough of the model"
     choices = []
     for phones, names, about, ask in PHONES:
         listed = [row for name in names for row in rows if row.ep == name]
         if not listed:
+            about += ", which is made for quantized models" if quantized else ""
             choices.append(FirstChoice(phones=phones, reason=about, ask=ask))
             continue
         good = sorted((row for row in listed if row.fit.verdict in WORTH), key=lambda row: WORTH.index(row.fit.verdict))
-        reason = f"{good[0].fit.reason}. {about}" if good else "no provider takes enough of the model"
+        reason = f"{good[0].fit.reason}. {about}" if good else nothing
         providers = tuple(dict.fromkeys(row.ep for row in good))
         choices.append(FirstChoice(phones=phones, providers=providers[:MOST_FIRST], reason=reason))
     return tuple(choices)
@@ -208,7 +213,9 @@ def _fit(
     on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
     form = precision_of(views.loaded.proto) if views.loaded else ""
     wanted = [quantized_advice(form, answer) for answer in now]
-    unsuited = "; ".join(dict.fromkeys(wanted)) if all(wanted) else ""
+    subject = f"the model is {form}: "
+    parts = [text.removeprefix(subject) for text in dict.fromkeys(wanted)]
+    unsuited = subject + "; ".join(parts) if all(wanted) else ""
     return ModelFit(
         path=source.name,
         nodes=before[0].nodes,
@@ -219,7 +226,7 @@ def _fit(
         optimize=views.optimize,
         rows=(*rows, FitRow(ep=CPU, as_is=_on_cpu(before[0].nodes, cpu), fixed=on_cpu)),
         oldest=_oldest(rows, zip(settings, oldest, strict=True), views, sized),
-        first=first_choices(rows),
+        first=first_choices(rows, quantized=form not in ("", "fp16") and not form.startswith("w")),
         helps=helps_of(before, fixed, sizes or {}, unsuited),
         notes=(
             *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),

@@ -33,6 +33,7 @@ from device_runner.options import (
     read_denied,
     smallest_failing,
     subsets,
+    wrong_option,
 )
 from device_runner.providers import chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind, RunResult, Struct, utc_now
@@ -106,9 +107,10 @@ def run_options(run: RunConfig) -> list[RunOptions]:
 
 
 def check_runs(runs: Iterable[RunConfig]) -> None:
-    """Raise ConfigError for a table that `run_options` refuses, before anything is done for it."""
-    for run in runs:
-        run_options(run)
+    """Raise ConfigError for a table that `run_options` refuses, or with an option that its provider does not have."""
+    for failure in (wrong_option(options) for run in runs for options in run_options(run)):
+        if failure:
+            raise ConfigError(failure.message, where="[[runs]] options", why=failure.cause, remedy=failure.remedy)
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
@@ -634,7 +636,9 @@ def spec_of(
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=msgspec.structs.replace(planned.run_options, custom_ops=custom_ops.given()),
+        options=msgspec.structs.replace(
+            planned.run_options, custom_ops=(*planned.run_options.custom_ops, *custom_ops.given())
+        ),
         plugin=plugin_of(planned.run_options.provider, measure),
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,

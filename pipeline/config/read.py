@@ -4,6 +4,7 @@ Unknown keys are refused with a suggestion, and what cannot be meant.
 """
 
 import difflib
+import math
 import re
 import shlex
 import tomllib
@@ -381,6 +382,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _of_metric(config.accuracy.metric)
     for number, model in enumerate(config.models):
         yield from _of_parts(("models", number), model)
+        yield from _of_sizes(("models", number), model)
 
 
 def _of_chips(chips: Iterable[str]) -> Iterator[Problem]:
@@ -408,10 +410,6 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         if name not in model.dimensions:
             what, why = f"{name!r} is no guess", f"`dimensions` has {', '.join(model.dimensions) or 'nothing'}"
             yield Problem((*place, "guessed"), what, why, "name what is in `dimensions`, or remove it from `guessed`")
-    if len({len(sizes) for sizes in model.lists.values()}) > 1:
-        why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
-        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
-                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
     if len(set(model.state.values())) < len(model.state):
         what, why = "`state` has an input twice", "two outputs cannot become one input"
         yield Problem((*place, "state"), what, why, 'write each input once: state = { hn = "h", cn = "c" }')
@@ -427,6 +425,23 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         if part and part.preprocess and wanted and part.preprocess != wanted:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
             yield Problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
+
+
+def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
+    """Lists of sizes that cannot be read in step, sizes that are there twice, and padding for none."""
+    if len({len(sizes) for sizes in model.lists.values()}) > 1:
+        why = ", ".join(f"{name} has {len(sizes)}" for name, sizes in model.lists.items())
+        yield Problem((*place, "dimensions"), "lists of sizes are not as long as each other", why,
+                      "give each dimension as many: the first of each make one model, then the second")  # fmt: skip
+    elif len(set(steps := list(zip(*model.lists.values(), strict=True)))) < len(steps):
+        twice = next(sizes for sizes in steps if steps.count(sizes) > 1)
+        yield Problem((*place, "dimensions"), f"the size {'x'.join(map(str, twice))} is there twice",
+                      "each makes a model of its own", "write each size once")  # fmt: skip
+    for name, number in model.padding.items():
+        if not model.lists or not math.isfinite(number):
+            why = f"{number} is no finite number" if model.lists else "no dimension has a list of sizes"
+            yield Problem((*place, "padding", name), "nothing can be filled up", why,
+                          "give a number, and sizes as in dimensions = { width = [224, 320] }")  # fmt: skip
 
 
 def missing_files(config: Config) -> Iterator[Problem]:

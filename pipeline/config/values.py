@@ -115,6 +115,9 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     """Sizes of dynamic dimensions, by name: the files then take no other. One that is left out stays open, for the CPU
     only: NNAPI takes nothing whose shape is open. A list, as in `[224, 320]`, gives both: an open model, and where
     [[runs]] have NNAPI, CoreML or QNN one more for each size; several lists are read in step."""
+    padding: dict[str, int | float] = {}
+    """By input, the number that the app's code fills up what is smaller than a size with, at the end of each axis; only
+    inputs that are as large as a size go to it otherwise. Outputs are those of the size."""
     guessed: tuple[str, ...] = ()
     """Names in `dimensions` whose sizes nobody has confirmed: reports say so until they are removed from here."""
     state: dict[str, str] = {}
@@ -140,6 +143,13 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     def lists(self) -> dict[str, tuple[int, ...]]:
         """The dimensions of several sizes, which stay open."""
         return {name: size for name, size in self.dimensions.items() if isinstance(size, tuple)}
+
+    def sized(self, name: str) -> dict[str, dict[str, int]]:
+        """The models of one size each that its lists make of a model of this name: by their names, all dimensions."""
+        return {
+            f"{name}-{'x'.join(map(str, sizes))}": {**self.sizes, **dict(zip(self.lists, sizes, strict=True))}
+            for sizes in zip(*self.lists.values(), strict=True)
+        }
 
 
 class Target(Table, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from pipeline.config import ModelConfig
 from pipeline.config.tables import InputValue, PartConfig, PreprocessConfig, Range, is_function
 from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.dataset.files import ReadRequest, SampleFiles, find_samples, read_labels, safe
-from pipeline.dataset.values import function_samples, plain_dtype, value_array
+from pipeline.dataset.values import check_padding, function_samples, plain_dtype, value_array
 from pipeline.model.signature import Array, TensorInfo, open_axes, own_inputs, resolve_dimensions
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     preprocess: PreprocessConfig | None = None
     sizes: dict[str, int] = {}
     seed: int = 0
+    padding: dict[str, int | float] = {}
+    """What apps fill up inputs with, which the inputs must be able to hold."""
     labels: str = ""
     """CSV file of labels; "" where samples come with their own, or have none."""
     part: Part = Part.ALL
@@ -84,7 +86,10 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 def dataset_of(table: ModelConfig) -> Dataset:
     """What a table of a config says that its models are run on."""
     sizes = {name: max(sizes) for name, sizes in table.lists.items()}
-    return Dataset(test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess, sizes=sizes)
+    return Dataset(
+        test_data=table.test_data or "", inputs=table.inputs, preprocess=table.preprocess, sizes=sizes,
+        padding=table.padding,
+    )  # fmt: skip
 
 
 def part_of(table: ModelConfig, part: Part) -> Dataset:
@@ -281,11 +286,13 @@ def _found(data: Dataset, takes: tuple[TensorInfo, ...]) -> Iterator[SampleFiles
 
 def _check_names(data: Dataset, takes: Sequence[TensorInfo]) -> None:
     names = [info.name for info in takes]
-    for name in data.inputs:
+    for key, name in (*(("inputs", name) for name in data.inputs), *(("padding", name) for name in data.padding)):
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else f"inputs: {', '.join(names) or 'none'}"
-            raise ConfigError(f"the model has no input {name!r}", where=f"inputs.{name}", remedy=remedy)
+            raise ConfigError(f"the model has no input {name!r}", where=f"{key}.{name}", remedy=remedy)
+    for name, number in data.padding.items():
+        check_padding(takes[names.index(name)], number)
 
 
 def _matched(files: SampleFiles, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:

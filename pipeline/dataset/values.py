@@ -1,6 +1,7 @@
 """Tensors that no test data gives as they are: constants, random numbers, users' functions, images, recordings."""
 
 import importlib
+import math
 import sys
 import wave
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,21 @@ def value_array(
     return generator.integers(0, 2, shape).astype(dtype)
 
 
+def check_padding(info: TensorInfo, number: float) -> None:
+    """Raise ConfigError for a number that an input cannot be filled up with."""
+    try:
+        if (dtype := plain_dtype(info)).kind == "U":
+            raise _unfit(info, "its elements are strings", "leave it out")
+        _cast(info, (number,), dtype)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{number} cannot fill up the input {info.name!r}",
+            where=f"padding.{info.name}",
+            why=error.why,
+            remedy=error.remedy,
+        ) from error
+
+
 def plain_dtype(info: TensorInfo) -> "np.dtype[Any]":
     """The numpy type of an input's elements; ConfigError for inputs that no file and no number can give."""
     import numpy as np
@@ -99,6 +115,10 @@ def _cast(
     import numpy as np
 
     if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            large = [number for number in numbers if math.isfinite(number) and np.isinf(dtype.type(number))]
+        if large:
+            raise _unfit(info, f"{large[0]} is no {dtype} number", f"numbers to {np.finfo(dtype).max:g} fit")
         return numbers
     least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     for place, number in enumerate(numbers):

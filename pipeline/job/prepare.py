@@ -25,7 +25,7 @@ from pipeline.check.many import (
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, RunConfig, Target, wanted_variants
-from pipeline.config.tables import OneOrMore, is_function
+from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
 from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
@@ -273,9 +273,8 @@ def _of_sizes(table: ModelConfig, source: SourceModel, runs: Sequence[RunConfig]
     yield table
     wanted = {provider for run in runs for provider in run.providers if provider_named(provider).fixed_shapes}
     name = table.name or PurePosixPath(source.member or Path(source.path).name).stem
-    for sizes in dict.fromkeys(zip(*table.lists.values(), strict=True)) if wanted else ():
-        fixed: dict[str, OneOrMore[int]] = {**table.dimensions, **dict(zip(table.lists, sizes, strict=True))}
-        yield msgspec.structs.replace(table, name=f"{name}-{'x'.join(map(str, sizes))}", dimensions=fixed)
+    for sized, dimensions in table.sized(name).items() if wanted else ():
+        yield msgspec.structs.replace(table, name=sized, dimensions=dimensions)
 
 
 def _is_stale(path: Path, source: str) -> bool:

@@ -33,6 +33,7 @@ from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import (
+    CUSTOM_OPS,
     MEASURED_FILE,
     Content,
     KeptReference,
@@ -42,7 +43,6 @@ from pipeline.release.manifest import (
     read_manifest,
 )
 from pipeline.release.shipped import (
-    CUSTOM_OPS,
     budget_findings,
     chosen_contexts,
     context_findings,
@@ -198,7 +198,11 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     """The inputs and outputs of each model that ships, as its file declares them, with what the config says of them."""
     files = {choice.artifact.model: folder / ARTIFACTS / choice.artifact.file for choice in assembled.choices}
     tables = assembled.record.tables
-    return tuple(signature_of(model, file, tables.get(model) or ModelConfig(path="")) for model, file in files.items())
+    opened = {sized: name for name, table in tables.items() for sized in table.sized(name)}
+    return tuple(
+        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=opened.get(model, ""))
+        for model, file in files.items()
+    )
 
 
 PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")

@@ -469,19 +469,6 @@ def lost_to_dimensions(provider: str, dynamic: Sequence[str], codes: Collection[
     )
 
 
-COREML_OPTIONS: Mapping[str, str] = {
-    "ModelFormat": "NeuralNetwork|MLProgram",
-    "RequireStaticInputShapes": "0|1",
-    "EnableOnSubgraphs": "0|1",
-    "MLComputeUnits": "ALL|CPUOnly|CPUAndGPU|CPUAndNeuralEngine",
-    "SpecializationStrategy": "Default|FastPrediction",
-    "ProfileComputePlan": "0|1",
-    "AllowLowPrecisionAccumulationOnGPU": "0|1",
-    "ModelCacheDirectory": ".*",
-}
-"""Keys of the CoreML provider with the regular expression of what each takes; others throw (ep_rules E.1)."""
-
-
 def parse_options(pairs: Iterable[str], known: Mapping[str, str], title: str) -> dict[str, str]:
     """KEY=VALUE pairs of a provider; ConfigError for what it would refuse itself, or ignore."""
     options = {}
@@ -528,7 +515,7 @@ def make_settings(
 
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
-    coreml = parse_options(coreml_options, COREML_OPTIONS, "CoreML")
+    coreml = parse_options(coreml_options, PROVIDERS["coreml"].values, "CoreML")
     defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:

@@ -17,7 +17,15 @@ import msgspec
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import CAPTURE_KEY, CHIPS, CPU, provider_named
-from device_runner.spec import BIG_CORES, Allocator, ExecutionMode, OptimizationLevel, RunOptions, cores_from_zero
+from device_runner.spec import (
+    BIG_CORES,
+    Allocator,
+    ElementType,
+    ExecutionMode,
+    OptimizationLevel,
+    RunOptions,
+    cores_from_zero,
+)
 from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
@@ -372,12 +380,30 @@ def cpp(options: RunOptions, file: str) -> Code:
             'Ort::Env environment(ORT_LOGGING_LEVEL_WARNING, "app");',
             "Ort::SessionOptions options;",
             *cpp_calls(options),
+            *_by_devices(options),
             f"// From a file ({file}):",
             "Ort::Session session(environment, path, options);",
             "// Or from its bytes, in place of the line before:",
             "// Ort::Session session(environment, bytes.data(), bytes.size(), options);",
         ),
     )
+
+
+def _by_devices(options: RunOptions) -> Iterator[str]:
+    """The other way to append CoreML: by its devices, which later releases list. Code that compiles, as a comment."""
+    provider = provider_named(options.provider)
+    if provider.name == "coreml":
+        yield "// Or by its devices (ONNX Runtime 1.31.1 and later), in place of AppendExecutionProvider:"
+        yield "// std::vector<Ort::ConstEpDevice> devices;"
+        yield "// for (Ort::ConstEpDevice device : environment.GetEpDevices())"
+        yield f"//     if (std::string(device.EpName()) == {cpp_text(provider.ort_name)}) devices.push_back(device);"
+        yield f"// options.AppendExecutionProvider_V2(environment, devices, {_cpp_map(options)});"
+
+
+def _cpp_map(options: RunOptions) -> str:
+    given = sorted(options.provider_options.items())
+    pairs = ", ".join(f"{{{cpp_text(key)}, {cpp_text(value)}}}" for key, value in given)
+    return f"std::unordered_map<std::string, std::string>{{{pairs}}}"
 
 
 def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
@@ -648,6 +674,24 @@ def rows_of(content: Content, target: str) -> dict[str, tuple[SelectionRow, ...]
         if shipped.target == target and shipped.model not in apart:
             by_model.setdefault(shipped.model, (SelectionRow(target=target, model=shipped.model, ships=number),))
     return by_model
+
+
+BUFFERS: dict[ElementType, tuple[str, str, str]] = {
+    ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
+    ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
+    ElementType.INT64: ("LongBuffer", "", "LongBuffer"),
+    ElementType.INT32: ("IntBuffer", "", "IntBuffer"),
+    ElementType.INT16: ("ShortBuffer", "", "ShortBuffer"),
+    ElementType.FLOAT16: ("ShortBuffer", "FLOAT16", "FloatBuffer"),
+    ElementType.BFLOAT16: ("ShortBuffer", "BFLOAT16", "FloatBuffer"),
+    ElementType.INT8: ("ByteBuffer", "INT8", "ByteBuffer"),
+    ElementType.UINT8: ("ByteBuffer", "UINT8", "ByteBuffer"),
+    ElementType.BOOL: ("ByteBuffer", "BOOL", "ByteBuffer"),
+}
+"""Element type to the buffer of an input, its OnnxJavaType where the buffer does not say it, and that of an output.
+
+ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
+"""
 
 
 def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> list[dict[str, Any]]:

@@ -41,6 +41,8 @@ OWN_FILES = {MANIFEST_FILE: MANIFEST_BYTES, SEAL_FILE: 1 << 10, SIGNATURE_FILE: 
 """What a manifest does not list, itself and what is made of it, with the most bytes that are read of each."""
 MOST_FILES = 10_000
 """Files of a bundle: a hundred models with their references have a thousand."""
+CUSTOM_OPS = "custom_ops/"
+"""The bundle's folder of libraries of custom operators, by system and ABI."""
 MEASURED_FILE = "evidence/measured.md"
 """What was measured, for people."""
 
@@ -150,6 +152,10 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     guessed: tuple[str, ...] = ()
     preprocess: PreprocessConfig | None = None
     values: dict[str, InputValue] = {}
+    size_of: str = ""
+    """The model of open sizes that this is one size of; "" for others."""
+    padding: dict[str, int | float] = {}
+    """By input, what an app fills up inputs with that are smaller than a size."""
     license: str = ""
     """As the config has it; "" where nobody said it."""
 
@@ -309,6 +315,11 @@ def verify_bundle(folder: Path, expected: str = "") -> Manifest:
             remedy="get the bundle from its source again, and ask its maker for the digest",
         )
     return manifest
+
+
+def bundled_libraries(bundle: Path) -> tuple[str, ...]:
+    """The libraries of custom operators in a bundle."""
+    return tuple(str(path.resolve()) for path in sorted((bundle / CUSTOM_OPS).glob("*/*/*")))
 
 
 def failures(proofs: Iterable[LibraryProof]) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ before it takes the old one's place (docs/facts/release_consumers.md, R.12).
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -59,6 +61,7 @@ from pipeline.library.fetch import known_libraries
 from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
+from pipeline.release.app_code import identifiers, rows_of
 from pipeline.release.choose import Choice
 from pipeline.release.manifest import (
     AppRule,
@@ -531,7 +534,7 @@ SPEED_KEYS = frozenset({*SPINNING_KEYS, PREPACKING_KEY, AFFINITY_KEY, BLOCK_KEY}
 """Session config entries that change times and nothing that is computed."""
 
 
-def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
+def signature_of(model: str, file: Path, table: ModelConfig, *, size_of: str = "") -> ModelSignature:
     """The inputs and outputs of a model as its ORT format file declares them, with what the config says of them."""
     graph = read_artifact(file).graph
     return ModelSignature(
@@ -542,6 +545,8 @@ def signature_of(model: str, file: Path, table: ModelConfig) -> ModelSignature:
         guessed=table.guessed,
         preprocess=preprocess_of(table),
         values=dict(table.inputs),
+        size_of=size_of,
+        padding=table.padding,
         license=table.license or "",
     )
 
@@ -609,8 +614,6 @@ def libraries_of(targets: Iterable[Target], given: str | None) -> dict[str, tupl
     return libraries
 
 
-CUSTOM_OPS = "custom_ops/"
-"""The bundle's folder of libraries of custom operators, by system and ABI."""
 LINKED = (Platform.IOS, Platform.MACOS)
 """Platforms whose apps link such libraries."""
 
@@ -651,3 +654,77 @@ def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
         parts = (whole.provider, whole.provider_options, whole.flags, computed)
         ways.setdefault(msgspec.json.encode(parts, order="sorted"), whole)
     return tuple(ways.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedInput:
+    """An input of a model of several sizes: its shape in each, and what fills up smaller ones, if anything."""
+
+    identifier: str
+    dtype: ElementType | None
+    shapes: tuple[tuple[int | str | None, ...], ...]
+    padding: int | float | None
+
+    @property
+    def filled(self) -> bool:
+        """Whether smaller ones are filled up."""
+        return self.padding is not None
+
+    @property
+    def number(self) -> str:
+        """The padding as the languages write numbers."""
+        return repr((float if self.dtype and "float" in self.dtype else int)(self.padding or 0))
+
+    @property
+    def jvm_number(self) -> str:
+        """The same in Java and Kotlin, which have 16-bit floats by their bits, as integers."""
+        packed = {ElementType.FLOAT16: "<e", ElementType.BFLOAT16: "<f"}.get(self.dtype or ElementType.FLOAT32)
+        if packed:
+            return f"{int.from_bytes(struct.pack(packed, self.padding)[-2:], 'little')}L"
+        return self.number if "." in self.number or "e" in self.number else f"{self.number}L"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSizes:
+    """A model that ships in several sizes: that of open sizes, and the others, those of the fewest elements first."""
+
+    model: ModelSignature
+    sizes: tuple[ModelSignature, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The models by their names, that of open sizes last."""
+        return [row.model for row in (*self.sizes, self.model)]
+
+    def inputs(self, taken: Collection[str]) -> Iterator[SizedInput]:
+        """The inputs whose shape decides, those of open sizes, with identifiers as `identifiers` gives them."""
+        for tensor, identifier in identifiers(self.model.inputs, taken):
+            if not _is_fixed(tensor):
+                rows = (row for size in self.sizes for row in size.inputs if row.name == tensor.name)
+                yield SizedInput(
+                    identifier=identifier,
+                    dtype=tensor.dtype,
+                    shapes=tuple(row.shape or () for row in rows),
+                    padding=self.model.padding.get(tensor.name),
+                )
+
+
+def sizes_of(content: Content, target: str) -> list[ModelSizes]:
+    """The models of a target that apps have the choice of several sizes of."""
+    ships = rows_of(content, target)
+    shipped = {row.model: row for row in content.models if row.model in ships}
+    fixed = [row for row in shipped.values() if all(map(_is_fixed, row.inputs))]
+    by_model = {name: [row for row in fixed if row.size_of == name] for name in shipped}
+    return [
+        ModelSizes(model=shipped[name], sizes=tuple(sorted(sizes, key=_elements)))
+        for name, sizes in by_model.items()
+        if sizes
+    ]
+
+
+def _is_fixed(tensor: TensorSignature) -> bool:
+    return tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
+
+
+def _elements(model: ModelSignature) -> int:
+    return sum(prod(axis for axis in tensor.shape or () if isinstance(axis, int)) for tensor in model.inputs)

@@ -127,7 +127,8 @@ def _lines(model: "ModelFit", judged_for: Sequence[str]) -> Iterator[str]:
     yield ""
     for row in _all_rows(model):
         if row.ep != CPU or row.fit.verdict == "no":
-            yield f"{_title(row)}: {visible(row.fit.reason)}"
+            title = PROVIDER_RULES[row.ep].title if row.ep in PROVIDER_RULES else ""
+            yield f"{_title(row)}: {visible(row.fit.reason).removeprefix(f'{title} ')}"
     yield from _first(model)
     yield from _helps(model)
     for note in model.notes:

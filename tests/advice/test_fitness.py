@@ -147,8 +147,12 @@ def test_a_dynamically_quantized_model_is_for_the_cpu_and_the_advice_says_so(tmp
     assert "the model is dyn8: only the CPU has kernels of this form" in answer.helps[0].reason
     assert "WebGPU has no kernel for quantized values" in answer.helps[0].reason
     assert "(3 copies per inference)" in answer.helps[0].reason
+    assert answer.helps[0].reason.count("the model is dyn8") == 1
     assert answer.notes == ()
     shown = call(tmp_path / "m.onnx").text
+    assert "  iPhones: the CPU\n    the CPU has fast kernels for quantized models" in shown
+    assert "  Snapdragons: QNN reaches the NPU, which is made for quantized models; ask about it with --chip" in shown
+    assert "\nXNNPACK: supports no node" in shown
     assert "ort-mobile convert FLOAT.onnx --precision auto" in shown
     assert "--advise" not in shown
 

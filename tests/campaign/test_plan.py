@@ -1,5 +1,7 @@
 """The plan of a campaign: every run is legal or has its reason."""
 
+import re
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from device_runner.spec import ElementType, NnapiFlag, RunOptions, TensorFile
 from pipeline.campaign.plan import (
     Inputs,
     baseline_of,
+    check_runs,
     matches,
     options_name,
     order_of_round,
@@ -98,6 +101,22 @@ def test_unknown_flags_are_refused_with_what_there_is() -> None:
     with pytest.raises(ConfigError) as caught:
         run_options(RunConfig(provider="nnapi", flags=("USE_FP17",)))
     assert "USE_FP16" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("provider", "options", "what"),
+    [
+        ("coreml", {"ModelFormt": "MLProgram"}, "CoreML has no option ModelFormt: did you mean ModelFormat?"),
+        ("coreml", {"MLComputeUnits": ("ALL", "NPU")}, "MLComputeUnits of CoreML does not take 'NPU'"),
+        ("webgpu", {"preferredLayout": "nchw"}, "preferredLayout of WebGPU does not take 'nchw'"),
+    ],
+)
+def test_options_that_a_provider_lacks_are_refused_before_anything_runs(
+    provider: str, options: dict[str, str | tuple[str, ...]], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(what)) as caught:
+        check_runs([RunConfig(provider=provider, options=options)])
+    assert caught.value.remedy
 
 
 def test_rounds_alternate_and_lose_nothing() -> None:

@@ -14,6 +14,7 @@ from tests.consumers.android import check_logits, guide_code, libraries, model_f
 from tests.consumers.jars import classpath, jars, run
 from tests.features.android.jvm import fetched
 from tests.features.android.test_npu import mnist_for_the_npu, phone_classes, plugin_folder, with_contexts
+from tests.features.sizes import PICKED, expected, two_sizes
 from tests.release.test_app_code import CPU, FILE, OTHERS
 
 pytestmark = pytest.mark.consumer
@@ -119,6 +120,46 @@ public fun main(arguments: Array<String>) {
     kotlin.system.exitProcess(0)
 }
 """
+
+
+SIZES = """
+package app
+
+private class Phone(private val storage: String) : Context() {
+    override fun getApplicationInfo(): ApplicationInfo = ApplicationInfo()
+    override fun getAssets(): AssetManager = AssetManager()
+    override fun getNoBackupFilesDir(): File = File(storage)
+}
+
+public fun main(arguments: Array<String>) {
+    for ((height, width) in arguments.drop(1).map(String::toLong).chunked(2)) {
+        val shape = longArrayOf(1, height, width)
+        val x = FloatBuffer.wrap(FloatArray((height * width).toInt()) { it.toFloat() })
+        val size = sizeOfM(shape)
+        val filled = if (size.xShape.contentEquals(shape)) x else filledXOfM(x, shape, size.xShape)
+        val input = ai.onnxruntime.OnnxTensor.createTensor(OrtEnvironment.getEnvironment(), filled, size.xShape)
+        val opened = size.open(Phone(arguments[0]))
+        val output = opened.session.run(mapOf("x" to input)).get(0) as ai.onnxruntime.OnnxTensor
+        val y = output.floatBuffer
+        val values = FloatArray(y.remaining()).also { y.get(it) }.joinToString(" ")
+        println("${size.name} ${output.info.shape.joinToString("x")} $values")
+    }
+    kotlin.system.exitProcess(0)
+}
+"""
+
+
+def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) -> None:
+    bundle = two_sizes(tmp_path)
+    imports, code = ort_mobile("release", "snippet", bundle, "--for", "kotlin").out.split("\n\n", 1)
+    more = "import android.content.pm.ApplicationInfo\nimport android.content.res.AssetManager\nimport java.io.File"
+    head, main = SIZES.lstrip().split("\n\n", 1)
+    (tmp_path / "Open.kt").write_text(f"{head}\n{imports}\n{more}\n{code}\n{main}", "utf-8")
+    path, _ = compiled(tmp_path, tmp_path / "Open.kt", against=[fetched("jvm:1.28.0"), phone_classes(tmp_path)])
+    axes = [str(axis) for shape in PICKED for axis in shape[1:]]
+    private = tmp_path / "private"
+    lines = run("java", f"-Dassets={bundle}", "-cp", path, "app.OpenKt", private, *axes, folder=tmp_path).splitlines()
+    assert lines == list(map(expected, PICKED))
 
 
 def opened(bundle: Path, folder: Path, libraries: Path, chip: str, given: Path) -> list[str]:

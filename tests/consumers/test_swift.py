@@ -17,9 +17,11 @@ from pipeline.campaign.record import TunedClass
 from pipeline.config import ModelConfig
 from pipeline.release.bundle import make_bundle
 from pipeline.release.shipped import signature_of
+from tests.command import ort_mobile
 from tests.consumers import swift
 from tests.features.apple.samples import COREML, for_ios
 from tests.features.apple.test_package import released
+from tests.features.sizes import PICKED, expected, two_sizes
 from tests.ort_models import IR_VERSION, conv_relu, convert
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,3 +136,31 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     assert lines[8:11] == ["true", f"/build/damaged.ort {refusal} {digests[1]}", f"/build/m.ort {refusal} {digests[0]}"]
     (logits,) = onnxruntime.InferenceSession(str(mnist)).run(None, {"image": image})
     np.testing.assert_allclose(np.array(lines[11].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)
+
+
+SIZES = """\
+import DemoModels
+
+let model = MSizes()
+for shape in [@SHAPES@] {
+    let output = try model.run(x: (0..<shape.reduce(1, *)).map(Float.init), xShape: shape)
+    let size = output.yShape.map(String.init).joined(separator: "x")
+    print(MSizes.size(for: shape), size, output.y.map { "\\($0)" }.joined(separator: " "))
+}
+do { _ = try model.run(x: [1], xShape: [1, 2, 2]) } catch { print(error) }
+"""
+
+
+def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) -> None:
+    two_sizes(tmp_path, platform="ios", release="1.24")
+    work = tmp_path / "work"
+    (work / "app/Sources/app").mkdir(parents=True)
+    (work / "app/Package.swift").write_text(APP.replace("DemoAppModels", "DemoModels"))
+    shapes = ", ".join(str(list(shape)) for shape in PICKED)
+    (work / "app/Sources/app/main.swift").write_text(SIZES.replace("@SHAPES@", shapes), "utf-8")
+    ort_mobile("release", "apple", tmp_path / "out/bundle", "--output", work / "package")
+    assert swift.build(work, "1.24.2") == ""
+    ran = swift.run(work, "/build/app/.build/debug/app")
+    assert ran.returncode == 0, ran.stderr
+    refused = "the input x has 1 elements, which do not fill the shape [1, 2, 2]"
+    assert ran.stdout.splitlines() == [*map(expected, PICKED), refused]

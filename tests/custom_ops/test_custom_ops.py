@@ -171,6 +171,21 @@ def test_check_and_gate_take_the_option(work: Path) -> None:
     ort_mobile("gate", "twice.onnx", "twice.onnx", *words, cwd=work)
 
 
+def test_gate_finds_the_library_in_bundles_and_output_folders(work: Path) -> None:
+    (work / "twice.toml").write_text(CONFIG.format(more="", platform="linux", abi="x86_64"))
+    ort_mobile("run", "twice.toml", "--output", "before", cwd=work)
+    with (work / "libtwice.so").open("ab") as file:
+        file.write(b"\0")  # behind what the header lists: the same library, of another digest
+    ort_mobile("run", "twice.toml", "--output", "after", cwd=work)
+    (work / "libtwice.so").unlink()
+    words = ("--rounds", "8", "--min-runs", "1", "--min-seconds", "0.001", "--json", "-")
+    same = ort_mobile("gate", "before/bundle", "before/bundle", *words, cwd=work).document()["rows"]
+    assert [row["outcome"] for row in same] == ["unchanged"]
+    for base, candidate in (("before/bundle", "after/bundle"), ("before", "after")):
+        rows = ort_mobile("gate", base, candidate, *words, cwd=work, code=None).document()["rows"]
+        assert {row["outcome"] for row in rows} <= {"regression", "faster", "no regression shown"}
+
+
 def test_sessions_of_other_commands_take_the_variable(work: Path) -> None:
     line = ("transform", "twice.onnx", "optimized.onnx", "--do", "optimize:level=basic")
     assert "not a registered function" in ort_mobile(*line, cwd=work, code=1).err

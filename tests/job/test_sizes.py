@@ -39,7 +39,9 @@ def config(folder: Path, sizes: str, *providers: str) -> Path:
 
 @pytest.mark.long
 def test_each_size_is_converted_checked_measured_and_bundled_with_the_open_model(folder: Path) -> None:
-    ort_mobile("run", config(folder, "batch = [2, 4]", "cpu", "nnapi"), "--output", folder / "out")
+    ort_mobile(
+        "run", config(folder, "batch = [2, 4] }\npadding = { x = -1.5", "cpu", "nnapi"), "--output", folder / "out"
+    )
     document = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     names = ["a", "a-2", "a-4"]
     assert [row["model"] for row in document["rows"]] == names
@@ -50,6 +52,9 @@ def test_each_size_is_converted_checked_measured_and_bundled_with_the_open_model
     manifest = json.loads((folder / "out" / "bundle" / "manifest.json").read_text("utf-8"))
     shapes = {model["model"]: model["inputs"][0]["shape"][0] for model in manifest["content"]["models"]}
     assert shapes == {"a": "batch", "a-2": 2, "a-4": 4}
+    assert [(model["size_of"], model["padding"]) for model in manifest["content"]["models"]] == [
+        ("", {"x": -1.5}), ("a", {"x": -1.5}), ("a", {"x": -1.5}),
+    ]  # fmt: skip
 
 
 @pytest.mark.long
@@ -65,6 +70,11 @@ def test_the_cpu_takes_the_open_model_alone(folder: Path) -> None:
         ("batch = [1, 0]", ">= 1"),
         ("batch = [1, 2], width = [3]", "batch has 2, width has 1"),
         ("bach = [1, 2]", "did you mean 'batch'?"),
+        ("batch = [2, 4, 2]", "the size 2 is there twice"),
+        ("batch = [2, 4] }\npadding = { z = 0", "the model has no input 'z'"),
+        ("batch = [2, 4] }\npadding = { x = 1e39", "1e+39 is no float32 number"),
+        ("batch = [2, 4] }\npadding = { x = nan", "nan is no finite number"),
+        ("batch = 2 }\npadding = { x = 0", "no dimension has a list of sizes"),
     ],
 )
 def test_sizes_that_cannot_be_are_one_error(sizes: str, why: str, folder: Path) -> None:

@@ -157,6 +157,14 @@ def test_cpp_compiles_against_the_headers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_cpp_says_how_coreml_is_appended_by_its_devices() -> None:
+    lines = cpp(COREML, "m.onnx").lines
+    pairs = '{{"MLComputeUnits", "ALL"}, {"ModelFormat", "MLProgram"}}'
+    given = f"std::unordered_map<std::string, std::string>{pairs}"
+    assert f"// options.AppendExecutionProvider_V2(environment, devices, {given});" in lines
+    assert not [line for line in cpp(XNNPACK, "m.onnx").lines if "_V2" in line]
+
+
 @pytest.mark.parametrize(("write", "api"), [(kotlin, "Java"), (java, "Java"), (swift, "Objective-C")])
 def test_no_graph_is_captured_where_nothing_can_be_bound(write: Callable[[RunOptions, str], Code], api: str) -> None:
     text = text_of(write(CAPTURE, "m.onnx"))

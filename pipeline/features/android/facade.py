@@ -10,11 +10,12 @@ from typing import Any
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
 from device_runner.providers import provider_named
-from device_runner.spec import ElementType, RunOptions
+from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
 from pipeline.release.app_code import (
+    BUFFERS,
     class_name,
     comment_text,
     contexts_of,
@@ -28,7 +29,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import Content, Manifest, SelectionRow, TensorSignature
-from pipeline.release.shipped import gradle_notations
+from pipeline.release.shipped import gradle_notations, sizes_of
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -37,23 +38,6 @@ ASSETS = "ort_mobile"
 
 FROM_BYTES = Release(1, 20)
 """The first release whose Java API creates a session from a ByteBuffer."""
-
-BUFFERS: dict[ElementType, tuple[str, str, str]] = {
-    ElementType.FLOAT32: ("FloatBuffer", "", "FloatBuffer"),
-    ElementType.FLOAT64: ("DoubleBuffer", "", "DoubleBuffer"),
-    ElementType.INT64: ("LongBuffer", "", "LongBuffer"),
-    ElementType.INT32: ("IntBuffer", "", "IntBuffer"),
-    ElementType.INT16: ("ShortBuffer", "", "ShortBuffer"),
-    ElementType.FLOAT16: ("ShortBuffer", "FLOAT16", "FloatBuffer"),
-    ElementType.BFLOAT16: ("ShortBuffer", "BFLOAT16", "FloatBuffer"),
-    ElementType.INT8: ("ByteBuffer", "INT8", "ByteBuffer"),
-    ElementType.UINT8: ("ByteBuffer", "UINT8", "ByteBuffer"),
-    ElementType.BOOL: ("ByteBuffer", "BOOL", "ByteBuffer"),
-}
-"""Element type to the buffer of an input, its OnnxJavaType where the buffer does not say it, and that of an output.
-
-ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make tensors of the types that lack here.
-"""
 
 TAKEN = frozenset({
     "ModelFile", "DeviceClass", "NpuContext", "Result", "Context", "AssetFileDescriptor", "AssetManager", "Build",
@@ -119,10 +103,41 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
         common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
     properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
     sources = {name: _render(name, **common, **properties) for name in templates}
+    for name, values in _sizes(content, target, models):
+        sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
     for model in models:
         imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
         sources[f"{model['class_name']}.java"] = _render("Model.java", model=model, imports=imports, **common)
     return sources
+
+
+def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> Iterator[tuple[str, dict[str, object]]]:
+    """For each model of several sizes the class that opens the one for its inputs, and what its template needs."""
+    classes = {model["class_name"]: model for model in models}
+    for row in sizes_of(content, target):
+        model, inputs = classes[java_class(row.model.model)], tuple(row.inputs(UNUSABLE))
+        name = java_class(f"{row.model.model} sizes")
+        refuse_equal_names([(row.model.model, name), *((other["name"], other["class_name"]) for other in models)])
+        if model["typed"]:
+            buffers = {tensor["java_type"] for tensor in model["inputs"]}
+            imports = {
+                *(f"ai.onnxruntime.{name}" for name in ("OnnxTensor", "OrtEnvironment", "OrtException", "OrtSession")),
+                *("android.content.Context", "androidx.annotation.NonNull", "java.io.IOException"),
+                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers)),
+                *(["java.util.Arrays"] if any(each.filled for each in inputs) else []),
+                *(
+                    ["ai.onnxruntime.OnnxJavaType"]
+                    if any("OnnxJavaType" in t["create"] for t in model["inputs"])
+                    else []
+                ),
+            }
+            yield name, {
+                "model": model, "inputs": inputs, "filled": [each for each in inputs if each.filled],
+                "imports": sorted(imports),
+                "names": [java_text(each) for each in row.names],
+                "classes": [java_class(each) for each in row.names],
+                "buffers": {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]},
+            }  # fmt: skip
 
 
 def java_class(model: str) -> str:

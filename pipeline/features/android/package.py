@@ -20,8 +20,8 @@ from pipeline.core.errors import CheckFailed, ConfigError, MissingError, Pipelin
 from pipeline.core.files import copy_file, make_folder, storage_errors, write_text, write_zip
 from pipeline.features.android.facade import ASSETS, asset_path, java_sources
 from pipeline.release.app_code import rows_of, target_of
-from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, ShippedContext
-from pipeline.release.shipped import CUSTOM_OPS, SOC_MANUFACTURER
+from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped, ShippedContext
+from pipeline.release.shipped import SOC_MANUFACTURER
 
 SIGNATURES = Path(__file__).parent / "java"
 """The classes of Android and ONNX Runtime that our sources use, without their bodies."""

@@ -58,6 +58,10 @@ from pipeline.job.stored import keep_campaign, locked
 LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""
 
+CUSTOM_OPS = "custom_ops"
+"""A host's folder of libraries of custom operators, each in one of its own by its own name: a process loads the first
+of a name."""
+
 COMPARED = ("ort-mobile", "onnxruntime", "probe")
 """Programs that must be of the same version on every host of a campaign: others would measure something else."""
 
@@ -83,6 +87,7 @@ def carried_files(
     references: Mapping[str, Reference],
     targets: Iterable[Target],
     contexts: Iterable[NpuContext] = (),
+    custom_ops: Iterable[str] = (),
 ) -> dict[str, Path]:
     """The files that other hosts need of a campaign, by their names in any output folder."""
     by_chip = [name for context in contexts for name in (context.file, context.binary)]
@@ -97,7 +102,11 @@ def carried_files(
     for target in targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
-    return paths
+    return paths | {_custom_name(number, file): Path(file) for number, file in enumerate(custom_ops)}
+
+
+def _custom_name(number: int, library: str) -> str:
+    return f"{LIBRARIES}/{number}-{Path(library).name}"
 
 
 def _library_name(library: str) -> str:
@@ -143,6 +152,12 @@ class Carried:
 
         return tuple(map(here, self.record.config.targets))
 
+    @property
+    def custom_ops(self) -> tuple[str, ...]:
+        """The config's libraries of custom operators where they lie here."""
+        files = enumerate(self.record.config.custom_ops)
+        return tuple(str(self.folder / CUSTOM_OPS / str(number) / Path(file).name) for number, file in files)
+
 
 def carried_folder(campaign: str) -> Path:
     """Where this host has the files of a campaign; raises StoreError for an id that could lead elsewhere."""
@@ -169,21 +184,32 @@ def fetched(
         file_in(folder, f"{ARTIFACTS}/{artifact.file}")
     for name in (name for context in record.contexts for name in (context.file, context.binary)):
         file_in(folder, f"{ARTIFACTS}/{name}")
+    by_name = {}
+    for number, library in enumerate(record.config.custom_ops):
+        place = file_in(folder, f"{LIBRARIES}/{Path(library).name}")
+        by_name[_custom_name(number, library)] = folder / CUSTOM_OPS / str(number) / place.name
     for name in record.references:
         file_in(folder, f"{REFERENCES}/{name}/any")
     paths = [(file, file_in(folder, file.name)) for file in files_of(store, campaign.id)]
     for file, path in paths:
-        fetch_file(store, file, path, ended)
+        fetch_file(store, file, by_name.get(file.name, path), ended)
     return Carried(campaign=campaign, record=record, artifacts=artifacts, folder=folder)
 
 
 def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
-    """What the campaign planned for a device, in its order: that decides which of equal runs counts."""
+    """What the campaign planned for a device, in its order: that decides which of equal runs counts.
+
+    Custom operators are those that came with it, not what an agent was started with.
+    """
     record = carried.record
     place = {run.id: number for number, run in enumerate(record.planned) if run.device == facts.name}
     measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
     legal, _ = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts)
-    runs = [run for run in in_modes(legal, record.config.measure) if planned_id(run) in place]
+    runs = [
+        replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.custom_ops))
+        for run in in_modes(legal, record.config.measure)
+        if planned_id(run) in place
+    ]
     return sorted(runs, key=lambda run: place[planned_id(run)])
 
 
@@ -263,7 +289,9 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         remove_old_files(job.store)
-        carried = carried_files(job.folder, measurable, references, job.config.targets, campaign.job().contexts)
+        carried = carried_files(
+            job.folder, measurable, references, job.config.targets, campaign.job().contexts, job.config.custom_ops
+        )
         files = keep_files(job.store, carried)
         submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
     return {
@@ -314,7 +342,11 @@ def close(database: str, wanted: str | None, output: Path | None, progress: Prog
         folder = output or Path("output") / safe_name(campaign.name)
         with locked(folder):
             keep_campaign(folder, campaign.id, database=database)
-            fetched(store, campaign, folder)
+            carried = fetched(store, campaign, folder)
+            config = msgspec.structs.replace(carried.record.config, custom_ops=carried.custom_ops)
+            campaign = msgspec.structs.replace(
+                campaign, document=msgspec.structs.replace(carried.record, config=config)
+            )
             left = {job.device: job.reason for job in jobs if job.state in ENDED and job.reason}
             return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
 

@@ -12,18 +12,21 @@ from typing import Any
 
 from device_runner.files import visible
 from device_runner.providers import CPU, NNAPI, provider_named
-from device_runner.spec import OptimizationLevel, RunOptions
+from device_runner.spec import ElementType, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import (
+    BUFFERS,
     CPP,
     CPP_LEVELS,
     KOTLIN,
     SessionCalls,
     class_name,
+    comment_text,
     contexts_of,
     cpp_calls,
     cpp_helpers,
+    cpp_text,
     java_text,
     kotlin_calls,
     kotlin_text,
@@ -34,7 +37,7 @@ from pipeline.release.app_code import (
     without_capture,
 )
 from pipeline.release.manifest import Content, SelectionRow, Shipped, ShippedContext
-from pipeline.release.shipped import gradle_notations
+from pipeline.release.shipped import SizedInput, gradle_notations, sizes_of
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
@@ -51,6 +54,12 @@ COREML_FLAGS: dict[tuple[str, str], int] = {
 
 DART_PROVIDERS = {CPU: "CPU", NNAPI: "NNAPI", "coreml": "CORE_ML", "xnnpack": "XNNPACK", "qnn": "QNN"}
 """The providers of Flutter's and React Native's packages, as Dart names them."""
+CPP_TYPES: dict[ElementType, str] = {
+    ElementType.FLOAT32: "float", ElementType.FLOAT64: "double", ElementType.FLOAT16: "Ort::Float16_t",
+    ElementType.BFLOAT16: "Ort::BFloat16_t", ElementType.BOOL: "char",
+    **{ElementType(f"{sign}int{bits}"): f"std::{sign}int{bits}_t" for bits in (8, 16, 32, 64) for sign in ("", "u")},
+}  # fmt: skip
+"""Element types in C++; a vector of bool has no array of them."""
 REACT_NATIVE_FLAGS = {
     "USE_FP16": "useFP16",
     "USE_NCHW": "useNCHW",
@@ -108,6 +117,34 @@ def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Ite
         "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
     }  # fmt: skip
     return render_source("pipeline.features.languages", f"{language}.jinja", **values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """A model whose size is picked by its inputs: how each size is opened, that of open sizes last."""
+
+    model: str
+    openings: tuple[Opening, ...]
+    inputs: tuple[SizedInput, ...]
+
+    @property
+    def type_name(self) -> str:
+        """The model as part of a name in other languages."""
+        return class_name(self.model, ())
+
+
+def opened_sizes(content: Content, target: str, opened: Sequence[Opening]) -> list[Sizes]:
+    """The models of several sizes among those that are opened."""
+    by_model = {opening.model: opening for opening in opened}
+    return [
+        Sizes(
+            model=comment_text(row.model.model),
+            openings=tuple(by_model[name] for name in row.names),
+            inputs=tuple(row.inputs(frozenset())),
+        )
+        for row in sizes_of(content, target)
+        if by_model.keys() >= set(row.names)
+    ]
 
 
 def python(options: RunOptions) -> Iterator[str]:
@@ -229,7 +266,8 @@ class Language:
     """How code for one kind of app is written, and which options of providers its package cannot set.
 
     `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options. `support` is a
-    template that comes once, too, with what opens contexts; a language without one opens none.
+    template that comes once, too, with what opens `contexts`, where it does, and picks sizes; a language without one
+    does neither.
     """
 
     title: str
@@ -240,6 +278,7 @@ class Language:
     lacks: frozenset[str]
     platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
     support: str = ""
+    contexts: bool = False
 
 
 def openings(content: Content, target: str, model: str | None) -> list[Opening]:
@@ -300,31 +339,49 @@ def _refuse_equal(opened: Sequence[Opening]) -> None:
             )
 
 
-def snippet(language: str, opened: Sequence[Opening], contexts: Sequence[ShippedContext]) -> str:
+def snippet(
+    language: str, opened: Sequence[Opening], contexts: Sequence[ShippedContext], sizes: Sequence[Sizes] = ()
+) -> str:
     """The code for a language of `LANGUAGES`; what its package cannot set stands in comments.
 
-    `contexts` are those of the target.
+    `contexts` are those of the target, `sizes` those of its models that come in several.
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
     lines = [*kind.head, *(cpp_helpers(ways) if kind.calls is CPP else ())]
     if kind.support:
         plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
-        values = {"contexts": bool(contexts), "plugin": plugin, "runtime": runtime}
-        lines.append(render_source("pipeline.features.languages", kind.support, **values).rstrip("\n"))
+        buffers = {
+            BUFFERS[row.dtype][0] for each in sizes for row in each.inputs if row.filled and row.dtype in BUFFERS
+        }
+        values = {
+            "contexts": bool(contexts), "plugin": plugin, "runtime": runtime, "sizes": bool(sizes),
+            "buffers": sorted(buffers),
+        }  # fmt: skip
+        lines += render_source("pipeline.features.languages", kind.support, **values).splitlines()
     for opening in opened:
         lines += ["", f"{kind.blank} {remark(opening.file)}, sha256 {opening.sha256}"]
         lines += [f"{kind.blank} for {remark(opening.where)}"]
-        lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening])]
+        picked = [row for row in sizes if opening == row.openings[-1]]
+        lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).rstrip("\n"))
+    values = {"buffers": BUFFERS, "types": CPP_TYPES, "literal": kotlin_text, "cpp_text": cpp_text}
+    for each in sizes if kind.support else ():
+        text = render_source("pipeline.features.languages", f"{language}-sizes.jinja", sized=each, **values)
+        lines.append(text.rstrip("\n"))
     return "\n".join(lines) + "\n"
 
 
-def lost(language: str, opened: Sequence[Opening]) -> list[str]:
+def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sizes] = ()) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
-    texts = []
+    texts = [
+        f"{row.model}: without the choice of the size that inputs fit into, which C++ and Kotlin (--for cpp, kotlin), "
+        "and the classes of `release android` and `release apple` have"
+        for row in sizes
+        if not LANGUAGES[language].support
+    ]
     for opening in opened:
-        if opening.contexts and not LANGUAGES[language].support:
+        if opening.contexts and not LANGUAGES[language].contexts:
             chips = ", ".join(row["chip"] for row in opening.contexts)
             texts.append(
                 f"{opening.model}: without what was compiled for the NPU of {chips}, which Kotlin (--for kotlin) and "
@@ -357,7 +414,7 @@ def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
 LANGUAGES: dict[str, Language] = {
     "kotlin": Language(
         title="onnxruntime-android", blank="//", write=kotlin, calls=KOTLIN, platforms=("android",), head=(),
-        lacks=frozenset(), support="kotlin-head.jinja",
+        lacks=frozenset(), support="kotlin-head.jinja", contexts=True,
     ),
     "react-native": Language(
         title="onnxruntime-react-native", blank="//", write=react_native, calls=REACT_NATIVE,
@@ -379,7 +436,7 @@ LANGUAGES: dict[str, Language] = {
         lacks=frozenset({"coreml options"}),
     ),
     "cpp": Language(
-        title="C++", blank="//", write=cpp_calls, calls=CPP, lacks=frozenset(),
+        title="C++", blank="//", write=cpp_calls, calls=CPP, lacks=frozenset(), support="cpp-head.jinja",
         head=(
             "#include <onnxruntime_cxx_api.h>", "#ifdef __ANDROID__", "#include <nnapi_provider_factory.h>", "#endif",
             "#include <cstddef>", "#include <functional>", "#include <vector>",

@@ -1,6 +1,7 @@
 """Measuring in pairs: what paths name, which artifacts of both sides belong together, and their rounds."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ from pipeline.features.pairs.report import (
 )
 from pipeline.job.bench import Bench, PerfOrder, bench, inputs_of_files, libraries_by_device, opened, require_library
 from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
-from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, read_manifest, verify_bundle
+from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, bundled_libraries, read_manifest, verify_bundle
 from pipeline.report import model
 from pipeline.report.model import CampaignReport, Row
 
@@ -243,10 +244,11 @@ def _run(name: str, variant: str, file: Path, digest: str, options: RunOptions, 
 def _bundle_source(folder: Path) -> PairSource:
     manifest = verify_bundle(folder)
     digests = {file.path: file.sha256 for file in manifest.files}
+    libraries = bundled_libraries(folder)
     runs = {
         (row.model, row.target): _run(
-            row.model, row.variant.name, folder / row.file, digests[row.file], row.runs[0],
-            _kept_inputs(manifest, folder, row),
+            row.model, row.variant.name, folder / row.file, digests[row.file],
+            msgspec.structs.replace(row.runs[0], custom_ops=libraries), _kept_inputs(manifest, folder, row),
         )
         for row in manifest.content.ships
     }  # fmt: skip
@@ -267,6 +269,7 @@ def _kept_inputs(manifest: Manifest, folder: Path, row: Shipped) -> Inputs | Non
 def _folder_source(folder: Path) -> PairSource:
     campaign = stored(folder, None, None)
     record = campaign.record
+    libraries = (*filter(os.path.isfile, record.config.custom_ops), *bundled_libraries(folder / BUNDLE))
 
     def inputs(source: str) -> Inputs | None:
         """Those of the model's check, where the folder has them now: it may have been moved since."""
@@ -283,6 +286,7 @@ def _folder_source(folder: Path) -> PairSource:
 
     def run(artifact: Artifact, options: RunOptions) -> PlannedRun:
         file = str((folder / ARTIFACTS / artifact.file).resolve())
+        options = msgspec.structs.replace(options, custom_ops=libraries)
         return replace(run_of("", artifact, options), file=file, inputs=inputs(artifact.source))
 
     shipped = {
@@ -446,7 +450,7 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], here: Bench) -> Iterator[Pl
             for role, (run, source) in zip(("base", "candidate"), pair, strict=True)
         ]
         base, candidate = runs
-        same = (base.sha256, base.options, base.library) == (candidate.sha256, candidate.options, candidate.library)
+        same = _what_runs(base) == _what_runs(candidate)
         denied = next(
             (failure.message for run in runs if (failure := denied_here(run.options, facts, entries, run.sha256))), ""
         )
@@ -456,6 +460,12 @@ def planned_pairs(pairs: Iterable[tuple[str, Pair]], here: Bench) -> Iterator[Pl
             else _unmeasured(device, pair, denied)
         )
         yield row, runs
+
+
+def _what_runs(run: PlannedRun) -> tuple[str, RunOptions, str | None]:
+    """What is run, with custom operators by their digests: each bundle has a file of them."""
+    custom_ops = tuple(map(sha256, map(Path, run.options.custom_ops)))
+    return run.sha256, msgspec.structs.replace(run.options, custom_ops=custom_ops), run.library
 
 
 def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> CampaignPlan:
@@ -476,7 +486,7 @@ def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> C
         system = facts_of_place(run.device, here.facts[run.device], Host()).get(SYSTEM, "")
         inputs = run.inputs or Inputs()
         data = [sha256(Path(tensor.file)) for tensor in inputs.tensors]
-        what.append((run.key, run.sha256, library, system, inputs.dimensions, data))
+        what.append((run.key, *_what_runs(run)[:2], library, system, inputs.dimensions, data))
     measure = msgspec.structs.replace(order.measure, rounds=1)  # more rounds go on with the campaign
     digest = hashlib.sha256(msgspec.json.encode((what, measure), order="sorted")).hexdigest()
     return CampaignPlan(

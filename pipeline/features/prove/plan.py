@@ -39,8 +39,7 @@ from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_artifact
 from pipeline.partition.units import BY_UNITS, clips_by_processor
 from pipeline.partition.view import view_of_file
-from pipeline.release.manifest import Content, KeptTensor, Shipped
-from pipeline.release.shipped import CUSTOM_OPS
+from pipeline.release.manifest import Content, KeptTensor, Shipped, bundled_libraries
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log
 
@@ -254,10 +253,8 @@ def opened(library: LibraryFacts, phone: Phone) -> Device:
 def loaded(shipped: Shipped, options: RunOptions, bundle: Path) -> RunOptions:
     """Options that load the file as it was loaded when it was measured, with the bundle's custom operators."""
     loading = MAPPED if shipped.loading == "mapped" else {}
-    libraries = (*sorted((bundle / CUSTOM_OPS).glob("*/*/*")), *map(Path, given())) if options.custom_ops else ()
-    return msgspec.structs.replace(
-        options, session_config={**loading, **options.session_config}, custom_ops=tuple(map(str, libraries))
-    )
+    libraries = (*bundled_libraries(bundle), *given()) if options.custom_ops else ()
+    return msgspec.structs.replace(options, session_config={**loading, **options.session_config}, custom_ops=libraries)
 
 
 EXPLAINS: dict[str, frozenset[FindingKind]] = {

@@ -64,6 +64,18 @@ def test_every_type_way_and_hostile_text_is_swift() -> None:
     assert mistakes(found["All.swift"].replace("Runtime.tensor(", "Runtime.tensor((", 1))
 
 
+def test_the_class_of_several_sizes_is_swift() -> None:
+    def sized(name: str, size: int | str, of: str = "") -> ModelSignature:
+        inputs = tuple(tensor(f"{kind}-in", 2, size, dtype=kind) for kind in ELEMENTS)
+        padding = {f"{kind}-in": -1.5 if kind == "float32" else 7 for kind in ELEMENTS if kind != "string"}
+        return signature(name, inputs=(*inputs, tensor("fixed", 3)), padding=padding, size_of=of)
+
+    found = sources(sized("a", "n"), sized("a-9", 9, "a"), sized("a-2", 2, "a"))["ASizes.swift"]
+    assert mistakes(found) == []
+    assert 'names = ["a-2", "a-9", "a"]' in found
+    assert "fits(stringInShape, shapes8[size], filled: false)" in found
+
+
 def test_a_gpu_warms_up_in_the_background_and_falls_back_visibly() -> None:
     webgpu = RunOptions(provider="webgpu", provider_options={"preferredLayout": "NCHW"})
     for_gpu = sources(signature("m", inputs=(tensor("x", 1), tensor("y", "n"))), runs=(webgpu, CPU))

@@ -1,5 +1,7 @@
 """Agents of a lab on a real PostgreSQL: what is submitted is measured once, whatever happens to agents and server."""
 
+import json
+import shutil
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -8,6 +10,8 @@ import pytest
 
 from device_runner import device
 from device_runner.device import DeviceFacts, identity
+from device_runner.local import machine_abi
+from device_runner.result import host_name
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.lab import agent as lab_agent
@@ -20,6 +24,7 @@ from pipeline.features.lab.queue import (
     WAITING,
     LabSession,
     SessionLost,
+    attached_devices,
     blobs,
     cancel_jobs,
     fetch_file,
@@ -27,6 +32,9 @@ from pipeline.features.lab.queue import (
     keep_files,
     lab_hosts,
 )
+from tests.command import ort_mobile
+from tests.custom_ops.samples import library as custom_operator_library
+from tests.custom_ops.samples import model as custom_operator_model
 from tests.features.lab.farm import (
     JOURNAL,
     SCHEME,
@@ -79,6 +87,37 @@ def test_cancelled_campaign_ends_and_keeps_what_was_measured(url: str, store: St
         time.sleep(0.5)
         assert len(store.runs(campaign.id)) == kept
     assert all_in(store, CANCELLED)()
+
+
+CUSTOM = """
+name = "twice"
+custom_ops = ["libtwice.so"]
+devices = ["local"]
+models = [{ path = "twice.onnx" }]
+targets = [{ name = "linux", platform = "linux" }]
+variants = { levels = ["basic"], styles = ["fixed"] }
+measure = { rounds = 1, min_runs = 2, min_seconds = 0.001 }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
+def test_custom_operators_come_with_the_campaign(url: str, store: Store, tmp_path: Path) -> None:
+    here = tmp_path / "submitter"
+    here.mkdir()
+    custom_operator_model(here / "twice.onnx")
+    shutil.copy(custom_operator_library(), here / "libtwice.so")
+    (here / "twice.toml").write_text(CUSTOM)
+    with agent(url, host_name(), ("local",)):
+        until(lambda: bool(attached_devices(store)))
+        ort_mobile("lab", "submit", "twice.toml", "--database", url, cwd=here, process=True)
+        shutil.rmtree(here)
+        until(all_in(store, DONE, FAILED))
+        assert [(job.state, job.reason) for job in jobs_of(store)] == [(DONE, "")]
+    ort_mobile("lab", "close", "--database", url, "--output", tmp_path / "out")
+    document = json.loads((tmp_path / "out/results.json").read_text("utf-8"))
+    assert {row["status"] for row in document["rows"]} == {"ok"}
+    library = tmp_path / f"out/bundle/custom_ops/linux/{machine_abi()}/libtwice.so"
+    assert library.read_bytes() == custom_operator_library().read_bytes()
 
 
 def test_host_of_another_version_is_refused_and_says_why(

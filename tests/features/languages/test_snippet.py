@@ -17,7 +17,8 @@ from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunO
 from pipeline.features.languages.snippet import LANGUAGES
 from tests.command import Done, ort_mobile
 from tests.debian_packages import unpacked
-from tests.features.android.samples import bundle, shipped, signature, two_classes
+from tests.features.android.samples import bundle, shipped, signature, tensor, two_classes
+from tests.features.sizes import PICKED, expected, two_sizes
 
 FACTS = Path(__file__).resolve().parents[3] / "docs/facts/release_consumers.md"
 HOSTILE = 'a "quoted" \\ ${value} \\u0041 \n*/ \x01 \\'
@@ -162,25 +163,83 @@ int main(int, char** arguments) {
 """
 
 
-@pytest.mark.network
-def test_cpp_compiles_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> None:
+def built(folder: Path, code: str) -> Path:
+    """A program, compiled with the headers of Debian's ONNX Runtime against the library of the wheel."""
     compiler = next((found for name in ("g++", "clang++") if (found := shutil.which(name))), None)
     if not compiler:
         pytest.skip("no C++ compiler")
+    headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
+    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
+    (folder / "libonnxruntime.so.1").symlink_to(library)
+    (folder / "app.cc").write_text(code, "utf-8")
+    command = [compiler, "-std=c++17", "-Wall", "-I", str(headers), str(folder / "app.cc"), str(library)]
+    link = ["-Wl,-rpath," + str(folder), "-o", str(folder / "app")]
+    compiled = subprocess.run([*command, *link], capture_output=True, text=True, check=False)
+    assert compiled.returncode == 0, compiled.stderr
+    return folder / "app"
+
+
+SIZES_MAIN = """
+#include <cstdio>
+int main(int, char** arguments) {
+    Ort::Env environment(ORT_LOGGING_LEVEL_ERROR, "app");
+    const std::string folder = arguments[1];
+    for (int i = 2; arguments[i]; i += 2) {
+        const Shape shape = {1, std::stoi(arguments[i]), std::stoi(arguments[i + 1])};
+        std::vector<float> x(static_cast<std::size_t>(shape[1] * shape[2]));
+        for (std::size_t element = 0; element < x.size(); ++element) x[element] = static_cast<float>(element);
+        const SizeOfM size = size_of_m(shape);
+        const bool open = size.xShape == shape;
+        std::vector<float> filled = open ? x : x_for_m(x.data(), shape, size.xShape);
+        Ort::Session session = size.open(environment, (folder + "/" + size.file).c_str());
+        const char* inputs[] = {"x"};
+        const char* outputs[] = {"y"};
+        auto memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+        auto value = Ort::Value::CreateTensor<float>(memory, filled.data(), filled.size(), size.xShape.data(), 3);
+        auto results = session.Run(Ort::RunOptions{nullptr}, inputs, &value, 1, outputs, 1);
+        const auto given = results[0].GetTensorTypeAndShapeInfo().GetShape();
+        std::printf("%s %dx%dx%d", size.file.substr(0, size.file.find('.')).c_str(), (int)given[0], (int)given[1],
+                    (int)given[2]);
+        for (std::int64_t element = 0; element < given[1] * given[2]; ++element)
+            std::printf(" %.1f", results[0].GetTensorData<float>()[element]);
+        std::printf("\\n");
+    }
+}
+"""
+
+
+@pytest.mark.network
+@pytest.mark.long
+def test_cpp_picks_the_smallest_size_that_an_input_fits_into(tmp_path: Path) -> None:
+    bundle = two_sizes(tmp_path)
+    code = ort_mobile("release", "snippet", bundle, "--for", "cpp").out
+    code = re.sub(r"\n.*AppendExecutionProvider_Nnapi.*", "", code)  # Debian's headers are those without NNAPI
+    app = built(tmp_path, code + SIZES_MAIN)
+    axes = [str(axis) for shape in PICKED for axis in shape[1:]]
+    ran = subprocess.run([str(app), str(bundle / "models"), *axes], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == list(map(expected, PICKED))
+
+
+def test_other_languages_say_that_they_pick_no_size(tmp_path: Path) -> None:
+    open_sizes, sized = tensor("x", 1, 1, "n", 8), tensor("x", 1, 1, 8, 8)
+    models = (signature("m", inputs=(open_sizes,)), signature("m-8", inputs=(sized,), size_of="m"))
+    bundle(tmp_path, (shipped(runs=(EVERYTHING,)), shipped("m-8", runs=(EVERYTHING,))), models)
+    for language in ("python", "maui", "react-native"):
+        done = printed(tmp_path, language)
+        assert "m: without the choice of the size that inputs fit into" in done.err
+        assert "m: without the choice of the size that inputs fit into" in done.out
+    assert "size_of_m" not in printed(tmp_path, "cpp", "--model", "m-8").out
+    assert "Fits(xShape, size.xShape, false)" in printed(tmp_path, "cpp").out
+
+
+@pytest.mark.network
+def test_cpp_compiles_and_gives_the_outputs_of_the_bundle(tmp_path: Path) -> None:
     core = max(os.sched_getaffinity(0))
     placed = msgspec.structs.replace(EVERYTHING, thread_cores=str(core + 1), thread_nice=9)
     sample(tmp_path, XNNPACK, COREML, placed)
-    headers = unpacked("libonnxruntime-dev", with_dependencies=False) / "usr/include/onnxruntime"
-    library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
-    (tmp_path / "libonnxruntime.so.1").symlink_to(library)
-    (tmp_path / "app.cc").write_text(printed(tmp_path, "cpp").out + CPP_MAIN, "utf-8")
-    command = [compiler, "-std=c++17", "-Wall", "-I", str(headers), str(tmp_path / "app.cc"), str(library)]
-    link = ["-Wl,-rpath," + str(tmp_path), "-o", str(tmp_path / "app")]
-    compiled = subprocess.run([*command, *link], capture_output=True, text=True, check=False)
-    assert compiled.returncode == 0, compiled.stderr
-    ran = subprocess.run(
-        [str(tmp_path / "app"), str(tmp_path / "bundle/models/m.ort")], capture_output=True, text=True, check=False
-    )
+    app = built(tmp_path, printed(tmp_path, "cpp").out + CPP_MAIN)
+    ran = subprocess.run([str(app), str(tmp_path / "bundle/models/m.ort")], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert {f"Cpus_allowed_list:\t{core}", "nice 9", "nice 0"} <= set(ran.stderr.splitlines())
     _, expected = reference(tmp_path)

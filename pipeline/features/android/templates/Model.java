@@ -364,7 +364,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
     public static final class Result implements AutoCloseable {
         private final OrtSession.Result result;
 
-        private Result(OrtSession.Result result) {
+        Result(OrtSession.Result result) {
             this.result = result;
         }
 

@@ -152,7 +152,7 @@ enum Runtime {
         return try ORTValue(tensorStringData: strings, shape: shape.map { NSNumber(value: $0) })
     }
 
-    private static func check(count: Int, shape: [Int], name: String) throws {
+    static func check(count: Int, shape: [Int], name: String) throws {
         var size = 1
         for axis in shape {
             let (product, overflow) = size.multipliedReportingOverflow(by: axis)
