@@ -68,7 +68,7 @@ def test_functions_and_modules_fit_a_readers_memory() -> None:
 def test_there_are_few_concepts() -> None:
     """By size, as features bring modules; who lowers a number lowers its bound with it."""
     total = shape.totals()["total"]
-    assert total.modules <= total.lines / 295
+    assert total.modules <= total.lines / 296
     assert total.data_classes <= 6.2 * total.lines / 1000
     assert total.fillers == 0
 

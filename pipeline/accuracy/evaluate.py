@@ -401,7 +401,7 @@ def _check_interface(ours: Any, reference: Any, where: str) -> None:
         if lacking and (kind == "inputs" or {value.name for value in originals} & lacking):
             raise ModelError(
                 f"the model has other {kind} than its original", where=where,
-                why=f"{', '.join(value.name for value in mine)} instead of {', '.join(value.name for value in originals)}",
+                why=f"{', '.join(value.name for value in mine)} instead of {', '.join(row.name for row in originals)}",
                 remedy="name the model that it was made from (--reference)",
             )  # fmt: skip
 

@@ -17,6 +17,7 @@ from device_runner.library import release_of
 from device_runner.providers import provider_named
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
+from pipeline.core.releases import line_of
 from pipeline.release.manifest import AppRule, Content, Shipped, TensorSignature
 from pipeline.release.shipped import gradle_notations, shipped_files
 
@@ -172,13 +173,14 @@ def _qualcomms(content: Content) -> Iterator[Json]:
         }  # fmt: skip
 
 
-GPU_PLUGIN = (
-    {"name": "ort-mobile:size", "value": "16450888 bytes (its library, release 0.4.0)"},
-    {
-        "name": "ort-mobile:telemetry",
-        "value": "it can send to mobile.events.data.microsoft.com; ORT_DISABLE_TELEMETRY=1 switches that off",
-    },
-)
+TELEMETRY = {
+    "name": "ort-mobile:telemetry",
+    "value": "it can send to mobile.events.data.microsoft.com; ORT_DISABLE_TELEMETRY=1 switches that off",
+}
+TELEMETRY_SINCE = (1, 29)
+"""The first release whose official builds for Android, Linux and macOS send it (docs/privacy.md)."""
+
+GPU_PLUGIN = ({"name": "ort-mobile:size", "value": "16450888 bytes (its library, release 0.4.0)"}, TELEMETRY)
 """What is known of the WebGPU plugin (docs/facts/webgpu.md, W.1). Android's library has WebGPU built in instead."""
 
 
@@ -272,6 +274,8 @@ def _libraries(content: Content) -> dict[str, Json]:
             if shipped.library_kind not in ("", "full")
             else []
         )
+        official = not foreign and not reduced and shipped.platform != "ios"
+        sends = [TELEMETRY] if official and line_of(version) >= TELEMETRY_SINCE else []
         exact = f"@{version}" if version.count(".") == 2 else ""
         purl = f"pkg:generic/{quote(shipped.library)}" if foreign else f"{PURLS[shipped.platform]}{exact}"
         components[shipped.target] = {
@@ -281,7 +285,7 @@ def _libraries(content: Content) -> dict[str, Json]:
             "version": version,
             "purl": purl,
             **licensed,
-            "properties": [*_unknown(licensed), *reduced],
+            "properties": [*_unknown(licensed), *reduced, *sends],
         }
     return components
 

@@ -138,6 +138,21 @@ def test_the_gpu_plugin_of_a_computer_is_in_it_with_its_telemetry(tmp_path: Path
     assert "onnxruntime-ep-webgpu" not in json.dumps(android)
 
 
+@pytest.mark.parametrize(
+    ("options", "sends"),
+    [
+        ({"ort_release": "1.29"}, True),
+        ({"ort_release": "1.28"}, False),
+        ({"ort_release": "1.29", "library_kind": "extended"}, False),
+        ({"ort_release": "1.29", "library": "my.aar"}, False),
+    ],
+)
+def test_official_builds_that_can_report_say_so(tmp_path: Path, options: dict[str, str], *, sends: bool) -> None:
+    found = bill(tmp_path, ships=shipped(runs=(RunOptions(provider="webgpu"),), **{"library": "", **options}))
+    (library,) = parts(found, "library")
+    assert ("ort-mobile:telemetry" in json.dumps(library["properties"])) is sends
+
+
 def test_contexts_and_what_qualcomm_must_bring_are_in_it(tmp_path: Path) -> None:
     found = with_context(tmp_path)
     models = {part["bom-ref"] for part in parts(found, "machine-learning-model")}
