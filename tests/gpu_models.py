@@ -39,10 +39,11 @@ from tests.command import ort_mobile
 from tests.ground_truth import ORACLE
 from tests.releases_watch import newest_library
 
-FORMS = (
-    ("none-onnx.onnx", "NHWC"), ("none-onnx.onnx", "NCHW"), ("extended-onnx.onnx", "NHWC"),
-    ("basic-fixed.ort", "NHWC"), ("extended-fixed.ort", "NCHW"),
-)  # fmt: skip
+FORMS = tuple(
+    (form, layout)
+    for form in ("none-onnx.onnx", "extended-onnx.onnx", "basic-fixed.ort", "extended-fixed.ort")
+    for layout in ("NHWC", "NCHW")
+)
 HALF = "none-onnx-fp16.onnx"
 VERDICTS = ("right", "cannot judge", "refused", "no file", "wrong", "fails")
 """The last two must not be."""

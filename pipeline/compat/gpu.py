@@ -7,15 +7,20 @@ of `RULES` was measured with ONNX Runtime 1.29.0 for Android and with plugin 0.4
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
+from typing import cast
 
 from pipeline.core.errors import Finding, FindingRule, ModelError, Severity, findings
+from pipeline.core.files import scratch
 from pipeline.core.releases import Release
+from pipeline.core.workers import Task, run_tasks
+from pipeline.model.onnx_model import load_model
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, layout_window, webgpu_settings
-from pipeline.partition.graph import Graph, Node, bodies
+from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
 from pipeline.partition.rules import claim, copies_of
-from pipeline.partition.view import view_of_file
+from pipeline.partition.view import infer, view_of_file
 from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias
 
 WEBGPU = "webgpu"
@@ -272,8 +277,25 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
 
 @lru_cache(maxsize=16)
 def _graph(path: Path, _size_bytes: int, _modified_ns: int) -> Graph:
-    """The graph of a file; a job asks about each with several settings."""
-    return view_of_file(path)
+    """The graph of a file; a job asks about each with several settings.
+
+    Many ONNX files have no types of inner values, which all rules about types and shapes need: a session knows them.
+    """
+    graph = view_of_file(path)
+    unknown = [node.first_output for node in graph.nodes.values() if graph.value(node.first_output) == UNKNOWN]
+    if unknown and path.suffix.lower() != ".ort":
+        (outcome,) = run_tasks([Task(label=path.name, call=partial(_types, str(path)))], timeout_seconds=TYPES_SECONDS)
+        types = outcome.value or {}
+        cast(dict[str, Value], graph.values).update((name, types[name]) for name in unknown if name in types)
+    return graph
+
+
+TYPES_SECONDS = 120.0
+
+
+def _types(path: str) -> dict[str, Value]:
+    with scratch() as work:
+        return infer(load_model(SourceModel(path=path), work).proto)
 
 
 def gpu_findings(

@@ -410,7 +410,7 @@ class _Maker:
         """
         path = self.optimizer.shop.new_file(".onnx")
         before = self.optimizer.model
-        model = with_types(before) if level is Level.NONE else as_onnx(parts, before, self.optimizer.shop)
+        model = with_types(before if level is Level.NONE else as_onnx(parts, before, self.optimizer.shop))
         drop_unused_domains(model.proto)
         model.proto.graph.name = before.proto.graph.name or "main"  # the ORT format has no place for these
         model.proto.model_version = before.proto.model_version

@@ -191,6 +191,8 @@ def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
     target = shop.new_file(".onnx")
     save_optimized(bytes(parts.skeleton), PLAIN, target, _own_weights(target), ort_format=False, where=shop.where)
     optimized = _read_optimized(target, before)
+    for number, body in enumerate(subgraphs(optimized.proto.graph)):  # ORT format keeps no names, ONNX wants some
+        body.name = body.name or f"graph {number}"
     moved = {weight.name: weight.place for weight in parts.weights}
     keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
     known = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
@@ -234,8 +236,6 @@ def write_whole(model: LeanModel, target: Path) -> None:
             read_in(tensor, model.weights[tensor.name])
         elif not tensor.HasField("raw_data") and tensor.data_type != onnx.TensorProto.STRING:
             tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
-    for number, body in enumerate(subgraphs(proto.graph)):  # ORT format keeps no names of graphs, ONNX wants some
-        body.name = body.name or f"graph {number}"
     # Which of equal constants comes first is chance in ONNX Runtime: the same inputs give the same bytes.
     ordered = sorted(proto.graph.initializer, key=lambda tensor: tensor.name)
     del proto.graph.initializer[:]
@@ -277,6 +277,11 @@ def _read_optimized(path: Path, before: LeanModel) -> LeanModel:
     """Read a model that onnxruntime saved: weights in the file, beside it, or still where they were before."""
     proto = scan_message(path)
     new = {path.name, f"{path.stem}.weights"}
+    for body in subgraphs(proto.graph):
+        for tensor in body.initializer if body is not proto.graph else ():  # a model's weights are the main graph's
+            if tensor.data_location == tensor.EXTERNAL:
+                location, offset, length = external_entries(tensor)
+                read_in(tensor, ByteRange(file=path.parent / location, offset=offset, length=length))
     folder = before.folder
     files = {place.file for place in before.weights.values() if place.file.is_relative_to(folder)}
     old = {file.relative_to(folder).as_posix(): file for file in files}

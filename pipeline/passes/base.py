@@ -52,7 +52,8 @@ class PassContext:
 
     `folder` is a scratch folder for files of their own; `where` names the model in errors. `samples` starts a new walk
     over calibration data, one sample in memory at a time; None where there are none. `say` shows the user what a pass
-    that takes long is at; `warn` takes what the user must know of the result, in one line.
+    that takes long is at; `warn` takes what the user must know of the result, in one line. `usual` gives the sample
+    that checks run a model on without data.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class PassContext:
     samples: Callable[[], Iterator[Feeds]] | None = None
     say: Callable[[str], None] = lambda _: None
     warn: Callable[[str], None] = lambda _: None
+    usual: Callable[[], Feeds] = dict
 
     def new_file(self, suffix: str) -> Path:
         """A path in the scratch folder that no other file has."""
@@ -82,8 +84,8 @@ class Pass:
     """One row of the registry: `title` is its line in `ort-mobile transform --list`, `extra` what pip must install.
 
     A pass that needs data has `before_data`, what it does before it reads any: that refuses models that no data help.
-    What advice tries has `edit`, the same on a graph and what is known of it, `helps`, the providers that it may help,
-    and `absent`, why it does not apply where it does not.
+    `measures`: it looks at data where there are some. What advice tries has `edit`, the same on a graph and what is
+    known of it, `helps`, the providers that it may help, and `absent`, why it does not apply where it does not.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Pass:
     effect: Effect
     options: type[Options] = Options
     before_data: Apply | None = None
+    measures: bool = False
     extra: str = ""
     edit: "Edit | None" = None
     helps: frozenset[str] = frozenset(PROVIDER_RULES)

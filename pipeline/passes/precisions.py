@@ -105,6 +105,15 @@ _ROWS = (
         },
     ),
     Precision(
+        name="fp16gpu",
+        title="as fp16, with the parts float whose sums in 16 bits on a GPU would change the outputs",
+        steps=(Step(do="fp16-gpu", options={"keep_io": True}),),
+        unsuited={
+            NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
+            COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
+        },
+    ),
+    Precision(
         name="dyn8",
         title="int8 weights, values quantized as the model runs; needs no calibration data",
         steps=(Step(do="dynamic-int8"),),
@@ -266,7 +275,7 @@ _RECIPE_ROWS = (
     ),
     # webgpu W.0.5: float, fp16 and weights of few bits; never quantized values.
     Recipe(
-        name="gpu", provider=WEBGPU, title="half the size, where the phone's GPU computes in fp16", precision="fp16"
+        name="gpu", provider=WEBGPU, title="half the size, where the phone's GPU computes in fp16", precision="fp16gpu"
     ),
     Recipe(name="gpu8", provider=WEBGPU, title="8-bit weights of MatMul: transformers", precision="w8"),
     Recipe(name="gpu4", provider=WEBGPU, title="4-bit weights of MatMul: large transformers", precision="w4"),
@@ -298,7 +307,7 @@ CANDIDATES: Mapping[str, tuple[str, ...]] = {
     COREML_NN: ("fp16",),
     COREML_MLPROGRAM: ("fp16",),
     XNNPACK: ("s8s8xnnpack", "u8u8"),
-    WEBGPU: ("fp16",),
+    WEBGPU: ("fp16gpu",),
     "cpu-arm64": ("s8s8pc", "dyn8"),
     "cpu-x86_64": ("u8s8pc", "dyn8"),
 }

@@ -10,7 +10,7 @@ import msgspec
 
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.workers import still_at_work
-from pipeline.passes import batch_size, mixed, optimize, quantize, static, surgery
+from pipeline.passes import batch_size, half, mixed, optimize, quantize, static, surgery
 from pipeline.passes.base import Apply, Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
 from pipeline.passes.edit import model_bytes
 from pipeline.passes.rewrites.table import REWRITES
@@ -22,7 +22,7 @@ SURGERY = (
 
 QUANTIZATION = (
     optimize.PREPROCESS, static.STATIC, mixed.PASS, static.QOPERATOR, quantize.DYNAMIC, quantize.WEIGHT_ONLY,
-    quantize.FP16,
+    quantize.FP16, half.FP16_GPU,
 )  # fmt: skip
 
 PASSES: dict[str, Pass] = {row.name: row for row in (*SURGERY, *QUANTIZATION, *REWRITES)}

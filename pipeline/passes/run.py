@@ -20,8 +20,8 @@ from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sources_digest, storage_errors, write_bytes
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.workers import Task, needed_bytes, note, run_tasks, still_at_work, time_limit
-from pipeline.dataset import Dataset, TensorInfo, samples
-from pipeline.dataset.guess import open_session, run_session
+from pipeline.dataset import Dataset, TensorInfo, first_sample, samples
+from pipeline.dataset.guess import complete_data, open_session, run_session
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
@@ -228,7 +228,7 @@ def run_cached(
         return run_passes(model, steps, context), False
     digests = range_digests(model.weights.values())
     content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
-    uses_data = any(find_pass(step.do).needs_data for step in steps)
+    uses_data = any(row.needs_data or row.measures for row in (find_pass(step.do) for step in steps))
     parts = (
         content,
         sorted(model.outside),
@@ -325,7 +325,10 @@ def transform(
             still_at_work()  # how long all take is for the user to end; one that does not end is a hang
             yield sample.inputs
 
-    context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note)
+    def usual() -> Feeds:
+        return first_sample(complete_data(loaded, {}, data), takes).inputs
+
+    context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note, usual=usual)
     result, reused = run_cached(loaded, steps, context, Path(cache) if cache else None)
     saved = save_model(result.model, target)
     effects = [find_pass(step.do).effect for step in steps]

@@ -4,7 +4,7 @@ import ctypes.util
 import importlib.util
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +135,20 @@ def test_functions_of_half_precision_compute(
     with AndroidHost("android-host", library, Phone(vulkan=lavapipe)) as phone:
         gpu, cpu = (outputs(run(phone, file, tmp_path / name, provider=name)) for name in ("webgpu", "cpu"))
     assert distance(gpu, cpu) < 2e-2  # what passes in half precision
+
+
+def test_half_precision_that_a_gpu_computes_wrong_is_made_right(
+    library: LibraryFacts, lavapipe: str, real_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = real_model("mobilenet_v1.base")
+    distances = {}
+    with AndroidHost("android-host", library, Phone(vulkan=lavapipe)) as phone:
+        wanted = outputs(run(phone, model, tmp_path / "cpu"))
+        for step in ("fp16", "fp16-gpu"):
+            half = tmp_path / f"{step}.onnx"
+            ort_mobile("transform", model, half, "--do", step)
+            distances[step] = distance(outputs(run(phone, half, tmp_path / step, provider="webgpu")), wanted)
+    assert distances["fp16"] > 0.02 > distances["fp16-gpu"]
 
 
 def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:

@@ -29,6 +29,16 @@ def test_sums_of_squares_in_half_precision_are_refused(tmp_path: Path, dtype: st
     assert rules == ["webgpu-half-sums"] * refused
 
 
+def test_types_that_a_file_does_not_say_are_asked_for(tmp_path: Path) -> None:
+    ones = np.ones(4, np.float32)
+    text = "g (float[1, 4] x) => (float[1, 4] y) { a = Relu (x)  y = BatchNormalization (a, s, b, m, v) }"
+    model = parsed(text, s=ones, b=ones, m=ones, v=ones)
+    assert not model.graph.value_info
+    onnx.save(model, tmp_path / "m.onnx")
+    rules = [row.rule for row in gpu_findings(tmp_path / "m.onnx", Release(1, 29), {"preferredLayout": "NCHW"}, "m")]
+    assert rules == ["webgpu-normalization"]
+
+
 def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None:
     onnx.save(residual(), tmp_path / "m.onnx")
     nine = parsed(

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from pipeline.convert import ConvertRequest, ConvertResult, convert_model
 from pipeline.convert.cache import Cache, semantic_digest
@@ -25,7 +25,7 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.ort_format import read_ort
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, quantized, save, value
-from tests.ort_models import ORT_STYLES, four_bits
+from tests.ort_models import ORT_STYLES, four_bits, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -72,6 +72,23 @@ def test_the_layout_of_this_processor_is_in_the_notes(style: Style, tmp_path: Pa
     ).artifacts
     assert "com.microsoft.nchwc:Conv" in laid_out.operators
     assert [sum("NCHWc" in note for note in artifact.notes) for artifact in (plain, laid_out)] == [0, 1]
+
+
+def test_an_onnx_file_is_whole_and_says_its_types(tmp_path: Path) -> None:
+    model = parsed("""g (bool c, float[1, 64] x) => (float[1, 128] y) {
+        a = Relu (x)
+        y = If (c) <then_branch = t () => (float[1, 128] p) { p = MatMul (a, w) },
+                    else_branch = e () => (float[1, 128] q) { q = MatMul (x, w) }>
+    }""")
+    weights = numpy_helper.from_array(np.ones((64, 128), np.float32), "w")
+    for attribute in model.graph.node[1].attribute:
+        attribute.g.initializer.append(weights)
+    variants = tuple(Variant(level=level, style=Style.ONNX) for level in (Level.NONE, Level.BASIC, Level.EXTENDED))
+    for artifact in convert_model(request(save(model, tmp_path / "m.onnx"), tmp_path, variants)).artifacts:
+        made = onnx.load(tmp_path / "out" / artifact.file, load_external_data=False)
+        bodies = [attribute.g for node in made.graph.node for attribute in node.attribute if attribute.HasField("g")]
+        assert [len(body.initializer[0].raw_data) for body in bodies] == [64 * 128 * 4] * 2
+        assert "a" in {value.name for value in made.graph.value_info}
 
 
 def test_every_artifact_is_what_it_says(tmp_path: Path) -> None:

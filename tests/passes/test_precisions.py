@@ -70,7 +70,9 @@ def test_a_reason_names_precisions_that_there_are() -> None:
 
 
 def test_static_precisions_need_data_and_others_do_not() -> None:
-    assert {name for name, one in PRECISIONS.items() if not one.needs_data} == {"fp16", "dyn8", "w8", "w4"}
+    assert {name for name, one in PRECISIONS.items() if not one.needs_data} == {
+        "fp16", "fp16gpu", "dyn8", "w8", "w4",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

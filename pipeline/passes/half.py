@@ -1,0 +1,268 @@
+"""Half precision for GPUs: what their sums in 16 bits do to a model is computed here, and parts of it stay float.
+
+A CPU adds up in 32 bits what a GPU adds up in 16, so no session here shows a GPU's error. It is modelled: a node in
+half precision rounds what it reads and gives, and the terms of its sums by chance. Measured with 40 float models of
+tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): the largest error is within a third and thrice of this.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pipeline.check.compare import OutputPrecision, compare_outputs, usual_tolerance
+from pipeline.check.reference import output_spans
+from pipeline.core.errors import ModelError
+from pipeline.core.ort_session import HostSession, first_line, make_exact_session
+from pipeline.core.variant import Level
+from pipeline.model.edit import set_nodes
+from pipeline.model.onnx_model import LeanModel
+from pipeline.model.types import FLOAT, FLOAT16
+from pipeline.partition.graph import Value
+from pipeline.partition.view import infer
+from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
+from pipeline.passes.edit import whole
+from pipeline.passes.optimize import name_nodes
+from pipeline.passes.quantize import SUMS_OF_SQUARES, HalfOptions, fp16
+from pipeline.passes.surgery import constants_fixed
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+PARTS = 8
+"""Runs of nodes that are kept float or not, each as a whole."""
+GOAL = 1 / 3
+"""The share of the tolerance that a modelled error may have: a GPU's is up to thrice as large."""
+SAMPLES = 4
+"""Of the calibration data."""
+STEP = 2.0**-11
+"""Half the distance between two numbers of half precision, relative to them: what one rounding changes at most."""
+ROUNDING = 0.4
+"""By how many steps a sum of n terms is off, times the root of n: each partial sum rounds, and they grow to the sum."""
+PRODUCTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 4, "Gemm": 4}
+"""Operators that add up products, with the terms that WebGPU's kernels add up before they round (measured)."""
+
+
+class GpuHalfOptions(HalfOptions, frozen=True, kw_only=True):
+    """Options of fp16-gpu."""
+
+    goal: float = GOAL
+    """The share of fp16's tolerance that the modelled error may have."""
+
+
+def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Model:
+    """The model in half precision, with the parts float whose rounding on a GPU would show in the outputs.
+
+    NotApplicable where fp16 is, and where no part of the model may be in half precision.
+    """
+    ready = whole(constants_fixed(model, context))
+    name_nodes(ready.graph)
+    named = LeanModel(proto=ready, folder=model.folder, weights={})
+    half = fp16(named, _plain(options), context)
+    try:
+        bench = _Bench(ready, options, context)
+    except ModelError as error:
+        context.warn(f"what half precision does to it on a GPU could not be computed: {error.reason}")
+        return half
+    kept, loss = chosen_parts(bench.parts, bench.loss, options.goal)
+    if not kept:
+        why = f"{bench.where_it_is} off by {loss:.1g} times what passes, whatever stays float"
+        raise NotApplicable("half precision changes the model's outputs too much on a GPU", where=context.where,
+                            why=why, remedy="ship the float model, or give test data: random inputs may mean "
+                            "nothing to it")  # fmt: skip
+    left = tuple(name for part in bench.parts if part not in kept for name in part)
+    if not left:
+        return half
+    context.warn(
+        f"{len(bench.parts) - len(kept)} of {len(bench.parts)} parts stay float, as half precision on a GPU would "
+        f"change the outputs too much"
+    )
+    return fp16(named, msgspec.structs.replace(_plain(options), exclude=(*options.exclude, *left)), context)
+
+
+def _plain(options: GpuHalfOptions) -> HalfOptions:
+    return HalfOptions(keep_io=options.keep_io, block=options.block, exclude=options.exclude)
+
+
+Part = tuple[str, ...]
+"""Nodes by name, in the graph's order."""
+
+
+def chosen_parts(
+    parts: Sequence[Part], loss: Callable[[Collection[Part]], float], goal: float
+) -> tuple[tuple[Part, ...], float]:
+    """The parts that may be in half precision together, and the loss of all: those that lose least alone.
+
+    Losses of parts add up as chance does, by their squares; what was chosen is measured, and its worst part left out
+    until it is at the goal.
+    """
+    if (total := loss(parts)) <= goal:
+        return tuple(parts), total
+    alone = {part: loss([part]) for part in parts}
+    chosen: list[Part] = []
+    for part in sorted(alone, key=alone.__getitem__):
+        if math.hypot(*(alone[kept] for kept in chosen), alone[part]) <= goal:
+            chosen.append(part)
+    while chosen and loss(chosen) > goal:
+        chosen.pop()
+    return tuple(chosen), min(total, *alone.values())
+
+
+class _Bench:
+    """A float model with its inputs and outputs, ready to be computed as a GPU does with some nodes in half."""
+
+    def __init__(self, proto: "onnx.ModelProto", options: HalfOptions, context: PassContext) -> None:
+        from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
+
+        blocked = {*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block}
+        self.proto, self.where, self.types = proto, context.where, infer(proto)
+        names = [
+            node.name
+            for node in proto.graph.node
+            if node.op_type not in blocked
+            and node.name not in options.exclude
+            and any(self.types.get(name, Value()).dtype == "f32" for name in node.output)
+        ]
+        size = max(1, -(-len(names) // PARTS))
+        self.parts = [tuple(names[place : place + size]) for place in range(0, len(names), size)]
+        self.feeds = list(_feeds(context))
+        self.wanted = self._outputs(proto)
+        self.where_it_is = "an output is"
+
+    def loss(self, parts: Collection[Part]) -> float:
+        """The error of the worst output with these parts in half precision, in units of what passes."""
+        half = {name for part in parts for name in part}
+        tolerance = msgspec.structs.replace(
+            usual_tolerance(OutputPrecision.FLOAT16), spans=output_spans(self.proto.graph)
+        )
+        worst = 0.0
+        outputs = self._outputs(as_gpus_compute(self.proto, self.types, half))
+        for expected, given in zip(self.wanted, outputs, strict=True):
+            for check in compare_outputs(expected, given, tolerance):
+                error = math.inf if check.failed else 0.0
+                if check.max_abs_error is not None and check.limit:
+                    error = check.max_abs_error / check.limit
+                if error > worst:
+                    worst, self.where_it_is = error, f"{check.output!r} is"
+        return worst
+
+    def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
+        names = [value.name for value in self.proto.graph.output]
+        try:
+            session = make_exact_session(proto.SerializeToString(), HostSession(level=Level.BASIC))
+            return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in self.feeds]
+        except Exception as error:
+            raise ModelError("the model does not run here", where=self.where, why=first_line(error)) from error
+
+
+def _feeds(context: PassContext) -> Iterator[Feeds]:
+    if context.samples is None:
+        yield context.usual()
+        return
+    for number, sample in enumerate(context.samples()):
+        if number == SAMPLES:
+            return
+        yield sample
+
+
+def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: Collection[str]) -> "onnx.ModelProto":
+    """The float model with the rounding of some nodes in half precision, as a GPU's sums in 16 bits have it."""
+    import onnx
+    from onnx import numpy_helper
+
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    constants = {tensor.name: tensor for tensor in result.graph.initializer}
+    rounded: dict[str, str] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def add(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        nodes.append(onnx.helper.make_node(op_type, inputs, [output], name=f"gpu/{len(nodes)}", **attributes))
+        return output
+
+    def round_value(name: str, target: str) -> None:
+        add("Cast", [add("Cast", [name], f"{target}/half", to=FLOAT16)], target, to=FLOAT)
+
+    for node in result.graph.node:
+        chosen = node.name in half
+        terms = _terms(node, types, constants) / PRODUCTS.get(node.op_type, 1)
+        for slot, name in enumerate(node.input if chosen else ()):
+            is_float = constants[name].data_type == FLOAT if name in constants else False
+            if is_float and name not in rounded:
+                tensor = result.graph.initializer.add()
+                tensor.CopyFrom(_rounded(constants[name]))
+                rounded[name] = tensor.name
+            elif name not in constants and name not in rounded and _is_float(types, name, proto):
+                round_value(name, f"{name}/read")
+                rounded[name] = f"{name}/read"
+            node.input[slot] = rounded.get(name, name)
+        nodes.append(node)
+        if not chosen:
+            continue
+        for slot, name in enumerate(node.output):
+            if types.get(name, Value()).dtype != "f32":
+                continue
+            node.output[slot] = exact = f"{name}/exact"
+            if terms:
+                square = add("ReduceMean", [add("Mul", [exact, exact], f"{name}/square")], f"{name}/mean", keepdims=0)
+                scale = result.graph.initializer.add()
+                scale.CopyFrom(numpy_helper.from_array(_float(ROUNDING * STEP * math.sqrt(terms)), f"{name}/scale"))
+                size = add("Mul", [add("Sqrt", [square], f"{name}/root"), scale.name], f"{name}/size")
+                chance = add("RandomNormalLike", [exact], f"{name}/chance", seed=float(len(nodes)), dtype=FLOAT)
+                exact = add("Add", [exact, add("Mul", [chance, size], f"{name}/noise")], f"{name}/summed")
+            round_value(exact, name)
+            rounded[name] = name
+    set_nodes(result.graph, nodes)
+    del result.graph.value_info[:]
+    return result
+
+
+def _float(number: float) -> "np.ndarray":
+    import numpy as np
+
+    return np.array(number, np.float32)
+
+
+def _rounded(tensor: "onnx.TensorProto") -> "onnx.TensorProto":
+    """A constant as half precision holds it."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    largest = float(np.finfo(np.float16).max)
+    numbers = numpy_helper.to_array(tensor).clip(-largest, largest).astype(np.float16).astype(np.float32)
+    return numpy_helper.from_array(numbers, f"{tensor.name}/half")
+
+
+def _is_float(types: Mapping[str, Value], name: str, proto: "onnx.ModelProto") -> bool:
+    if name in types:
+        return types[name].dtype == "f32"
+    return any(value.name == name and value.type.tensor_type.elem_type == FLOAT for value in proto.graph.input)
+
+
+def _terms(node: "onnx.NodeProto", types: Mapping[str, Value], constants: "Mapping[str, onnx.TensorProto]") -> int:
+    """How many products each number that a node gives is the sum of; 0 where that is none, or not known."""
+    if node.op_type not in PRODUCTS:
+        return 0
+    name = node.input[1]
+    dims = tuple(constants[name].dims) if name in constants else types.get(name, Value()).shape or ()
+    if not dims or None in dims:
+        return 0
+    sizes = [int(size or 0) for size in dims]
+    if node.op_type == "Conv":
+        return math.prod(sizes[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(sizes) // max(1, sizes[1])
+    turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+    return sizes[-1] if turned or len(sizes) == 1 else sizes[-2]
+
+
+FP16_GPU = Pass(
+    name="fp16-gpu",
+    title="As fp16, with the parts float whose sums in 16 bits on a GPU would change the outputs.",
+    apply=fp16_gpu,
+    effect=Effect.LOSSY,
+    options=GpuHalfOptions,
+    measures=True,
+)

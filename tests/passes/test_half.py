@@ -1,0 +1,105 @@
+"""Half precision for GPUs: how its error is modelled, and what stays float for it."""
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from pipeline.passes.base import NotApplicable, PassContext
+from pipeline.passes.half import GpuHalfOptions, Part, as_gpus_compute, chosen_parts, fp16_gpu
+from pipeline.passes.quantize import float_types
+from tests.ort_models import parsed
+from tests.passes.quantized_models import context, feeds, run, saved
+
+A, B, C = ("a",), ("b",), ("c",)
+
+
+def summed(losses: dict[Part, float], factor: float = 1.0) -> object:
+    """What parts lose together, by chance or more than that."""
+
+    def loss(parts: Collection[Part]) -> float:
+        return math.hypot(*(losses[part] for part in parts)) * (factor if len(parts) > 1 else 1.0)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("losses", "factor", "kept"),
+    [
+        ({A: 0.1, B: 0.1, C: 0.2}, 1.0, (A, B, C)),
+        ({A: 0.9, B: 0.1, C: 0.2}, 1.0, (B, C)),
+        ({A: 0.9, B: 0.1, C: 0.2}, 3.0, (B,)),
+        ({A: 0.9, B: 0.8, C: 2.0}, 1.0, ()),
+    ],
+)
+def test_parts_that_lose_least_are_in_half(losses: dict[Part, float], factor: float, kept: tuple[Part, ...]) -> None:
+    found, _ = chosen_parts(tuple(losses), summed(losses, factor), 1 / 3)  # type: ignore[arg-type]
+    assert found == kept
+
+
+def deep(first: float = 1.0) -> onnx.ModelProto:
+    """A sum over 512 numbers near `first`, whose small difference from a constant is the output; then two products."""
+    random = np.random.default_rng(0)
+    weights = (random.standard_normal((512, 64)) * 0.01 + first).astype(np.float32)
+    return parsed(
+        "g (float[1, 512] x) => (float[1, 64] y) "
+        "{ a = Abs (x)  s = MatMul (a, w)  m = ReduceMean <axes = [1], keepdims = 1> (s)  d = Sub (s, m) "
+        "  r = Relu (d)  t = MatMul (r, v)  u = Tanh (t)  y = MatMul (u, v) }",
+        w=weights, v=(random.standard_normal((64, 64)) / 8).astype(np.float32),
+    )  # fmt: skip
+
+
+def test_what_a_gpu_loses_is_modelled_and_stays_float(tmp_path: Path) -> None:
+    model = saved(deep(), tmp_path)
+    samples = feeds(model, 1)
+    warnings: list[str] = []
+    asked = replace(context(tmp_path, samples), warn=warnings.append)
+    made = fp16_gpu(model, GpuHalfOptions(), asked)
+    (warning,) = warnings
+    assert "parts stay float" in warning
+    kinds = {tensor.name: tensor.data_type for tensor in made.proto.graph.initializer}
+    assert kinds["w"] == onnx.TensorProto.FLOAT
+    assert onnx.TensorProto.FLOAT16 in float_types(made.proto)
+    (wanted,), (given,) = run(model, samples[0]), run(made, samples[0])
+    assert np.abs(wanted - given).max() < 0.02 * np.abs(wanted).max()
+
+
+def test_a_model_without_such_sums_is_plain_half_precision(tmp_path: Path) -> None:
+    model = saved(parsed("g (float[1, 8] x) => (float[1, 8] y) { y = Mul (x, w) }", w=np.ones(8, np.float32)), tmp_path)
+    warnings: list[str] = []
+    made = fp16_gpu(model, GpuHalfOptions(), replace(context(tmp_path, feeds(model, 1)), warn=warnings.append))
+    assert not warnings
+    assert {tensor.data_type for tensor in made.proto.graph.initializer} == {onnx.TensorProto.FLOAT16}
+
+
+def test_a_model_that_half_precision_breaks_is_refused(tmp_path: Path) -> None:
+    model = saved(parsed("g (float[1, 8] x) => (float[1, 8] y) { a = Mul (x, w)  y = Sin (a) }",
+                         w=np.full(8, 1e4, np.float32)), tmp_path)  # fmt: skip
+    with pytest.raises(NotApplicable, match="too much on a GPU") as refused:
+        fp16_gpu(model, GpuHalfOptions(), context(tmp_path, feeds(model, 1)))
+    assert "test data" in refused.value.remedy
+
+
+def test_without_data_it_is_measured_on_what_checks_run(tmp_path: Path) -> None:
+    model = saved(deep(), tmp_path)
+    asked: list[int] = []
+
+    def usual() -> dict[str, object]:
+        asked.append(1)
+        return feeds(model, 1)[0]
+
+    fp16_gpu(model, GpuHalfOptions(), PassContext(folder=tmp_path, where="model", usual=usual))
+    assert asked == [1]
+
+
+def test_nodes_that_stay_float_are_not_rounded(tmp_path: Path) -> None:
+    from pipeline.partition.view import infer
+
+    model = saved(deep(), tmp_path)
+    exact = as_gpus_compute(model.proto, infer(model.proto), ())
+    sample = feeds(model, 1)[0]
+    np.testing.assert_array_equal(run(model, sample)[0], run(saved(exact, tmp_path), sample)[0])
