@@ -273,6 +273,13 @@ def npu_models(session: nox.Session) -> None:
 
 
 @nox.session
+def npu_accuracy(session: nox.Session) -> None:
+    """Trained models of PyPI as an NPU computes them, within their budgets: an hour; -- TABLE.md NudeNet for less."""
+    session.install("-e", ".[qnn]", *groups("test"))
+    session.run("python", "-m", "tests.npu_accuracy", *(session.posargs or ("build/npu_accuracy.md",)))
+
+
+@nox.session
 def npu_operators(session: nox.Session) -> None:
     """The 5,388 one-operator models on seven Snapdragons, beside what is recorded, for hours; `-- conv/`: some."""
     session.install("-e", ".[qnn]", *groups("test"))

@@ -1,7 +1,7 @@
 """Trained models of registry packages: the forms that `--advise` makes for an NPU, and their accuracy as it computes.
 
 `python -m tests.npu_accuracy TABLE.md [WORD…]` (`nox -s npu_accuracy`) writes the table; words are parts of names. It
-ends with 1 where a form is not one partition, or not within its budget in the simulator.
+ends with 1 where a form is not one partition, or not within its budget in the simulator, unless it is known why.
 """
 
 import json
@@ -144,7 +144,7 @@ class Trained:
     """A model of a package: `samples` of a folder of downloads, the `sizes` of its inputs, and how accuracy is told.
 
     `metric` is one of the product's, which needs no labels, or a function of this module, whose labels are the
-    original's own outputs.
+    original's own outputs. `cannot` says why no form of integers is within the budget, of those that none is.
     """
 
     package: str
@@ -154,6 +154,7 @@ class Trained:
     budget: float = 0.05
     sizes: dict[str, int] = field(default_factory=dict)
     output: str = ""
+    cannot: str = ""
 
 
 OCR = "rapidocr-onnxruntime==1.4.4"
@@ -191,6 +192,7 @@ MODELS = {
     "Basic Pitch": Trained(
         package="basic-pitch==0.4.0", member="nmp.onnx", samples=lambda _: chords(24), metric="same_regions",
         sizes={"serving_default_input_2:0[0]": 1}, output="StatefulPartitionedCall:1",
+        cannot="it takes the logarithm of powers from 1e-10 to 39, of which 16 bits hold the upper 48 dB",
     ),
 }  # fmt: skip
 EXAMPLE = Path("build_configs/examples/mnist").resolve()
@@ -260,7 +262,7 @@ def main(target: str, *words: str) -> int:
                 cells, within = measured(name, Path(wheels), Path(folder))
             print(f"{' | '.join(cells)}  ({time.monotonic() - began:.0f} s)", flush=True)
             lines.append(cells)
-            right &= within
+            right &= within != bool(name in MODELS and MODELS[name].cannot)
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).write_text("".join(f"| {' | '.join(line)} |\n" for line in lines), encoding="utf-8")
     return 0 if right else 1

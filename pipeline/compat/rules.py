@@ -30,7 +30,7 @@ from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
+from pipeline.core.releases import NEWEST_KNOWN, OLDEST_RULES, Release, at_release, line_of
 from pipeline.model.onnx_model import ONNX_FORMAT
 from pipeline.model.ort_format import (
     DEFAULT_DOMAIN,
@@ -235,7 +235,7 @@ def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> Arti
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    rules = (_format, _gpu) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
+    rules = (_format, _gpu, _captured) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
@@ -393,13 +393,38 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
 
 
 def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    """What a GPU would load and then fail on: asked of the file itself, as it depends on the options."""
-    if artifact.file and provider_named(use.provider).gpu:
+    """What a GPU would load and then fail on: asked of the file itself, as it depends on the options.
+
+    Releases from before the rules have no WebGPU, which is a finding of its own or shows at the run.
+    """
+    if artifact.file and runtime.release >= OLDEST_RULES and provider_named(use.provider).gpu:
         from pipeline.compat.gpu import gpu_findings  # the rules of a provider: who runs on the CPU needs none
 
         yield from gpu_findings(
             Path(artifact.file), runtime.release, use.provider_options, artifact.name, half=runtime.shader_f16
         )
+
+
+CHANGING = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringSplit"})
+"""Operators whose outputs have as many elements as the values of their inputs want."""
+
+
+def _captured(artifact: ArtifactFacts, _runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
+    """Conditions of a captured CUDA graph that the file shows; the session looks for nodes on another provider, the
+    probe for outputs that are no tensors, binds all in the GPU's memory, and has one thread call the session.
+    """
+    if not (artifact.file and use.captures_graph) or provider_named(use.provider).gpu:
+        return
+    from pipeline.model.ort_format import read_artifact
+
+    nodes = [node for graph in read_artifact(Path(artifact.file)).graph.walk() for node in graph.nodes]
+    for operators, why in (
+        ({"If", "Loop", "Scan"}, "a captured graph has no control flow"),
+        (CHANGING, "shapes of a captured graph cannot change from run to run"),
+    ):
+        if names := [f"{node.op_type} '{node.name or node.outputs[0]}'" for node in nodes if node.op_type in operators]:
+            key = provider_named(use.provider).capture
+            yield _error(f"{key} cannot capture {', '.join(names[:4])}", artifact.name, why, f"leave {key} out")
 
 
 def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
@@ -443,7 +468,7 @@ def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _opset, _types, _small, _replay, _defects, _gpu,
+    _format, _opset, _types, _small, _replay, _defects, _gpu, _captured,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 

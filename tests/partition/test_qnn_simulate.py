@@ -189,6 +189,29 @@ def test_a_quantized_node_that_departs_is_named_by_its_own_name(tmp_path: Path) 
     assert "scale" in answer["remedy"]
 
 
+UNEVEN_SCALES = {
+    "Reciprocal": ("d = Reciprocal (c)", 2.9e-6, 5.2e-3),
+    "Max": ("e = DequantizeLinear (k, o, z)  d = Max (e, c)", 5e-7, 5e-7),
+}
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("op_type", UNEVEN_SCALES)
+def test_scales_far_apart_of_16_bit_values_are_found(op_type: str, tmp_path: Path) -> None:
+    """A Reciprocal, and a Max with a zero whose scale is 1, as stock quantizers write them."""
+    node, before, after = UNEVEN_SCALES[op_type]
+    text = f"""a = QuantizeLinear (x, s, z)  c = DequantizeLinear (a, s, z)  {node}
+        f = QuantizeLinear (d, t, z)  g = DequantizeLinear (f, t, z)  h = MaxPool <kernel_shape = [1, 1]> (g)
+        i = QuantizeLinear (h, u, z)  y = DequantizeLinear (i, u, z)"""
+    scales = {"s": np.float32(before), "t": np.float32(after), "u": np.float32(after), "o": np.float32(1)}
+    constants = {**scales, "z": np.uint16(0), "k": np.uint16(0)}
+    onnx.save(model(parsed_nodes(text), [value("x", DIMS)], ["y"], constants, opset=21), tmp_path / "m.onnx")
+    edge = 60000 * before
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", f"x={edge / 20}:{edge}")["simulated"]
+    assert (answer["passed"], answer["op_type"]) == (False, op_type), answer
+
+
 @npu
 @pytest.mark.usefixtures("compiler")
 def test_right_numbers_pass(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ REMEDIES: Mapping[str, str] = {
     "write it as Gather (`transform --do gathered-resize`)",
     "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
     "Gather": "give its indices in one row (`transform --do flat-indices`)",
+    "Reciprocal": "write it as a division (`transform --do one-input`)",
+    "Max": "give a zero beside 16-bit values a scale like theirs, as qnn16 does",
     "ReduceL2": "scale the values before they are squared (`transform --do scaled-norm`)",
     "ReduceSumSquare": "scale the values before they are squared",
     "Sqrt": "keep its input at 0 or above, with Max or Clip: of less the NPU makes numbers, not NaN",
