@@ -120,8 +120,16 @@ def _whole_elf(content: bytes) -> Elf:
 def read_facts(path: Path) -> LibraryFacts:
     """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
     digest = sha256(path)
-    if digest in _FACTS:
-        return msgspec.structs.replace(_FACTS[digest], path=str(path))
+    if digest not in _FACTS:
+        _FACTS[digest] = _read_facts(path, digest)
+    facts = _FACTS[digest]
+    # CUDA and TensorRT are libraries of their own, which the main one opens beside itself
+    files = ((row.name, path.parent / f"libonnxruntime_providers_{row.name}.so") for row in PROVIDERS.values())
+    beside = {name for name, file in files if not PROVIDERS[name].plugin and file.is_file()}
+    return msgspec.structs.replace(facts, path=str(path), providers=tuple(sorted({*facts.providers, *beside})))
+
+
+def _read_facts(path: Path, digest: str) -> LibraryFacts:
     content = path.read_bytes()
     try:
         elf = _whole_elf(content)
@@ -132,7 +140,7 @@ def read_facts(path: Path) -> LibraryFacts:
             why=str(error),
             remedy=f"give an AAR, or a whole {LIBRARY} from one",
         ) from error
-    _FACTS[digest] = LibraryFacts(
+    return LibraryFacts(
         path=str(path),
         sha256=digest,
         size_bytes=len(content),
@@ -143,7 +151,6 @@ def read_facts(path: Path) -> LibraryFacts:
         imports=tuple(sorted(elf.undefined)),
         **read_build(content),
     )
-    return _FACTS[digest]
 
 
 def of_abi(facts: LibraryFacts, abi: str) -> LibraryFacts:

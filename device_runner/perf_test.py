@@ -34,7 +34,7 @@ from device_runner.result import (
 from device_runner.spec import AUTO, ONNX_CODES, ExecutionMode, RunSpec, TensorFile
 
 OTHER_PROVIDERS = (
-    "acl", "armnn", "cuda", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "tensorrt", "vitisai",
+    "acl", "armnn", "dml", "dnnl", "migraphx", "openvino", "rocm", "snpe", "vitisai",
 )  # fmt: skip
 TAKEN_PROVIDERS = sorted([*OTHER_PROVIDERS, *(row.name for row in PROVIDERS.values() if row.perf_test)])
 """What -e takes; anything else makes it print its usage."""

@@ -50,9 +50,9 @@ class ExecutionProvider:
     the method of Java's SessionOptions. `nhwc` says whether it has layouts changed to channels last at load; None where
     that is not known, so that the operators of that change cannot be computed. `perf_test`: onnxruntime_perf_test has
     it, by `name`. `plugin` brings it where the library has it not compiled in. `values` are its options, each with the
-    regular expression of what it takes: it ignores others without a word, or makes no
-    session. `gpu`: it computes on a GPU by Vulkan, for
-    which a computer may have a driver in software. `fixed_shapes`: it wants inputs whose sizes are fixed. Platforms in
+    regular expression of what it takes: it ignores others without a word, or makes no session. `capture` is the one
+    that captures a graph. `gpu`: it computes on a GPU by Vulkan, for which a computer may have a driver in software.
+    `fixed_shapes`: it wants inputs whose sizes are fixed. Platforms in
     `excluded` can never have it, as it is `owner`'s: `instead` says what they have, and may name {platform}; `remedy`
     what to do.
     """
@@ -74,6 +74,7 @@ class ExecutionProvider:
     perf_test: bool = False
     plugin: PluginPackage | None = None
     values: dict[str, str] = field(default_factory=dict)
+    capture: str = ""
     gpu: bool = False
     fixed_shapes: bool = False
 
@@ -110,6 +111,49 @@ _COREML_OPTIONS = {
 }  # fmt: skip
 """The same by name and by devices (1.31.1); for others CoreML makes no session (ep_rules E.1)."""
 
+_FLAG, _COUNT, _TEXT = "0|1", r"\d+", r"[^\0]+"
+
+_CUDA_OPTIONS = {
+    "arena_extend_strategy": "kNextPowerOfTwo|kSameAsRequested",
+    "cudnn_conv_algo_search": "EXHAUSTIVE|HEURISTIC|DEFAULT",
+    **dict.fromkeys(("device_id", "gpu_mem_limit", "sdpa_kernel", "tunable_op_max_tuning_duration_ms"), _COUNT),
+    **dict.fromkeys((
+        "do_copy_in_default_stream", "cudnn_conv_use_max_workspace", "cudnn_conv1d_pad_to_nc1d", "enable_cuda_graph",
+        "enable_cudnn", "enable_skip_layer_norm_strict_mode", "prefer_nhwc", "use_tf32", "fuse_conv_bias",
+        "use_ep_level_unified_stream", "tunable_op_enable", "tunable_op_tuning_enable",
+    ), _FLAG),
+}  # fmt: skip
+_TENSORRT_OPTIONS = {
+    "device_id": _COUNT, "trt_builder_optimization_level": "0|1|2|3|4|5", "trt_auxiliary_streams": r"-?\d+",
+    **{f"trt_{name}": _FLAG for name in (
+        "fp16_enable", "bf16_enable", "int8_enable", "int8_use_native_calibration_table", "dla_enable",
+        "dump_subgraphs", "engine_cache_enable", "engine_decryption_enable", "force_sequential_engine_build",
+        "context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "force_timing_cache",
+        "detailed_build_log", "build_heuristics_enable", "sparsity_enable", "cuda_graph_enable", "engine_hw_compatible",
+        "weight_stripped_engine_enable", "dump_ep_context_model", "load_user_initializer", "ep_context_embed_mode",
+    )},
+    **{f"trt_{name}": _COUNT for name in (
+        "max_partition_iterations", "min_subgraph_size", "max_workspace_size", "dla_core",
+    )},
+    **{f"trt_{name}": _TEXT for name in (
+        "int8_calibration_table_name", "engine_cache_path", "engine_cache_prefix", "engine_decryption_lib_path",
+        "tactic_sources", "timing_cache_path", "extra_plugin_lib_paths", "profile_min_shapes", "profile_max_shapes",
+        "profile_opt_shapes", "ep_context_file_path", "onnx_model_folder_path", "op_types_to_exclude",
+        "preview_features",
+    )},
+}  # fmt: skip
+"""Both of onnxruntime-gpu 1.31.1. What an app alone can give is left out: streams, allocators, bytes of a model."""
+
+
+def _nvidia(title: str, ort_name: str, capture: str, values: dict[str, str]) -> ExecutionProvider:
+    return ExecutionProvider(
+        name=title.lower(), title=title, ort_name=ort_name, function=title, perf_test=True, capture=capture,
+        values=values, owner="NVIDIA", excluded=frozenset({"android", "ios", "macos"}),
+        instead="no device with {platform} has its hardware",
+        remedy="run it on a computer with such a GPU, with the libonnxruntime of onnxruntime-gpu",
+    )  # fmt: skip
+
+
 _ROWS = (
     ExecutionProvider(
         name=CPU, title="CPU", ort_name="CPUExecutionProvider", has_options=False, nhwc=False, perf_test=True
@@ -141,21 +185,23 @@ _ROWS = (
     ),
     ExecutionProvider(
         name="webgpu", title="WebGPU", ort_name="WebGpuExecutionProvider", appended="WebGPU", java="addWebGPU",
-        perf_test=True, nhwc=True, gpu=True, values=_WEBGPU_OPTIONS,
+        perf_test=True, nhwc=True, gpu=True, values=_WEBGPU_OPTIONS, capture=CAPTURE_KEY,
         plugin=PluginPackage(
             distribution="onnxruntime-ep-webgpu", module="onnxruntime_ep_webgpu",
             library="libonnxruntime_providers_webgpu.so", since=(1, 24, 4),
             systems=(("Linux", "x86_64"), ("Linux", "aarch64")),
         ),
     ),
+    _nvidia("CUDA", "CUDAExecutionProvider", "enable_cuda_graph", _CUDA_OPTIONS),
+    _nvidia("TensorRT", "TensorrtExecutionProvider", "trt_cuda_graph_enable", _TENSORRT_OPTIONS),
 )  # fmt: skip
 
 PROVIDERS: dict[str, ExecutionProvider] = {row.name: row for row in _ROWS}
 """The registry, by name in run options; help texts and messages list them in this order."""
 
 OTHER_NAMES = (
-    "acl", "armnn", "azure", "cann", "cuda", "dml", "dnnl", "js", "migraphx", "nvtensorrtrtx", "openvino", "rknpu",
-    "rocm", "snpe", "tensorrt", "tvm", "vitisai", "vsinpu", "webnn",
+    "acl", "armnn", "azure", "cann", "dml", "dnnl", "js", "migraphx", "nvtensorrtrtx", "openvino", "rknpu",
+    "rocm", "snpe", "tvm", "vitisai", "vsinpu", "webnn",
 )  # fmt: skip
 """Further execution providers of ONNX Runtime, known by name only."""
 
@@ -193,6 +239,9 @@ class Chip:
         """
         return {"soc_model": str(self.soc_model), "htp_arch": str(self.htp_arch)}
 
+
+NEW_LAYOUT = 73
+"""The generation from which on an NPU takes no context of an earlier one."""
 
 _CHIPS = (
     Chip(name="SM8350", title="Snapdragon 888", soc_model=30, htp_arch=68, floats=False),

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from device_runner.errors import SpecError
 from device_runner.files import decode_json, read_regular
-from device_runner.providers import CAPTURE_KEY, provider_named
+from device_runner.providers import provider_named
 
 SPEC_VERSION = 1
 
@@ -153,8 +153,8 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     def captures_graph(self) -> bool:
         """Whether the session captures its graph on a GPU, for which inputs and outputs have to be bound there."""
         row = provider_named(self.provider)
-        entry = f"ep.{row.ort_name.lower()}.{CAPTURE_KEY}"
-        return row.gpu and "1" in (self.provider_options.get(CAPTURE_KEY), self.session_config.get(entry))
+        entry = f"ep.{row.ort_name.lower()}.{row.capture}"
+        return bool(row.capture) and "1" in (self.provider_options.get(row.capture), self.session_config.get(entry))
 
 
 class Plugin(StrictStruct, frozen=True, kw_only=True):
@@ -189,8 +189,14 @@ class TensorFile(StrictStruct, frozen=True, kw_only=True):
     crc32: int | None = None
 
 
+MOST_STRING_BYTES = 16 << 20
+"""Of an output's strings, each with a NUL behind; the probe brings no more back."""
+
+
 def tensor_bytes(tensor: TensorFile) -> int:
-    """How long the raw file of a tensor must be; 0 for strings, which no device brings back."""
+    """How long the raw file of a tensor must be; of strings, how long it may be."""
+    if tensor.dtype is ElementType.STRING:
+        return MOST_STRING_BYTES
     return math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0)
 
 

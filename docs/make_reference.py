@@ -16,7 +16,7 @@ import msgspec
 from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from pipeline.advice.fitness import FitDocument
-from pipeline.cli.command import TOPICS
+from pipeline.cli.command import FULL, TOPICS
 from pipeline.cli.convert import option_lines
 from pipeline.cli.main import COMMANDS, cli, load
 from pipeline.config import TABLES, Table, config_schema, key_texts
@@ -49,6 +49,7 @@ def command_help(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(
         command, info_name=path, terminal_width=100, max_content_width=100, help_option_names=["-h", "--help"]
     )
+    context.meta[FULL] = True
     yield f"## `{path}`\n\n```text\n{command.get_help(context)}\n```\n\n"
     if isinstance(command, click.Group) and command is not cli:
         for name in command.list_commands(context):

@@ -24,6 +24,8 @@ typedef struct OrtThreadingOptions OrtThreadingOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
 typedef struct OrtIoBinding OrtIoBinding;
+typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
+typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtSyncStream OrtSyncStream;
 typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
 typedef struct OrtEpAssignedNode OrtEpAssignedNode;
@@ -80,6 +82,8 @@ struct ort_base {
     X(IsTensor, 50, OrtStatus *, (const OrtValue *, int *)) \
     X(GetTensorMutableData, 51, OrtStatus *, (OrtValue *, void **)) \
     X(FillStringTensor, 52, OrtStatus *, (OrtValue *, const char *const *, size_t)) \
+    X(GetStringTensorDataLength, 53, OrtStatus *, (const OrtValue *, size_t *)) \
+    X(GetStringTensorContent, 54, OrtStatus *, (const OrtValue *, void *, size_t, size_t *, size_t)) \
     X(CastTypeInfoToTensorInfo, 55, OrtStatus *, (const OrtTypeInfo *, const OrtTensorTypeAndShapeInfo **)) \
     X(GetTensorElementType, 60, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, unsigned *)) \
     X(GetDimensionsCount, 61, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, size_t *)) \
@@ -119,10 +123,22 @@ struct ort_base {
     X(CreateEnvWithCustomLoggerAndGlobalThreadPools, 151, OrtStatus *, \
       (ort_logger, void *, unsigned, const char *, const OrtThreadingOptions *, OrtEnv **)) \
     X(AddRunConfigEntry, 165, OrtStatus *, (OrtRunOptions *, const char *, const char *)) \
+    X(SessionOptionsAppendExecutionProvider_TensorRT_V2, 170, OrtStatus *, \
+      (OrtSessionOptions *, const OrtTensorRTProviderOptionsV2 *)) \
+    X(CreateTensorRTProviderOptions, 171, OrtStatus *, (OrtTensorRTProviderOptionsV2 **)) \
+    X(UpdateTensorRTProviderOptions, 172, OrtStatus *, \
+      (OrtTensorRTProviderOptionsV2 *, const char *const *, const char *const *, size_t)) \
+    X(ReleaseTensorRTProviderOptions, 174, void, (OrtTensorRTProviderOptionsV2 *)) \
     X(SessionOptionsSetCustomCreateThreadFn, 196, OrtStatus *, (OrtSessionOptions *, ort_create_thread)) \
     X(SessionOptionsSetCustomJoinThreadFn, 198, OrtStatus *, (OrtSessionOptions *, void (*)(ort_thread))) \
     X(SetGlobalCustomCreateThreadFn, 199, OrtStatus *, (OrtThreadingOptions *, ort_create_thread)) \
     X(SetGlobalCustomJoinThreadFn, 201, OrtStatus *, (OrtThreadingOptions *, void (*)(ort_thread))) \
+    X(SessionOptionsAppendExecutionProvider_CUDA_V2, 204, OrtStatus *, \
+      (OrtSessionOptions *, const OrtCUDAProviderOptionsV2 *)) \
+    X(CreateCUDAProviderOptions, 205, OrtStatus *, (OrtCUDAProviderOptionsV2 **)) \
+    X(UpdateCUDAProviderOptions, 206, OrtStatus *, \
+      (OrtCUDAProviderOptionsV2 *, const char *const *, const char *const *, size_t)) \
+    X(ReleaseCUDAProviderOptions, 208, void, (OrtCUDAProviderOptionsV2 *)) \
     X(SessionOptionsAppendExecutionProvider, 216, OrtStatus *, \
       (OrtSessionOptions *, const char *, const char *const *, const char *const *, size_t)) \
     ORT_PLUGIN_CALLS(X)

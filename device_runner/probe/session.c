@@ -194,11 +194,31 @@ static bool append_nnapi(struct probe *probe) {
     return ok(probe, append(probe->options, (uint32_t)probe->request->flags));
 }
 
+/* These two take their options by functions of their own. */
+#define APPEND(NAME) \
+    static bool append_##NAME(struct probe *probe) { \
+        const ort_function *ort = probe->ort; \
+        struct provider_options options; \
+        Ort##NAME##ProviderOptionsV2 *taken = NULL; \
+        if (!collect_options(probe, &options)) return false; \
+        bool done = ok(probe, ORT(ort, Create##NAME##ProviderOptions)(&taken)) && \
+                    ok(probe, ORT(ort, Update##NAME##ProviderOptions)(taken, options.keys, options.values, \
+                                                                      options.count)) && \
+                    ok(probe, ORT(ort, SessionOptionsAppendExecutionProvider_##NAME##_V2)(probe->options, taken)); \
+        if (taken) ORT(ort, Release##NAME##ProviderOptions)(taken); \
+        free(options.keys); \
+        return done; \
+    }
+APPEND(CUDA)
+APPEND(TensorRT)
+
 bool append_provider(struct probe *probe) {
     const char *name = probe->request->provider;
     if (probe->request->plugin) return append_plugin(probe);
     if (!strcmp(name, "cpu")) return true;
     if (!strcmp(name, "nnapi")) return append_nnapi(probe);
+    if (!strcmp(name, "cuda")) return append_CUDA(probe);
+    if (!strcmp(name, "tensorrt")) return append_TensorRT(probe);
     return strcmp(name, "CoreML") ? append_generic(probe) : append_coreml(probe);
 }
 

@@ -14,6 +14,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     "Provider options": frozenset({
         "--ep", "--provider", "--nnapi-flags", "--provider-option", "--api-level", "--coreml-version",
         "--coreml-options", "--webgpu-options", "--stop-ops", "--safe", "--plugin", "--context", "--chip",
+        "--share-weights",
     }),
     "Measurement": frozenset({
         "--mode", "--sustained-seconds", "--warmup", "--rule", "--rounds", "--min-runs", "--min-seconds",
@@ -198,6 +199,16 @@ def global_options(*, hidden: bool = True) -> list[click.Parameter]:
     ]
 
 
+RARE = frozenset({
+    "--custom-ops", "--plugin", "--blame", "--perf-test", "--concurrent", "--batch", "--stream", "--state",
+    "--original", "--share-weights", "--show-changes", "--webgpu-options", "--coreml-options", "--context",
+    "--keep-float", "--stop-ops", "--safe", "--reference", "--build-kind", "--max-battery-celsius",
+    "--min-battery-percent", "--simulate", "--sarif", "--junit", "--base-library",
+})  # fmt: skip
+"""Options that `COMMAND --help` only names: `help COMMAND` explains them."""
+FULL = "ort-mobile.full"
+"""Key of whether all are explained, in the `meta` of a context."""
+
 REST = "Options"
 FEW = 9
 """Up to so many options are listed without sections."""
@@ -247,10 +258,13 @@ class Command(click.Command):
         """Write options section by section, those that no section names first."""
         records: dict[str, list[tuple[str, str]]] = {title: [] for title in (REST, *SECTIONS)}
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and not param.hidden]
+        few = len(options) <= FEW
+        rare = [] if few or ctx.meta.get(FULL) else [param.opts[0] for param in options if param.opts[0] in RARE]
+        options = [param for param in options if param.opts[0] not in rare]
         of_sessions = [param.opts[0] for param in options if isinstance(param, SessionOption)]
         for param in options:
             if param.opts[0] not in of_sessions and (record := param.get_help_record(ctx)) is not None:
-                records[section_of(param) if len(options) > FEW else REST].append(record)
+                records[REST if few else section_of(param)].append(record)
         for title, rows in records.items():
             if rows:
                 with formatter.section(title):
@@ -258,6 +272,9 @@ class Command(click.Command):
         if of_sessions:
             with formatter.section("Session options"):
                 write_names(formatter, f"{', '.join(of_sessions)}: see `ort-mobile help session-options`.")
+        if rare:
+            with formatter.section("More options"):
+                write_names(formatter, f"{', '.join(rare)}: see `ort-mobile help {ctx.info_name}`.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples as they can be pasted."""
@@ -339,11 +356,12 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("command", nargs=-1)
 @click.pass_context
 def show_help(ctx: click.Context, command: tuple[str, ...]) -> None:
-    """Show the help of COMMAND, as `ort-mobile COMMAND --help` does; without one, of ort-mobile itself.
+    """Show the help of COMMAND, with options that `ort-mobile COMMAND --help` only names; without one, of ort-mobile.
 
     `help commands` lists every command, and `help session-options` the options of ONNX Runtime's sessions.
     """
     context = ctx.find_root()
+    context.meta[FULL] = True
     if len(command) == 1 and command[0] in TOPICS:
         formatter = context.make_formatter()
         TOPICS[command[0]](formatter)

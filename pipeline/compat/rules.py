@@ -235,7 +235,7 @@ def facts_of(model: OrtModel, name: str, read: ReadWeight | None = None) -> Arti
 
 def check_artifact(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions = DEFAULT_USE) -> tuple[Finding, ...]:
     """Everything that speaks against loading this artifact with this library in this way; empty when nothing does."""
-    rules = (_format, _gpu) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
+    rules = (_format, _gpu, _captured) if artifact.format_version == ONNX_FORMAT else _ARTIFACT_RULES
     return tuple(finding for rule in rules for finding in rule(artifact, runtime, use))
 
 
@@ -402,6 +402,28 @@ def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator
         )
 
 
+CHANGING = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringSplit"})
+"""Operators whose outputs have as many elements as the values of their inputs want."""
+
+
+def _captured(artifact: ArtifactFacts, _runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
+    """Conditions of a captured CUDA graph that the file shows; the session looks for nodes on another provider, the
+    probe for outputs that are no tensors, binds all in the GPU's memory, and has one thread call the session.
+    """
+    if not (artifact.file and use.captures_graph) or provider_named(use.provider).gpu:
+        return
+    from pipeline.model.ort_format import read_artifact
+
+    nodes = [node for graph in read_artifact(Path(artifact.file)).graph.walk() for node in graph.nodes]
+    for operators, why in (
+        ({"If", "Loop", "Scan"}, "a captured graph has no control flow"),
+        (CHANGING, "shapes of a captured graph cannot change from run to run"),
+    ):
+        if names := [f"{node.op_type} '{node.name or node.outputs[0]}'" for node in nodes if node.op_type in operators]:
+            key = provider_named(use.provider).capture
+            yield _error(f"{key} cannot capture {', '.join(names[:4])}", artifact.name, why, f"leave {key} out")
+
+
 def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
     if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {CPU}:
         row = BUILD_PROVIDERS.get(use.provider)
@@ -443,7 +465,7 @@ def _keys(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
 
 
 _ARTIFACT_RULES: Sequence[Callable[[ArtifactFacts, Runtime, RunOptions], Iterator[Finding]]] = (
-    _format, _opset, _types, _small, _replay, _defects, _gpu,
+    _format, _opset, _types, _small, _replay, _defects, _gpu, _captured,
 )  # fmt: skip
 _USE_RULES: Sequence[Callable[[RunOptions, Runtime, str], Iterator[Finding]]] = (_provider, _keys)
 

@@ -91,10 +91,11 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
 
 def without_capture(options: RunOptions) -> RunOptions:
     """Options for APIs without IoBinding: a session that captures and binds nothing repeats its first outputs."""
+    capture = provider_named(options.provider).capture or CAPTURE_KEY
     return msgspec.structs.replace(
         options,
-        provider_options={key: value for key, value in options.provider_options.items() if key != CAPTURE_KEY},
-        session_config={k: v for k, v in options.session_config.items() if not k.endswith(f".{CAPTURE_KEY}")},
+        provider_options={key: value for key, value in options.provider_options.items() if key != capture},
+        session_config={k: v for k, v in options.session_config.items() if not k.endswith(f".{capture}")},
     )
 
 
@@ -418,8 +419,13 @@ def cpp_calls(options: RunOptions) -> Iterator[str]:
     if provider.has_flags:
         flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
         yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{provider.function}(options, {flags}));"
+        return
+    pairs = ", ".join(f"{{{cpp_text(k)}, {cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
+    if provider.owner == "NVIDIA":
+        yield f"Ort::{provider.function}ProviderOptions {provider.name};"
+        yield f"{provider.name}.Update({{{pairs}}});"
+        yield f"options.AppendExecutionProvider_{provider.function}_V2(*{provider.name});"
     elif provider.name != CPU:
-        pairs = ", ".join(f"{{{cpp_text(k)}, {cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
         name = cpp_text(provider.append_name)
         yield f"options.AppendExecutionProvider({name}, {{{pairs}}});"
 

@@ -53,7 +53,7 @@ def parse(words: list[str]) -> None:
         command.parse_args(context, words)
 
 
-@pytest.mark.parametrize("words", [("run",), ("op-config", "check"), ()])
+@pytest.mark.parametrize("words", [("devices",), ("op-config", "check"), ()])
 def test_help_of_a_command_is_its_help(words: tuple[str, ...], tmp_path: Path) -> None:
     assert ort_mobile("help", *words, cwd=tmp_path) == ort_mobile(*words, "--help", cwd=tmp_path)
 
@@ -125,3 +125,17 @@ def test_two_options_of_a_command_never_share_a_name_in_the_code(name: str) -> N
     """click gives the value of one of them to both."""
     names = [param.name for param in COMMANDS[name].params]
     assert len(names) == len(set(names))
+
+
+LONGEST = {"perf": 92, "convert": 93, "gate": 81, "run": 102, "partition": 71, "tune": 89, "doctor": 61}
+"""Lines of `COMMAND --help`: what is new goes among the options that it only names."""
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_help_grows_no_longer_and_names_what_it_leaves_out(name: str, tmp_path: Path) -> None:
+    text = ort_mobile(name, "--help", cwd=tmp_path).out
+    assert len(text.splitlines()) <= LONGEST[name]
+    more = text.partition("More options:\n")[2].partition(": see")[0].replace(",", "").split()
+    assert more
+    full = ort_mobile("help", name, cwd=tmp_path).out
+    assert [option for option in more if f"\n  {option} " not in full or f"\n  {option} " in text] == []

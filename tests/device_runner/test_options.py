@@ -38,6 +38,9 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
+        (RunOptions(provider="cuda", provider_options={"cuda_graph": "1"}), "did you mean enable_cuda_graph?"),
+        (RunOptions(provider="cuda", provider_options={"arena_extend_strategy": "1"}), "kNextPowerOfTwo or kSame"),
+        (RunOptions(provider="tensorrt", provider_options={"trt_fp16_enable": "yes"}), "takes 0 or 1"),
     ],
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
@@ -61,6 +64,8 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
             "2 cores",
         ),
         (RunOptions(provider="coreml"), phone(30), "Apple"),
+        (RunOptions(provider="cuda"), phone(30), "NVIDIA's: no device with android"),
+        (RunOptions(provider="tensorrt"), MAC, "NVIDIA's"),
         (RunOptions(provider="nnapi", flags=(NCHW,)), phone(28), "USE_NCHW needs 29"),
         (RunOptions(provider="nnapi", flags=(NO_CPU,)), phone(28), "CPU_DISABLED needs 29"),
         (
