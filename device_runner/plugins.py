@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from device_runner.errors import pip_install
 from device_runner.library import Library, LibraryFacts
 from device_runner.probe.elf import NotElf, read_header
-from device_runner.providers import CHIPS, chip_of_phone, provider_named
+from device_runner.providers import CHIPS, NEW_LAYOUT, Chip, chip_of_phone, provider_named
 from device_runner.result import Failure, FailureKind
 from device_runner.spec import Plugin, RunSpec
 
@@ -26,6 +26,8 @@ NOT_HERE = (
     (re.compile(SHARED_KEY.encode()), "shares its binary with others, on which the simulator crashes"),
 )
 """Contexts that run on phones alone, by what their ONNX files say (docs/npu.md)."""
+BUILT_FOR = re.compile(rb"v2:\d+:[\d.]+:[\d.]+:(\d{2,3}):")
+"""The generation of NPUs that a context's ONNX file says it is for."""
 MOST_BYTES = 1 << 20
 """Of a context's ONNX file that is looked at."""
 
@@ -119,8 +121,6 @@ def _with_chip(spec: RunSpec) -> RunSpec | Failure:
 
     Without a chip it computes as no phone does, and a number that is no chip's takes nothing: both without a word.
     """
-    if failure := _phones_only(Path(spec.model)):
-        return failure
     options = spec.options.provider_options
     soc_model, arch = options.get("soc_model", ""), options.get("htp_arch", "")
     by_number = next((row for row in CHIPS.values() if str(row.soc_model) == soc_model), None)
@@ -137,22 +137,23 @@ def _with_chip(spec: RunSpec) -> RunSpec | Failure:
             cause=why,
             remedy=f"give soc_model={next(iter(CHIPS))} or another of {', '.join(CHIPS)}, and leave htp_arch out",
         )
+    if failure := _not_here(Path(spec.model), chip):
+        return failure
     return replace(spec, options=replace(spec.options, provider_options={**options, **chip.options}))
 
 
-def _phones_only(model: Path) -> Failure | None:
-    """Why a context cannot run in the simulator, whatever the chip; None for other models."""
+def _not_here(model: Path, chip: Chip) -> Failure | None:
+    """Why a context cannot run in the simulator of a chip; None for other models."""
     if model.suffix.lower() != ".onnx" or not model.is_file() or model.stat().st_size > MOST_BYTES:
         return None
     content = model.read_bytes()
-    for pattern, why in NOT_HERE:
-        if pattern.search(content):
-            return Failure(
-                kind=FailureKind.BAD_OPTIONS,
-                message=f"{model.name}: made, not run here: this context {why}",
-                remedy="run it on a phone, or make one for a chip and a size: `ort-mobile convert … --context CHIP`",
-            )
-    return None
+    why = next((f"made, not run here: this context {why}" for row, why in NOT_HERE if row.search(content)), "")
+    arch = int(built[1]) if (built := BUILT_FOR.search(content)) else chip.htp_arch
+    if not why and (arch > chip.htp_arch or arch < NEW_LAYOUT <= chip.htp_arch):
+        # The simulator computes it as the chip that it is for would, whatever chip is named.
+        why = f"the context is for V{arch}, which the loader of {chip.name} (V{chip.htp_arch}) refuses"
+    remedy = "run it on a phone that it is for, or make one for one chip: `ort-mobile convert … --context CHIP`"
+    return Failure(kind=FailureKind.BAD_OPTIONS, message=f"{model.name}: {why}", remedy=remedy) if why else None
 
 
 def with_files(spec: RunSpec) -> RunSpec:

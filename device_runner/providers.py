@@ -240,6 +240,9 @@ class Chip:
         return {"soc_model": str(self.soc_model), "htp_arch": str(self.htp_arch)}
 
 
+NEW_LAYOUT = 73
+"""The generation from which on an NPU takes no context of an earlier one."""
+
 _CHIPS = (
     Chip(name="SM8350", title="Snapdragon 888", soc_model=30, htp_arch=68, floats=False),
     Chip(name="SM8325", title="Snapdragon 888 without modem", soc_model=34, htp_arch=68, floats=False),

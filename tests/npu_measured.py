@@ -148,6 +148,15 @@ def wholly(answer: ModelAnswer) -> tuple[bool, str]:
     return not why, why or ""
 
 
+def kind_of(types: str) -> str:
+    """The kind of types that a row of the table is of."""
+    if types.startswith("QDQ"):
+        bits = sorted({int(text) for text in re.findall(r"INT(\d+)", types)} - {32}) or [32]
+        return f"QDQ, {' and '.join(map(str, bits))} bits"
+    several = "several types" if "+" in types else "integers"
+    return {"FLOAT": "f32", "FLOAT16": "f16", "DOUBLE": "f64", "BOOL": "bool"}.get(types, several)
+
+
 def agreement(results: Iterable[tuple[str, bool, bool]]) -> Iterator[str]:
     """Lines of a table: rows by name, how many agree, and how many differ each way."""
     counts: dict[str, Counter[tuple[bool, bool]]] = defaultdict(Counter)
@@ -179,9 +188,9 @@ def main(*arguments: str) -> int:
                 results.append((row, claimed))
                 known = {"file": row.file, "measured": row.taken, "claimed": claimed, "why": why, "types": row.types}
                 print(json.dumps({**known, **row.conditions}, default=str), file=details, flush=True)
-    for title, name in (("operator", 1), ("types", 2)):
+    for title, names in (("operator", lambda row: row.operator), ("types", lambda row: kind_of(row.types))):
         print(f"| {title} | rows | equal | measured alone | claimed alone |", "|---|---|---|---|---|", sep="\n")
-        print(*agreement((str(row[name]), row.taken, claimed) for row, claimed in results), "", sep="\n")
+        print(*agreement((names(row), row.taken, claimed) for row, claimed in results), "", sep="\n")
     equal = sum(row.taken == claimed for row, claimed in results)
     print(f"{equal} of {len(results)} rows of {len(files)} files are equal")
     return 0 if equal >= 0.9 * len(results) else 1

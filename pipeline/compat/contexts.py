@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.files import read_regular
-from device_runner.providers import CHIPS, Chip
+from device_runner.providers import CHIPS, NEW_LAYOUT, Chip
 from pipeline.core.errors import ModelError
 from pipeline.core.releases import numbers_of
 from pipeline.core.variant import Variant, in_precision
@@ -21,9 +21,6 @@ COMPATIBILITY_KEY = "ep_compatibility_info.QNNExecutionProvider"
 
 HTP = 6
 """The backend of NPUs in QNN's numbers of backends."""
-
-NEW_LAYOUT = 73
-"""The generation from which on an NPU takes no context of an earlier one."""
 
 
 PLUGINS = {

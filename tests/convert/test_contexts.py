@@ -191,10 +191,10 @@ def test_a_context_without_its_provider_says_so(tmp_path: Path) -> None:
     assert "only the provider runs" in " ".join(perf(tmp_path / "mnist.qnn-SM8650.onnx").text.split())
 
 
-def perf(model: Path, *more: str) -> Done:
-    chip = ("--provider-option", "soc_model=SM8650") if more else ()
+def perf(model: Path, *more: str, chip: str = "SM8650") -> Done:
+    options = ("--provider-option", f"soc_model={chip}") if more else ()
     few = ("--rounds", "1", "--min-runs", "1", "--min-seconds", "0.001", "--warmup", "0")
-    return ort_mobile("perf", model, *more, *chip, *few, code=1)
+    return ort_mobile("perf", model, *more, *options, *few, code=1)
 
 
 def compiled(folder: Path) -> bytes:
@@ -271,6 +271,17 @@ def test_a_context_for_several_chips_is_not_given_to_the_simulator(tmp_path: Pat
     path.write_bytes(made.SerializeToString())
     refused = " ".join(perf(path, "--provider", "qnn").text.split())
     assert "this context is for several chips, which the simulator loads none of" in refused
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_context_is_not_run_as_a_chip_whose_loader_refuses_it(tmp_path: Path) -> None:
+    """The simulator would compute it as the chip that it is for, and say nothing."""
+    contexts(tmp_path, MNIST)
+    path = tmp_path / "mnist.qnn-SM8650.onnx"
+    for chip, arch in (("SM8550", 73), ("SM8450", 69)):
+        refused = " ".join(perf(path, "--provider", "qnn", chip=chip).text.split())
+        assert f"the context is for V75, which the loader of {chip} (V{arch}) refuses" in refused
 
 
 @pytest.mark.parametrize(

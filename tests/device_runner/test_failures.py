@@ -19,6 +19,7 @@ SAID = [
     (K.MODEL_LOAD, "Load model from a failed:INVALID_PROTOBUF : Protobuf parsing failed.", K.MODEL_LOAD, ".ort"),
     (K.MODEL_LOAD, "bad allocation", K.OUT_OF_MEMORY, "memory"),
     (K.MODEL_LOAD, "std::bad_alloc", K.OUT_OF_MEMORY, "memory"),
+    (K.MODEL_LOAD, "Failed to compose Qnn graph.", K.MODEL_LOAD, "no implementation"),
     (K.MODEL_LOAD, "Unsupported model IR version: 14, max supported IR version: 13", K.MODEL_LOAD, "IR version"),
     (K.MODEL_LOAD, "Fatal error: my:Op(-1) is not a registered function/op", K.MODEL_LOAD, "custom domain"),
     (K.PROVIDER_REFUSED, "XNNPACK execution provider is not supported in this build. ", K.PROVIDER_MISSING, "without"),

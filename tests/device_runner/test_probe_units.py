@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("cc"), reason="cc is not instal
 
 UNITS = (
     "answer",
+    "bind",
     "cache",
     "callers",
     "checksum",

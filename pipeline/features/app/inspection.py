@@ -19,6 +19,7 @@ import msgspec
 
 from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
 from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
+from device_runner.plugins import BUILT_FOR
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
@@ -250,7 +251,8 @@ EXTRACT_NATIVE_LIBS, RESOURCE_MAP, START_ELEMENT = 0x010104EA, 0x0180, 0x0102
 ATTRIBUTE_BYTES = 20
 MOST_PARTS = 4000
 """Native libraries, and models: what apps have by hundreds, and rules look at in pairs."""
-MODEL_OPSETS, GRAPH_NODE, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN, ATTRIBUTE_GRAPH = 8, 1, 4, 5, 7, 6
+MODEL_OPSETS, MODEL_METADATA, GRAPH_NODE, NODE_OPERATOR, NODE_ATTRIBUTE = 8, 14, 1, 4, 5
+NODE_DOMAIN, ATTRIBUTE_GRAPH = 7, 6
 
 
 class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
@@ -309,7 +311,10 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of a package: its format (ort, onnx), the opset of ai.onnx, the domains of its operators."""
+    """A model of a package: its format (ort, onnx), the opset of ai.onnx, the domains of its operators.
+
+    `npu` is the generation of NPUs that a `context` was compiled for, 0 where it does not say.
+    """
 
     path: str
     format: str
@@ -318,6 +323,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     opset: int = 0
     domains: tuple[str, ...] = ()
     context: bool = False
+    npu: int = 0
 
 
 class SizePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -474,18 +480,20 @@ class Inspector:
     def _onnx_model(self, member: Member) -> None:
         with member.content() as content:
             try:
-                facts, domains, context = scan_onnx(content, member.path)
+                facts, domains, context, npu = scan_onnx(content, member.path)
             except WireError as error:
                 self._damaged(member, "this ONNX model is cut off or damaged", str(error))
                 return
-        self._model(member, "onnx", facts, domains, context)
+        self._model(member, "onnx", facts, domains, context, npu)
 
-    def _model(self, member: Member, kind: str, facts: ArtifactFacts, domains: set[str], context: bool) -> None:
+    def _model(
+        self, member: Member, kind: str, facts: ArtifactFacts, domains: set[str], context: bool, npu: int = 0
+    ) -> None:
         self.facts.append(facts)
         self.models.append(
             PackagedModel(
                 path=member.path, format=kind, size_bytes=member.size_bytes, packed_bytes=member.packed_bytes,
-                opset=facts.opset, domains=tuple(sorted(domains)), context=context,
+                opset=facts.opset, domains=tuple(sorted(domains)), context=context, npu=npu,
             )
         )  # fmt: skip
 
@@ -625,15 +633,15 @@ def extracts_libraries(manifest: Buffer) -> bool | None:
     return None
 
 
-def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool]:
-    """What of an ONNX model decides whether it loads, the domains of its nodes, whether it holds a compiled context.
+def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool, int]:
+    """What of an ONNX model decides whether it loads, its nodes' domains, whether it is a context, for which NPU.
 
     The message's frame is walked, weights are passed over. Raises WireError.
     """
     opsets: dict[str, int] = {}
     domains: set[str] = set()
     types: set[int] = set()
-    context = False
+    context, npu = False, 0
     graphs: list[tuple[int, int]] = []
     with memoryview(content) as data:
         for part in fields(data, 0, len(data)):
@@ -641,6 +649,8 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool
                 row = {field.number: field for field in fields(data, part.value, part.end)}
                 domain = bytes(data[row[1].value : row[1].end]).decode("utf-8", "replace") if 1 in row else ""
                 opsets[domain] = read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
+            elif part.number == MODEL_METADATA and (built := BUILT_FOR.search(data[part.value : part.end])):
+                npu = int(built[1])
             elif part.number == MODEL_GRAPH and part.wire_type == LENGTH:
                 graphs.append((part.value, part.end))
         if not graphs or not opsets:
@@ -676,7 +686,7 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool
         name=name, format_version="", opset=opset, newest_since=1, newest_operator="",
         element_types=frozenset(types), replays=False,
     )  # fmt: skip
-    return facts, domains, context
+    return facts, domains, context, npu
 
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:

@@ -262,7 +262,7 @@ def _custom_operators(package: Package) -> Iterator[Finding]:
 
 
 def _qnn(package: Package) -> Iterator[Finding]:
-    """QNN needs its backend, and a Stub for the phone's processor with a Skel for its NPU."""
+    """QNN needs its backend, and a Stub for the phone's processor with a Skel for its NPU, and for each context's."""
     for scope, rows in package.scopes.items():
         provider = next((row for row in rows if "qnn" in row.providers or row.name == QNN_PLUGIN), None)
         if provider is None or scope != ("android", "arm64-v8a"):
@@ -274,9 +274,12 @@ def _qnn(package: Package) -> Iterator[Finding]:
         )  # fmt: skip
         lacking = [f"libQnnHtp{row}Skel.so" for row in sorted(stubs - skels)]
         lacking += [f"libQnnHtp{row}Stub.so" for row in sorted(skels - stubs)]
+        made_for = {f"V{model.npu}" for model in package.inspector.models if model.npu}
+        for row in sorted(made_for - stubs - skels):
+            lacking.append(f"libQnnHtp{row}Stub.so and libQnnHtp{row}Skel.so, which contexts in it are for")
         if QNN_BACKEND not in names:
             lacking.append(QNN_BACKEND)
-        elif not stubs | skels:
+        elif not stubs | skels | made_for:
             lacking.append("libQnnHtpV??Stub.so and libQnnHtpV??Skel.so of the phones' NPUs")
         if QNN_SYSTEM not in names and any(model.context for model in package.inspector.models):
             lacking.append(QNN_SYSTEM)

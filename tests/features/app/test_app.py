@@ -191,6 +191,20 @@ def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> Non
     assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
 
 
+def test_qnn_needs_the_files_of_the_npu_that_a_context_is_for(tmp_path: Path) -> None:
+    from pipeline.model.onnx_model import encode_field
+
+    node = encode_field(4, b"EPContext") + encode_field(7, b"com.microsoft")
+    entry = encode_field(1, b"ep_compatibility_info.QNN") + encode_field(2, b"v2:6:2.51.0:5.51.0:79:69:0:0")
+    context = MNIST.read_bytes() + encode_field(7, encode_field(1, node)) + encode_field(14, entry)
+    names = ["libonnxruntime_providers_qnn.so", "libQnnHtp.so", "libQnnSystem.so", "libQnnHtpV75Stub.so",
+             "libQnnHtpV75Skel.so"]  # fmt: skip
+    members = {f"lib/arm64-v8a/{name}": runtime() for name in names} | {"assets/m.onnx": context}
+    (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
+                  if row["rule"] == "provider-files")  # fmt: skip
+    assert missing["why"] == "missing: libQnnHtpV79Stub.so and libQnnHtpV79Skel.so, which contexts in it are for"
+
+
 def test_a_library_that_is_linked_with_a_provider_needs_it_beside_it(tmp_path: Path) -> None:
     name = "libonnxruntime_providers_dnnl.so"
     named = runtime(extra=name.encode() + b"\0")
