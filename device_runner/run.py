@@ -1,5 +1,6 @@
 """A run on one device, from its spec to its result: what goes there, what the probe answers, what comes back."""
 
+import math
 import re
 import zlib
 from abc import abstractmethod
@@ -34,7 +35,7 @@ from device_runner.result import (
     utc_now,
     without_measurement,
 )
-from device_runner.spec import RunSpec, TensorFile, tensor_bytes
+from device_runner.spec import ElementType, RunSpec, TensorFile, tensor_bytes
 
 Fetch = Callable[[str, Path, int], object]
 """Brings the file of that name from the run folder to a path; it has at most so many bytes."""
@@ -211,9 +212,12 @@ def broken_output(tensor: TensorFile) -> Failure | None:
     """Why an output file cannot be trusted: missing, not as long as its shape says, or not what the probe wrote."""
     path = Path(tensor.file)
     data = path.read_bytes() if path.is_file() else None
+    strings = tensor.dtype is ElementType.STRING
     if data is None:
         state = "is missing"
-    elif len(data) != tensor_bytes(tensor):
+    elif strings and (data.count(0) != math.prod(tensor.shape) or data[-1:] not in (b"", b"\0")):
+        state = "has not the strings of its shape"
+    elif len(data) > tensor_bytes(tensor) or (len(data) < tensor_bytes(tensor) and not strings):
         state = f"has {len(data)} bytes, its shape wants {tensor_bytes(tensor)}"
     elif tensor.crc32 is not None and zlib.crc32(data) != tensor.crc32:
         state = "is not what the probe wrote: its checksum differs"

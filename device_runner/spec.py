@@ -189,8 +189,14 @@ class TensorFile(StrictStruct, frozen=True, kw_only=True):
     crc32: int | None = None
 
 
+MOST_STRING_BYTES = 16 << 20
+"""Of an output's strings, each with a NUL behind; the probe brings no more back."""
+
+
 def tensor_bytes(tensor: TensorFile) -> int:
-    """How long the raw file of a tensor must be; 0 for strings, which no device brings back."""
+    """How long the raw file of a tensor must be; of strings, how long it may be."""
+    if tensor.dtype is ElementType.STRING:
+        return MOST_STRING_BYTES
     return math.prod(tensor.shape) * ELEMENT_BYTES.get(tensor.dtype, 0)
 
 

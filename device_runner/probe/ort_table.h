@@ -82,6 +82,8 @@ struct ort_base {
     X(IsTensor, 50, OrtStatus *, (const OrtValue *, int *)) \
     X(GetTensorMutableData, 51, OrtStatus *, (OrtValue *, void **)) \
     X(FillStringTensor, 52, OrtStatus *, (OrtValue *, const char *const *, size_t)) \
+    X(GetStringTensorDataLength, 53, OrtStatus *, (const OrtValue *, size_t *)) \
+    X(GetStringTensorContent, 54, OrtStatus *, (const OrtValue *, void *, size_t, size_t *, size_t)) \
     X(CastTypeInfoToTensorInfo, 55, OrtStatus *, (const OrtTypeInfo *, const OrtTensorTypeAndShapeInfo **)) \
     X(GetTensorElementType, 60, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, unsigned *)) \
     X(GetDimensionsCount, 61, OrtStatus *, (const OrtTensorTypeAndShapeInfo *, size_t *)) \

@@ -9,6 +9,8 @@
 
 #include "checksum.h"
 
+enum { STRINGS_BYTES = 16 << 20 }; /* most of an output's, with their NULs: device_runner/spec.py has it, too */
+
 static size_t element_bytes(unsigned type) {
     static const unsigned char BYTES[] = {
         [ELEMENT_FLOAT] = 4, [ELEMENT_UINT8] = 1,   [ELEMENT_INT8] = 1,   [ELEMENT_UINT16] = 2, [ELEMENT_INT16] = 2,
@@ -274,24 +276,55 @@ void note_output(struct sink *sink, const char *name, const struct shape *shape,
     put_text(sink, shape->rank ? "]}" : "[]}");
 }
 
-/* One output into its file; what has no raw form (strings, sequences) is noted without a file. */
+/* The strings of an output, each ended by a NUL as those of inputs are; NULL where they are too many or have a NUL. */
+static bool join_strings(struct probe *probe, const OrtValue *value, const struct shape *shape, char **joined,
+                         size_t *bytes) {
+    size_t count = 1, length = 0, used = 0;
+    for (size_t i = 0; i < shape->rank; i++)
+        if (__builtin_mul_overflow(count, (size_t)shape->sizes[i], &count)) return true;
+    if (!ok(probe, ORT(probe->ort, GetStringTensorDataLength)(value, &length))) return false;
+    if (count > STRINGS_BYTES || length > STRINGS_BYTES - count) return true;
+    char *text = allocate(probe, length, 1), *into = allocate(probe, length + count, 1);
+    size_t *starts = allocate(probe, count, sizeof *starts);
+    bool done = text && into && starts &&
+                (!count || ok(probe, ORT(probe->ort, GetStringTensorContent)(value, text, length, starts, count)));
+    bool whole = done;
+    for (size_t i = 0; whole && i < count; i++) {
+        size_t size = (i + 1 < count ? starts[i + 1] : length) - starts[i];
+        whole = !memchr(text + starts[i], 0, size);
+        memcpy(into + used, text + starts[i], size);
+        used += size + 1;
+    }
+    if (whole) *joined = into, *bytes = used;
+    if (!whole) free(into);
+    free(text);
+    free(starts);
+    return done;
+}
+
+/* One output into its file; what has no raw form (sequences, more than STRINGS_BYTES) is noted without a file. */
 static bool write_output(struct probe *probe, size_t index, struct sink *sink) {
     const struct output *output = probe->outputs + index;
     struct shape shape = {0};
     char path[4096] = "";
     void *data = NULL;
+    char *joined = NULL;
     size_t bytes = 0;
     if (!output->tensor) {
         note_output(sink, output->name, &shape, "");
         return true;
     }
     bool done = output_shape(probe, index, &shape);
-    if (done && total_bytes(&shape, &bytes) && element_bytes(shape.type)) {
+    bool raw = done && total_bytes(&shape, &bytes) && element_bytes(shape.type);
+    if (raw) done = ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[index], &data));
+    if (done && shape.type == ELEMENT_STRING)
+        done = join_strings(probe, probe->output_values[index], &shape, &joined, &bytes), data = joined, raw = joined;
+    if (done && raw) {
         snprintf(path, sizeof path, "%s%zu.raw", probe->request->outputs, index);
-        done = ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[index], &data)) &&
-               write_file(probe, path, data, bytes);
+        done = write_file(probe, path, data, bytes);
         shape.sum = done ? checksum(0, data, bytes) : 0;
     }
+    free(joined);
     note_output(sink, output->name, &shape, path);
     return done;
 }

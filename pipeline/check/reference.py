@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from device_runner.spec import ElementType, Stream, TensorFile
+from device_runner.spec import MOST_STRING_BYTES, ElementType, Stream, TensorFile
 from pipeline.check.compare import (
     Array,
     OutputCheck,
@@ -360,12 +360,19 @@ def _streamed(session: Any, feeds: Mapping[str, Array], stream: Stream, folder: 
 
 
 def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[TensorFile, ...]:
-    """Outputs of numbers as raw files."""
+    """Outputs of numbers, and of strings that devices bring back, as raw files."""
     return tuple(
         write_tensor(folder / f"{stem}_{n}.bin", name, array)
         for n, (name, array) in enumerate(outputs.items())
-        if array.dtype.kind in "fiub"
+        if array.dtype.kind in "fiub" or _are_brought(array)
     )
+
+
+def _are_brought(array: Array) -> bool:
+    """Whether these are strings as files hold them: without NULs, and not too many."""
+    texts = array.ravel().tolist()
+    strings = all(isinstance(text, str) and "\0" not in text for text in texts)
+    return strings and sum(len(text.encode()) + 1 for text in texts) <= MOST_STRING_BYTES
 
 
 def _beside_original(
@@ -423,8 +430,10 @@ def _notes(sample: Sample, outputs: Mapping[str, Array]) -> Iterator[str]:
     import numpy as np
 
     for (_, expected), (name, array) in zip(sample.expected, outputs.items(), strict=False):
-        near = expected.shape == array.shape and np.allclose(
-            expected.astype(np.float64), array.astype(np.float64), rtol=1e-3, atol=1e-3
+        near = expected.shape == array.shape and (
+            np.allclose(expected.astype(np.float64), array.astype(np.float64), rtol=1e-3, atol=1e-3)
+            if array.dtype.kind in "fiub"
+            else np.array_equal(expected, array)
         )
         if not near:
             yield f"output {name!r} of the test data is not what the model computes on this computer"

@@ -24,6 +24,7 @@ from tests.custom_ops.samples import model as custom_operator_model
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 from tests.device.npu import plugin_files
+from tests.ort_models import convert, texts
 
 
 def quick(models: Path, model: str = "sum.onnx", **values: object) -> RunSpec:
@@ -51,6 +52,19 @@ def test_push_run_pull(opened: Open, phone: Phone, models: Path, tmp_path: Path)
     assert result.profile_file
     assert '"Node"' in Path(result.profile_file).read_text()
     assert min(path.name for path in (tmp_path / "out").iterdir()) == "output_0.raw"
+
+
+def test_strings_are_pushed_and_pulled(opened: Open, phone: Phone, tmp_path: Path) -> None:
+    file = convert(texts(), tmp_path / "texts.ort")
+    (tmp_path / "x").write_bytes("a\0ä\0".encode())
+    given = TensorFile(name="x", dtype=ElementType.STRING, shape=(2,), file=str(tmp_path / "x"))
+    result = opened(phone).run(
+        RunSpec(id="texts", model=str(file), min_runs=1, inputs=(given,), outputs_folder=str(tmp_path / "out"))
+    )
+    assert result.status is Status.OK, result.failure
+    numbers, strings = (Path(tensor.file) for tensor in result.outputs)
+    assert np.fromfile(numbers, np.float32).tolist() == [1.0, 2.5]
+    assert strings.read_bytes() == b"one\0two\0"
 
 
 def test_custom_operators_are_pushed_and_registered(opened: Open, phone: Phone, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The probe on this computer with the real onnxruntime: numbers, outputs, and a typed failure for all that fails."""
 
 import contextlib
+import itertools
 import os
 import stat
 import subprocess
@@ -128,6 +129,38 @@ def test_random_inputs_of_every_type(run: Run, models: Path, tmp_path: Path, kin
     assert len(np.unique(values)) >= (
         2 if high == 1 and kind not in ("float16", "float32", "float64", "bfloat16") else 90
     )
+
+
+@pytest.mark.parametrize(
+    ("texts", "count", "brought"),
+    [
+        (["one", "ä\r\n"], 4, True),
+        (["", ""], 3, True),
+        (["one", "two"], 0, True),
+        (["a\0b", "two"], 64, False),  # it would be two
+        (["16 bytes with NUL"[:15]] * 2, 1 << 20, True),
+        (["16 bytes and NUL."[:16]] * 2, 1 << 20, False),  # more than 16 MiB
+    ],
+)
+def test_strings_come_back_as_they_are(
+    run: Run, models: Path, tmp_path: Path, texts: list[str], count: int, brought: bool
+) -> None:
+    label = helper.make_node(
+        "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_int64s=[0, 1], values_strings=texts
+    )
+    ends = ((name, kind, [count]) for name, kind in (("x", TensorProto.INT64), ("y", TensorProto.STRING)))
+    x, y = itertools.starmap(helper.make_tensor_value_info, ends)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(helper.make_graph([label], "g", [x], [y]), opset_imports=opsets, ir_version=8)
+    (models / "labels.onnx").write_bytes(model.SerializeToString())
+    result = run("labels.onnx", outputs_folder=str(tmp_path))
+    assert result.status is Status.OK, result.failure
+    assert [tensor.dtype for tensor in result.outputs] == [ElementType.STRING] * brought
+    for tensor in result.outputs:
+        strings = Path(tensor.file).read_bytes().decode().split("\0")
+        assert tensor.shape == (count,)
+        assert (len(strings), strings[-1]) == (count + 1, "")
+        assert set(strings[:-1]) <= set(texts)
 
 
 def test_symbolic_dimensions_get_their_sizes(run: Run, tmp_path: Path) -> None:

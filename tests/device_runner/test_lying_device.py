@@ -125,6 +125,12 @@ def test_a_document_that_cannot_be_true_is_a_garbled_run(name: str, lied_to: Cal
     assert result.log == ()
 
 
+def test_numbers_in_the_place_of_strings_are_a_garbled_run(lied_to: Callable[..., RunResult]) -> None:
+    result = lied_to(Lie(run=document(lambda answer: answer["outputs"][0].update(type=8))))
+    assert result.failure is not None
+    assert "has not the strings of its shape" in result.failure.message
+
+
 @pytest.mark.parametrize(
     "file", ["../../etc/passwd", "/etc/passwd", "output_0.raw/../x", "output_٣.raw", "output_0.raw\n", "profile/../x"]
 )
