@@ -347,9 +347,10 @@ def denial(
         )
         meant = entry.model_sha256 in (None, model_sha256)
         if same and meant and _values(entry.options) <= values:
+            gpu = f", {entry.devices.gpu}" if entry.devices.gpu else ""
             return Failure(
                 kind=FailureKind.DENIED,
-                message=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level},"
+                message=f"{entry.kind.value} on {entry.devices.chip}, API level {entry.devices.api_level}{gpu},"
                 f" with ONNX Runtime {entry.ort_version} on {entry.seen_at[:10]}: {entry.message}",
                 cause="these options are known to fail on such devices",
                 remedy="remove the entry from the deny list to try again",

@@ -30,7 +30,7 @@ from pipeline.config import REPLAY_KEY
 from pipeline.config.tables import BuildKind
 from pipeline.core.errors import Finding, ModelError, Severity, errors, finding_of
 from pipeline.core.providers import BUILD_PROVIDERS
-from pipeline.core.releases import NEWEST_KNOWN, Release, at_release, line_of
+from pipeline.core.releases import NEWEST_KNOWN, OLDEST_RULES, Release, at_release, line_of
 from pipeline.model.onnx_model import ONNX_FORMAT
 from pipeline.model.ort_format import (
     DEFAULT_DOMAIN,
@@ -393,8 +393,11 @@ def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iter
 
 
 def _gpu(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    """What a GPU would load and then fail on: asked of the file itself, as it depends on the options."""
-    if artifact.file and provider_named(use.provider).gpu:
+    """What a GPU would load and then fail on: asked of the file itself, as it depends on the options.
+
+    Releases from before the rules have no WebGPU, which is a finding of its own or shows at the run.
+    """
+    if artifact.file and runtime.release >= OLDEST_RULES and provider_named(use.provider).gpu:
         from pipeline.compat.gpu import gpu_findings  # the rules of a provider: who runs on the CPU needs none
 
         yield from gpu_findings(

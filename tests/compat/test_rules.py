@@ -3,6 +3,7 @@
 from importlib.metadata import version
 from pathlib import Path
 
+import msgspec
 import onnx
 import onnxruntime
 import pytest
@@ -147,6 +148,13 @@ def test_providers_against_the_library() -> None:
     coreml = RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram"})
     assert errors(check_use(coreml, Runtime(release=Release(1, 20))))
     assert not check_use(coreml, Runtime(release=Release(1, 21)))
+
+
+def test_a_library_from_before_webgpu_is_no_question_to_its_rules(tmp_path: Path) -> None:
+    facts = msgspec.structs.replace(artifact(), file=str(tmp_path / "m.ort"))
+    runtime = Runtime(release=Release(1, 17), providers=frozenset({"cpu"}))
+    check_artifact(facts, runtime, RunOptions(provider="webgpu"))  # raises no ConfigError of the rules
+    assert "this library has no webgpu" in check_use(RunOptions(provider="webgpu"), runtime)[0].what
 
 
 def test_keys_that_a_release_does_not_know_yet_are_named() -> None:
