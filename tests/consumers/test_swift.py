@@ -145,7 +145,7 @@ let model = MSizes()
 for shape in [@SHAPES@] {
     let output = try model.run(x: (0..<shape.reduce(1, *)).map(Float.init), xShape: shape)
     let size = output.yShape.map(String.init).joined(separator: "x")
-    print(MSizes.size(for: shape), size, output.y.map { "\\($0)" }.joined(separator: " "))
+    print(MSizes.size(xShape: shape), size, output.y.map { "\\($0)" }.joined(separator: " "))
 }
 do { _ = try model.run(x: [1], xShape: [1, 2, 2]) } catch { print(error) }
 """
@@ -159,7 +159,8 @@ def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) ->
     shapes = ", ".join(str(list(shape)) for shape in PICKED)
     (work / "app/Sources/app/main.swift").write_text(SIZES.replace("@SHAPES@", shapes), "utf-8")
     ort_mobile("release", "apple", tmp_path / "out/bundle", "--output", work / "package")
-    assert swift.build(work, "1.24.2") == ""
+    failed = swift.build(work, "1.24.2")
+    assert not failed, failed
     ran = swift.run(work, "/build/app/.build/debug/app")
     assert ran.returncode == 0, ran.stderr
     refused = "the input x has 1 elements, which do not fill the shape [1, 2, 2]"

@@ -40,7 +40,7 @@ public final class {{ class_name }}: @unchecked Sendable {
         switch way {
 {% for class in classes[:-1] %}
         case {{ loop.index0 }}:
-            let result = try self.opened(&self.size{{ loop.index0 }}, {{ class.class_name }}.init).run(
+            let result = try self.opened{{ loop.index0 }}().run(
 {% for tensor in model.inputs %}
 {% set sized = (inputs | selectattr("identifier", "equalto", tensor.identifier) | list + [none]) | first %}
 {% if sized and sized.filled %}
@@ -58,7 +58,7 @@ public final class {{ class_name }}: @unchecked Sendable {
             )
 {% endfor %}
         default:
-            return try self.opened(&self.size{{ classes | length - 1 }}, {{ model.class_name }}.init).run(
+            return try self.opened{{ classes | length - 1 }}().run(
 {% for tensor in model.inputs %}
                 {{ tensor.identifier }}: {{ tensor.identifier }}{{ "" if tensor.shape else ", " ~ tensor.identifier ~ "Shape: " ~ tensor.identifier ~ "Shape" }}{{ "" if loop.last else "," }}
 {% endfor %}
@@ -66,14 +66,16 @@ public final class {{ class_name }}: @unchecked Sendable {
         }
     }
 
-    private func opened<Model>(_ kept: inout Model?, _ open: () throws -> Model) throws -> Model {
+{% for class in classes %}
+    private func opened{{ loop.index0 }}() throws -> {{ class.class_name }} {
         lock.lock()
         defer { lock.unlock() }
-        let model = try kept ?? open()
-        kept = model
+        let model = try size{{ loop.index0 }} ?? {{ class.class_name }}()
+        size{{ loop.index0 }} = model
         return model
     }
 
+{% endfor %}
     private static func place({% for tensor in inputs %}_ {{ tensor.identifier }}Shape: [Int]{{ "" if loop.last else ", " }}{% endfor %}) -> Int {
         (0..<names.count - 1).first { size in
 {% for tensor in inputs %}
