@@ -233,9 +233,12 @@ def measured(name: str, wheels: Path, folder: Path) -> tuple[list[str], bool]:
     if row.metric == "cer":
         (folder / "symbols.txt").write_text(symbols(model), encoding="utf-8")
         words += ["--vocabulary", str(folder / "symbols.txt")]
-    (told,) = ort_mobile("accuracy", made, "--reference", model, "--ep", "qnn", "--chip", CHIP, "--part", "evaluation",
-                         "--test-data", data, "--metric", metric, "--max-drop", row.budget, "--json", "-", *words,
-                         code=None).document()["models"]  # fmt: skip
+    asked = ort_mobile("accuracy", made, "--reference", model, "--ep", "qnn", "--chip", CHIP, "--part", "evaluation",
+                       "--test-data", data, "--metric", metric, "--max-drop", row.budget, "--json", "-", *words,
+                       code=None)  # fmt: skip
+    if not asked.out:
+        return [name, " + ".join(best["fixes"]), asked.err.strip()], False
+    (told,) = asked.document()["models"]
     partitions, simulated = best["after"]["partitions"], best["simulated"]
     form = " + ".join(fix for fix in best["fixes"] if not fix.startswith(("fixed-", "level-")))
     decibels = [f"{simulated[key]:.1f} dB" if simulated[key] else "equal" for key in ("sqnr_db", "cpu_sqnr_db")]

@@ -72,7 +72,9 @@ def data_classes() -> dict[str, list[str]]:
 
 def _bases(node: ast.ClassDef) -> Iterator[str]:
     for base in node.bases:
-        yield ast.unparse(base).partition("[")[0].rpartition(".")[2]
+        package, _, name = ast.unparse(base).partition("[")[0].rpartition(".")
+        if package in ("", "msgspec", "typing"):  # click.Option is no Option of ours
+            yield name
 
 
 def filler_names(module: ast.Module) -> list[str]:

@@ -147,11 +147,11 @@ def _measured(metric: Metric, config: AccuracyConfig, answer: Answer, outputs: O
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
 
 
-def _lost(original: Any, given: Any) -> bool:
+def _lost(original: Any, output: Any) -> bool:
     """Whether an output is not finite where the original's is."""
-    if given is None or original.shape != given.shape or not {original.dtype.kind, given.dtype.kind} <= {"f"}:
+    if output is None or original.shape != output.shape or not {original.dtype.kind, output.dtype.kind} <= {"f"}:
         return False
-    return bool((np.isfinite(original) & ~np.isfinite(given)).any())
+    return bool((np.isfinite(original) & ~np.isfinite(output)).any())
 
 
 def _not_finite(name: str, powers: list[Any]) -> Finding:
@@ -393,15 +393,15 @@ def _open(request: AccuracyRequest) -> Any:
 
 def _check_interface(ours: Any, reference: Any, where: str) -> None:
     """ModelError unless the model takes and gives what its original does, by name."""
-    for kind, mine, wanted in (
+    for kind, mine, originals in (
         ("inputs", ours.get_inputs(), reference.get_inputs()),
         ("outputs", ours.get_outputs(), reference.get_outputs()),
     ):
-        lacking = {value.name for value in wanted} ^ {value.name for value in mine}
-        if lacking and (kind == "inputs" or {value.name for value in wanted} & lacking):
+        lacking = {value.name for value in originals} ^ {value.name for value in mine}
+        if lacking and (kind == "inputs" or {value.name for value in originals} & lacking):
             raise ModelError(
                 f"the model has other {kind} than its original", where=where,
-                why=f"{', '.join(value.name for value in mine)} instead of {', '.join(value.name for value in wanted)}",
+                why=f"{', '.join(value.name for value in mine)} instead of {', '.join(row.name for row in originals)}",
                 remedy="name the model that it was made from (--reference)",
             )  # fmt: skip
 
@@ -481,10 +481,10 @@ def _conversion(
     types = {}
     for value in session.get_inputs():
         info = next(info for info in takes if info.name == value.name)
-        wanted = FLOATS.get(value.type)
-        if info.dtype and wanted and info.dtype.value in FLOATS.values():
-            types[value.name] = wanted
-        elif info.dtype and (wanted or info.dtype.value in FLOATS.values()):
+        element_type = FLOATS.get(value.type)
+        if info.dtype and element_type and info.dtype.value in FLOATS.values():
+            types[value.name] = element_type
+        elif info.dtype and (element_type or info.dtype.value in FLOATS.values()):
             raise ModelError(
                 f"the model takes another type as {value.name!r}", where=where,
                 why=f"it takes {value.type}, the original {info}", remedy="keep the original's inputs",

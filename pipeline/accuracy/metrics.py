@@ -266,10 +266,10 @@ def _ranked(scores: Floats) -> bool:
 def _top(k: int, outputs: Outputs, label: Any) -> int:
     """Whether the label is among the k largest scores; of equal ones the smaller class comes first."""
     scores = _scores_of(outputs)
-    wanted = class_number(label, len(scores))
+    right_class = class_number(label, len(scores))
     if not _ranked(scores):
         return 0
-    better = (scores > scores[wanted]).sum() + (scores[:wanted] == scores[wanted]).sum()
+    better = (scores > scores[right_class]).sum() + (scores[:right_class] == scores[right_class]).sum()
     return int(better < k)
 
 
@@ -286,37 +286,39 @@ def macro_f1(pairs: Counts, weights: Counts) -> float:
     """Mean of F1 over the classes that are answers or labels; an answer of -1 counts as none."""
     answers, labels = pairs[:, 0], pairs[:, 1]
     size = int(pairs.max()) + 1
-    given = np.bincount(answers[answers >= 0], weights[answers >= 0], minlength=size)
-    wanted = np.bincount(labels, weights, minlength=size)
+    predicted = np.bincount(answers[answers >= 0], weights[answers >= 0], minlength=size)
+    labelled = np.bincount(labels, weights, minlength=size)
     hits = answers == labels
     right = np.bincount(labels[hits], weights[hits], minlength=size)
-    occurs = given + wanted > 0
-    return float((2 * right[occurs] / (given + wanted)[occurs]).mean())
+    occurs = predicted + labelled > 0
+    return float((2 * right[occurs] / (predicted + labelled)[occurs]).mean())
 
 
 def _regions(outputs: Outputs, label: Any) -> Counts:
     """Pixels in both and in either, by class: [2, classes]. The output has scores [1, C, H, W] or classes [1, H, W]."""
     array = _the_output(outputs)
     array = array[0] if array.ndim in (3, 4) and array.shape[0] == 1 else array
-    wanted = np.asarray(label)
+    labelled = np.asarray(label)
     classes = len(array) if array.ndim == 3 else 0
-    given = array.argmax(axis=0) if array.ndim == 3 else array
-    if given.shape != wanted.shape or wanted.dtype.kind not in "iub":
+    predicted = array.argmax(axis=0) if array.ndim == 3 else array
+    if predicted.shape != labelled.shape or labelled.dtype.kind not in "iub":
         raise ConfigError(
             "the label is no map of classes for this output", where="labels",
-            why=f"it is {wanted.dtype} {list(wanted.shape)}, the output gives {list(given.shape)}",
+            why=f"it is {labelled.dtype} {list(labelled.shape)}, the output gives {list(predicted.shape)}",
             remedy="give an array of class numbers [H, W] (`label` in .npz files, or a function)",
         )  # fmt: skip
-    known = wanted != IGNORED
-    given, wanted = given[known].astype(np.int64), wanted[known].astype(np.int64)
-    if wanted.size and not 0 <= wanted.min() <= wanted.max() < (classes or IGNORED):
+    known = labelled != IGNORED
+    predicted, labelled = predicted[known].astype(np.int64), labelled[known].astype(np.int64)
+    if labelled.size and not 0 <= labelled.min() <= labelled.max() < (classes or IGNORED):
         raise ConfigError(
-            f"the label has classes from {wanted.min()} to {wanted.max()}", where="labels",
+            f"the label has classes from {labelled.min()} to {labelled.max()}", where="labels",
             why=f"the output has {classes or IGNORED} classes, from 0; {IGNORED} marks pixels without one",
             remedy="give the numbers of the classes",
         )  # fmt: skip
-    both = np.bincount(wanted[given == wanted], minlength=classes or IGNORED)
-    either = np.bincount(wanted, minlength=len(both)) + np.bincount(given, minlength=len(both))[: len(both)] - both
+    both = np.bincount(labelled[predicted == labelled], minlength=classes or IGNORED)
+    either = (
+        np.bincount(labelled, minlength=len(both)) + np.bincount(predicted, minlength=len(both))[: len(both)] - both
+    )
     return np.stack([both, either])
 
 
@@ -364,8 +366,8 @@ def _error_rate(contributions: Counts, weights: Counts) -> float:
 
 
 def _same_answer(outputs: Outputs, expected: Outputs) -> int:
-    wanted = _best(_scores_of(expected))
-    return int(wanted >= 0 and _best(_scores_of(outputs)) == wanted)
+    expected_class = _best(_scores_of(expected))
+    return int(expected_class >= 0 and _best(_scores_of(outputs)) == expected_class)
 
 
 def _powers(outputs: Outputs, expected: Outputs) -> tuple[float, ...]:
@@ -443,21 +445,21 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
 
     The label is [N, 5]: class, x1, y1, x2, y2. ConfigError for another, and for outputs that are no detections.
     """
-    wanted = np.asarray(label, np.float64) if np.size(label) else np.zeros((0, 5))
-    if wanted.ndim != 2 or wanted.shape[1] != 5:
+    labelled = np.asarray(label, np.float64) if np.size(label) else np.zeros((0, 5))
+    if labelled.ndim != 2 or labelled.shape[1] != 5:
         raise ConfigError(
-            "the label has no boxes", where="labels", why=f"its shape is {list(wanted.shape)}",
+            "the label has no boxes", where="labels", why=f"its shape is {list(labelled.shape)}",
             remedy="give an array [N, 5] of class, x1, y1, x2, y2 (`label` in .npz files, or a function)",
         )  # fmt: skip
     detections = _detections(outputs)
     detections = detections[np.argsort(-detections[:, 4], kind="stable")]
     best = [detections[detections[:, 5] == number][:MOST_DETECTIONS] for number in np.unique(detections[:, 5])]
-    kept = np.concatenate([*best, np.zeros((0, 6))])
-    hits = np.zeros((len(kept), len(OVERLAPS)), bool)
-    for number in np.unique(kept[:, 5]):
-        of_class, labels_of_class = kept[:, 5] == number, wanted[:, 0] == number
-        hits[of_class] = _matched(overlap_of(kept[of_class, :4], wanted[labels_of_class, 1:]))
-    return kept[:, 5].astype(np.int64), kept[:, 4], hits, wanted[:, 0].astype(np.int64)
+    detections = np.concatenate([*best, np.zeros((0, 6))])
+    hits = np.zeros((len(detections), len(OVERLAPS)), bool)
+    for number in np.unique(detections[:, 5]):
+        of_class, labels_of_class = detections[:, 5] == number, labelled[:, 0] == number
+        hits[of_class] = _matched(overlap_of(detections[of_class, :4], labelled[labels_of_class, 1:]))
+    return detections[:, 5].astype(np.int64), detections[:, 4], hits, labelled[:, 0].astype(np.int64)
 
 
 def _detections(outputs: Mapping[str, npt.NDArray[Any]]) -> Floats:
@@ -521,8 +523,10 @@ def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
 
 def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.int64]) -> float:
     """Mean of average precision over overlaps and the classes that labels have; each sample counts by its weight."""
-    wanted = [float(weights[label_sample].sum()) for _, _, label_sample in classes]
-    precisions = [_precision(matches, weights, count) for matches, count in zip(classes, wanted, strict=True) if count]
+    labelled = [float(weights[label_sample].sum()) for _, _, label_sample in classes]
+    precisions = [
+        _precision(matches, weights, count) for matches, count in zip(classes, labelled, strict=True) if count
+    ]
     return float(np.mean(precisions)) if precisions else 0.0
 
 

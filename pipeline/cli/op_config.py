@@ -66,11 +66,11 @@ def create(
     from pipeline.required_ops import covers, from_needs, parse, union_of
 
     needs = _needs(artifacts, providers, extended=extended)
-    required = union_of(from_needs(wanted, types=types) for wanted in needs.values())
+    required = union_of(from_needs(needed, types=types) for needed in needs.values())
     if globally_allowed_types is not None:
         allowed = parse(f"!globally_allowed_types;{globally_allowed_types}", "--globally-allowed-types")
         required = required.with_global_types(allowed.global_types or ())
-    missing = {name: covers(required, wanted) for name, wanted in needs.items()}
+    missing = {name: covers(required, needed) for name, needed in needs.items()}
     if any(missing.values()):
         _print_missing(missing, err=not outputs.text)
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
@@ -120,7 +120,7 @@ def check(
         raise ConfigError("nothing to check", remedy="name artifacts, or a log with --from-log")
     required = read_config(config)
     needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
-    missing = {name: covers(required, wanted) for name, wanted in needs.items()}
+    missing = {name: covers(required, needed) for name, needed in needs.items()}
     findings = _findings(log, required, needs) if log else ()
     outputs.write_json({"config": str(config), "missing": missing, "log": findings})
     err = not outputs.text
@@ -141,7 +141,7 @@ def check(
         raise CheckFailed("the log has errors that this config is not the cause of", where=str(log),
                           remedy="see the advice with each of them")  # fmt: skip
     if outputs.text:
-        operators = {(need.domain, need.op) for wanted in needs.values() for need in wanted}
+        operators = {(need.domain, need.op) for rows in needs.values() for need in rows}
         sizes = f"{counted(len(operators), 'operator')} of {counted(len(needs), 'artifact')}"
         proven = f"{config}: covers all {sizes}" if needs else ""
         silent = f"{log}: nothing about operators" if log else ""

@@ -116,10 +116,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 class Task(Generic[Result]):
     """One piece of work, equal to itself only: `label` names it in errors, `memory_bytes` is what it may need at most.
 
-    Where that is given, it cannot allocate more than `memory_limit` of it.
+    Where that is given, it cannot allocate more than `memory_limit` of it. `at_work` is what its process runs.
     """
 
     label: str
+    at_work: str = "ONNX Runtime"
     call: partial[Result]
     memory_bytes: int = 0
 
@@ -366,7 +367,7 @@ def _death(task: Task[Result], why: str, status: int, timeout_seconds: float) ->
     }.get(status, "")
     memory = status == -signal.SIGKILL
     return ModelError(
-        "the machine ended the work on it" if memory else "ONNX Runtime crashed on it",
+        "the machine ended the work on it" if memory else f"{task.at_work} crashed on it",
         where=task.label,
         why=f"the process that worked on it ended with {name}{why}",
         remedy="give it more memory or fewer processes at once"

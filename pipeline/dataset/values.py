@@ -170,12 +170,17 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
     try:
         function = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
+        if error.name != module:
+            raise ConfigError(
+                f"the module {module!r} needs one that is not installed", where=path, why=str(error),
+                remedy=f"pip install {error.name}",
+            ) from error  # fmt: skip
         raise ConfigError(
             f"no such module for {purpose}", where=path, why=f"{error}; searched {place} and Python's own folders",
             remedy="put MODULE.py beside the config, or install it",
         ) from error  # fmt: skip
     except Exception as error:
-        raise _raised(path, error) from error
+        raise _raised(path, error, f"the module {module!r} cannot be imported") from error
     if not callable(function):
         raise ConfigError(
             f"the module {module!r} has no function {name!r}", where=path, remedy=f"check what is given for {purpose}"
@@ -201,10 +206,10 @@ def _array(name: str, key: str, value: Any) -> Array:
     return array
 
 
-def _raised(path: str, error: Exception) -> ConfigError:
+def _raised(path: str, error: Exception, what: str = "the function for test data failed") -> ConfigError:
     return ConfigError(
-        "the function for test data failed", where=path, why=f"{type(error).__name__}: {error}"[:500],
-        remedy="run it alone in Python; it is called without arguments",
+        what, where=path, why=f"{type(error).__name__}: {error}"[:500],
+        remedy="run it alone in Python; a function is called without arguments",
     )  # fmt: skip
 
 

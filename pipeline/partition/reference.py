@@ -121,7 +121,7 @@ NONE_AT_ALL = re.compile(r"All ops will fallback to CPU EP, because (.*)")
 COUNTED = re.compile(r"number of partitions supported by NNAPI: (\d+) ")
 
 
-NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: \S+ node name: (.*)")
+NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*)")
 LEFT_TO_CPU = re.compile(r"Force fallback to CPU execution for node:? (.+?) because (.*)")
 FORCED = re.compile(r"Force CPU execution for node: (.*)")
 NOTHING_TAKEN = "All nodes placed on [CPUExecutionProvider]"
@@ -139,7 +139,8 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     behind the first answer's partitions, inlined nodes as "". `partitions` is None where the library is older than 1.24
     and reports which nodes it claims (`nodes`) and in how many groups (`count`), but not how it groups them. `reasons`
     has the library's own words for refused nodes, when they were asked for; `reason` those for refusing all of them.
-    With `rest` set it reports refused nodes only, and claims all others.
+    With `rest` set it reports refused nodes only, and claims all others; `kinds` has the operators of those without a
+    kernel: a call of a function has none, and goes by the name of the node that it is inlined to.
     With `error` set nothing else is known; `crashed` when the process ended.
     """
 
@@ -149,6 +150,7 @@ class LibraryClaims(msgspec.Struct, frozen=True, kw_only=True):
     nodes: frozenset[str] = frozenset()
     count: int = 0
     rest: bool = False
+    kinds: Mapping[str, str] = {}
     inlined: bool = False
     reasons: Mapping[str, str] = {}
     reason: str = ""
@@ -220,7 +222,7 @@ def _claims_together(
         questions = [(str(index), model, saved) for index, model in enumerate(models)]
         session = _session(settings, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
         for answer in ask(library, questions, session):
-            yield _claims_of(answer, str(models[int(answer.id)]), library, settings.rules.run.ort_name)
+            yield _claims_of(answer, str(models[int(answer.id)]), library, settings)
 
 
 def check_asked(facts: LibraryFacts, provider: str) -> None:
@@ -263,14 +265,18 @@ def _renamed(model: Path, target: Path) -> Path:
     return target
 
 
-def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, provider: str) -> LibraryClaims:
+def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings: Settings) -> LibraryClaims:
+    provider = settings.rules.run.ort_name
     if answer.failed:
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
     if provider == PROVIDERS[WEBGPU].ort_name:
-        refused = _refused_by_webgpu(answer.log)
+        kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
+        refused = _refused_by_webgpu(answer.log, nhwc=settings.nhwc)
         nothing = _takes_nothing(answer.log)
-        return LibraryClaims(id=model, release=facts.release, rest=not nothing, reasons=refused, reason=nothing)
+        return LibraryClaims(
+            id=model, release=facts.release, rest=not nothing, kinds=kinds, reasons=refused, reason=nothing
+        )
     groups = tuple(
         tuple(name for name, _, _ in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
     )
@@ -298,15 +304,18 @@ def _webgpu_config(options: WebGpuOptions) -> dict[str, str]:
     return config | ({f"{prefix}forceCpuNodeNames": "\n".join(options.cpu_nodes)} if options.cpu_nodes else {})
 
 
-def _refused_by_webgpu(log: Sequence[str]) -> dict[str, str]:
-    """The names of refused nodes with the library's reason; those of bodies and functions are among them."""
+def _refused_by_webgpu(log: Sequence[str], *, nhwc: bool) -> dict[str, str]:
+    """The names of refused nodes with the library's reason; those of bodies and functions are among them.
+
+    In the layout NHWC what is left to the CPU is claimed when the provider is asked again (webgpu W.2.1).
+    """
     reasons: dict[str, str] = {}
     for line in log:
         if match := NO_KERNEL.search(line):
-            reasons.setdefault(match.group(1), "its registry has no kernel for this operator, opset and these types")
+            reasons.setdefault(match.group(2), "its registry has no kernel for this operator, opset and these types")
         elif match := FORCED.search(line):
             reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
-        elif match := LEFT_TO_CPU.search(line):
+        elif not nhwc and (match := LEFT_TO_CPU.search(line)):
             reasons.setdefault(match.group(1), match.group(2))
     return reasons
 
@@ -401,8 +410,13 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         return ClaimDiff(path=answer.path, error=library.error, crashed=library.crashed)
     if library.rest:
         # The claims with all nodes that were not refused, each by itself
-        refused = set(map(plain_name, library.reasons))
-        claimed = [name for row in answer.decisions if plain_name(name := first_output(row)) not in refused]
+        kinds = {plain_name(name): kind for name, kind in library.kinds.items()}
+        refused = {(name := plain_name(text), kinds.get(name, "")) for text in library.reasons}
+        claimed = [
+            name
+            for row in answer.decisions
+            if refused.isdisjoint(((plain_name(name := first_output(row)), ""), (plain_name(name), row.op_type)))
+        ]
         alone = tuple((name,) for name in claimed)
         library = msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
     same = same_claims(library, answer.partitions) if known else None

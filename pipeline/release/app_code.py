@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import msgspec
@@ -699,37 +700,26 @@ ONNX Runtime gives 16-bit floats out as 32-bit ones. Its Java API cannot make te
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextCode:
-    """What one chip's NPU runs: assets as Java's literals, what the provider wrote of it, the generation of the NPU."""
+def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> list[dict[str, Any]]:
+    """What the NPU of each chip runs of a target's model, for templates: paths of assets are literals of Java.
 
-    chip: str
-    generation: int
-    compatibility: str
-    min_api_level: int
-    asset: str
-    sha256: str
-    binary: str
-    binary_sha256: str
-
-
-def contexts_of(content: Content, target: str, model: str, asset: Callable[[str], str]) -> tuple[ContextCode, ...]:
-    """The contexts of a target's model; `asset` gives the path among the assets of a file of the bundle."""
+    `asset` gives the path among the assets of a file of the bundle.
+    """
     digests = {file.path: file.sha256 for file in content.files}
-    return tuple(
-        ContextCode(
-            chip=context.chip,
-            generation=CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
-            compatibility=context.compatibility,
-            min_api_level=context.min_api_level,
-            asset=java_text(asset(context.file)),
-            sha256=digests[context.file],
-            binary=java_text(asset(context.binary)),
-            binary_sha256=digests[context.binary],
-        )
+    return [
+        {
+            "chip": context.chip,
+            "generation": CHIPS[context.chip].htp_arch if context.chip in CHIPS else 0,
+            "compatibility": context.compatibility,
+            "min_api_level": context.min_api_level,
+            "asset": java_text(asset(context.file)),
+            "sha256": digests[context.file],
+            "binary": java_text(asset(context.binary)),
+            "binary_sha256": digests[context.binary],
+        }
         for context in content.contexts
         if (context.target, context.model) == (target, model)
-    )
+    ]
 
 
 def selection_text(

@@ -222,3 +222,32 @@ def test_claims_are_those_of_the_android_library(
     assert model["same"] is True
     claimed = {row["output"]: row["library"]["claimed"] for row in model["nodes"]}
     assert claimed == {"a": True, "b": False, "c": True, "y": False}
+
+
+@pytest.mark.parametrize(
+    ("text", "claims"),
+    [
+        (
+            'y = local.S (x) } <domain: "local", opset_import: ["":17]> S (a) => (b) { s = Exp (a)  b = Mul (a, s) }',
+            {"y": True},
+        ),
+        (
+            "s = Shape (x)  z = Gather (s, i)  n = Cast <to = 1> (z)  m = Relu (x)  y = Mul (m, n) }",
+            {"s": True, "m": True, "y": True},
+        ),
+    ],
+)
+def test_what_the_library_says_first_is_not_its_answer(
+    library: LibraryFacts, vulkan: str, text: str, claims: dict[str, bool], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A call of a function has no kernel, what it is inlined to has; NHWC leaves shapes to the CPU and takes them."""
+    monkeypatch.setenv(VARIABLE, vulkan)
+    path, written = tmp_path / "m.onnx", tmp_path / "claims.json"
+    head = '<ir_version: 9, opset_import: ["" : 17, "local" : 1]> g (float[1, 4] x) => (float[1, 4] y) '
+    constants = "<int64 i = {1}> " if "i)" in text else ""
+    onnx.save(onnx.parser.parse_model(f"{head}{constants}{{ {text}"), path)
+    ort_mobile("partition", path, "--ep", "webgpu", "--reference", library.path, "--json", written, code=0)
+    (model,) = json.loads(written.read_text())["reference"]["models"]
+    assert model["same"] is True
+    assert claims.items() <= {row["output"]: row["library"]["claimed"] for row in model["nodes"]}.items()

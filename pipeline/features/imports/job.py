@@ -129,7 +129,7 @@ def _of_function(source: str) -> Trained:
     function = load_function(source, "a model")
     try:
         answer = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else ""
         for known in FRAMEWORKS:
             if missing in known.modules:
@@ -326,8 +326,6 @@ def _open_saved_model(path: Path, _example: Sequence[Any], _options: Mapping[str
     """A SavedModel folder: its signature `serving_default`, or its only one."""
     import tensorflow as tf
 
-    with contextlib.suppress(ImportError):  # reads the optimizers that Keras 2 saved with models
-        importlib.import_module("tf_keras")
     loaded = tf.saved_model.load(str(path))
     signatures = loaded.signatures
     if not signatures:
@@ -434,7 +432,11 @@ def import_source(source: str, destination: Path, *, opset: int | None = None, c
     """
     with scratch(destination.parent) as folder:
         file = folder / destination.name
-        task = Task(label=source, call=partial(do_import, source, str(file), opset=opset, check=check))
+        task = Task(
+            label=source,
+            at_work="the framework or ONNX Runtime",
+            call=partial(do_import, source, str(file), opset=opset, check=check),
+        )
         (outcome,) = run_tasks([task], timeout_seconds=TIME_LIMIT)
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source)

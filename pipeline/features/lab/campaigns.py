@@ -238,17 +238,6 @@ def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFac
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """A campaign in the queue of a lab."""
-
-    campaign: str
-    devices: tuple[str, ...]
-    runs: int
-    files: int
-    bytes: int
-
-
 def chosen_devices(names: Sequence[str], attached: Mapping[str, DeviceFacts]) -> dict[str, DeviceFacts]:
     """The devices of a lab that a config means, under their names there; raises MissingError for none.
 
@@ -277,8 +266,10 @@ def _test(name: str) -> Callable[[DeviceFacts], bool]:
     return lambda facts: facts.name == name or facts.name.startswith(f"{name}@")
 
 
-def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted:
+def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str, Any]:
     """Prepare a campaign here, and put it with its files into the queue; nothing of this computer is needed then.
+
+    Gives what the command shows: the campaign, its devices, the most runs, and how many files of how many bytes.
 
     Raises ConfigError for a config without a database of a lab, MissingError where no host has such a device.
     """
@@ -303,10 +294,10 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> Submitted
         )
         files = keep_files(job.store, carried)
         submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
-    return Submitted(
-        campaign=campaign.id, devices=tuple(facts), runs=len(planned) * config.measure.timed_rounds, files=len(files),
-        bytes=sum(file.size_bytes for file in files),
-    )  # fmt: skip
+    return {
+        "campaign": campaign.id, "devices": tuple(facts), "runs": len(planned) * config.measure.timed_rounds,
+        "files": len(files), "bytes": sum(file.size_bytes for file in files),
+    }  # fmt: skip
 
 
 MOST_AGAIN, SPARE_RUNS = 3, 1000

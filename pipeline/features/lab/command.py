@@ -73,12 +73,11 @@ def submit_command(
         settings = msgspec.structs.replace(settings, output=output_table)
     done = submit(settings, JobOptions(output=output, devices=devices), progress())
     if outputs.json_to:
-        document = {name: getattr(done, name) for name in done.__slots__}
-        outputs.write_json({"version": 1, **document})
+        outputs.write_json({"version": 1, **done})
     if outputs.text:
-        count = f"{len(done.devices)} device{'s' * (len(done.devices) != 1)}"
-        click.echo(f"{done.campaign}: submitted for {count}, at most {done.runs} runs")
-        click.echo(f"files: {done.files}, {done.bytes:,} bytes; this computer may be switched off")
+        count = f"{len(done['devices'])} device{'s' * (len(done['devices']) != 1)}"
+        click.echo(f"{done['campaign']}: submitted for {count}, at most {done['runs']} runs")
+        click.echo(f"files: {done['files']}, {done['bytes']:,} bytes; this computer may be switched off")
 
 
 @lab.command("work")

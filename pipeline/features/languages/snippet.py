@@ -6,8 +6,9 @@ packages' published interfaces: docs/facts/release_consumers.md, R.10.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from device_runner.files import visible
 from device_runner.providers import CPU, NNAPI, provider_named
@@ -19,7 +20,6 @@ from pipeline.release.app_code import (
     CPP,
     CPP_LEVELS,
     KOTLIN,
-    ContextCode,
     SessionCalls,
     class_name,
     comment_text,
@@ -86,7 +86,7 @@ class Opening:
     sha256: str
     where: str
     ways: tuple[RunOptions, ...]
-    contexts: tuple[ContextCode, ...]
+    contexts: Sequence[Mapping[str, Any]]
 
     @property
     def function(self) -> str:
@@ -308,7 +308,7 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
 
 
 def _opening(
-    shipped: Shipped, rows: Sequence[SelectionRow], name: str, sha256: str, contexts: tuple[ContextCode, ...]
+    shipped: Shipped, rows: Sequence[SelectionRow], name: str, sha256: str, contexts: Sequence[Mapping[str, Any]]
 ) -> Opening:
     return Opening(
         model=name,
@@ -382,7 +382,7 @@ def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sizes] = ()) 
     ]
     for opening in opened:
         if opening.contexts and not LANGUAGES[language].contexts:
-            chips = ", ".join(row.chip for row in opening.contexts)
+            chips = ", ".join(row["chip"] for row in opening.contexts)
             texts.append(
                 f"{opening.model}: without what was compiled for the NPU of {chips}, which Kotlin (--for kotlin) and "
                 "the classes of `release android` open"

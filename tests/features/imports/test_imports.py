@@ -180,7 +180,11 @@ def test_sklearn_step_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
         (f"{TRAINED}:nothing", 2, "it gave int"),
         (f"{TRAINED}:no_framework", 2, "it gave builtins.object"),
         (f"{TRAINED}:broken", 2, "there are no weights"),
+        (f"{TRAINED}:leaving", 2, "SystemExit: 3"),
+        (f"{TRAINED}:crashing", 1, "the framework or ONNX Runtime crashed"),
         (f"{TRAINED}:absent", 2, "has no function 'absent'"),
+        ("unmet:model", 2, "the module 'unmet' needs one that is not installed"),
+        ("broken:model", 2, "the module 'broken' cannot be imported"),
         ("no_such_module:model", 2, "no such module"),
         ("missing.tflite", 2, "no such source"),
         ("model.pkl", 2, "to read one is to run it"),
@@ -190,6 +194,8 @@ def test_sklearn_step_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
 def test_what_is_no_source_is_one_error_and_no_file(source: str, code: int, why: str, tmp_path: Path) -> None:
     for name in ("model.pkl", "model.txt"):
         (tmp_path / name).write_bytes(b"nothing")
+    (tmp_path / "unmet.py").write_text("import no_such_package_here")
+    (tmp_path / "broken.py").write_text("def model(:")
     done = ort_mobile("import", source, tmp_path / "m.onnx", cwd=tmp_path, code=code)
     assert why in done.err
     assert not (tmp_path / "m.onnx").exists()

@@ -120,6 +120,19 @@ def torch_on_gpu() -> Any:
     return torch.nn.Linear(3, 2).cuda(), torch.randn(1, 3).cuda()
 
 
+def leaving() -> Any:
+    """What a script does that is called without its arguments."""
+    raise SystemExit(3)
+
+
+def crashing() -> Any:
+    """What a library of a framework may do."""
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def nothing() -> Any:
     """No model."""
     return 3

@@ -192,7 +192,7 @@ def test_events_on_phones_that_all_hosts_reach(tmp_path: Path, capsys: pytest.Ca
             options = JobOptions(output=tmp_path / f"out{number}")
             while True:
                 try:
-                    name = submit(read_config(config, existing=True), options, NoProgress()).campaign
+                    name = submit(read_config(config, existing=True), options, NoProgress())["campaign"]
                 except MissingError:  # the database is being restarted: who submits tries again
                     time.sleep(1.0)
                 else:
