@@ -583,7 +583,7 @@ def check_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
     resolve_dimensions(takes, data.sizes, loaded.source.name)
-    count = check_data(data, takes) if data.given else 0
+    count = check_data(data, takes) if data.given or data.padding else 0
     if dimensions:
         whole = complete_data(loaded, dimensions, data)
         try:

@@ -81,3 +81,4 @@ def test_sizes_that_cannot_be_are_one_error(sizes: str, why: str, folder: Path) 
     for providers in (("cpu",), ("nnapi",)):
         done = ort_mobile("run", config(folder, sizes, *providers), "--output", folder / "out", code=2)
         assert why in done.err
+        assert not (folder / "out" / "artifacts").exists()
