@@ -7,7 +7,7 @@ packages' published interfaces: docs/facts/release_consumers.md, R.10.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from device_runner.files import visible
@@ -370,6 +370,28 @@ def snippet(
         text = render_source("pipeline.features.languages", f"{language}-sizes.jinja", sized=each, **values)
         lines.append(text.rstrip("\n"))
     return "\n".join(lines) + "\n"
+
+
+def with_calls(language: str, opened: Sequence[Opening]) -> tuple[list[Opening], list[str]]:
+    """What is opened in the ways that the package has calls for, and a text for each that is left out.
+
+    Raises ConfigError for a file that no way is left for.
+    """
+    kept, texts = [], []
+    for opening in opened:
+        ways, refused = [], []
+        for options in opening.ways:
+            try:
+                list(LANGUAGES[language].write(options))
+            except ConfigError as error:
+                refused.append(error)
+                texts.append(f"{opening.model}: without {options_name(options)}, as {error.what}")
+            else:
+                ways.append(options)
+        if refused and not ways:
+            raise refused[0]
+        kept.append(replace(opening, ways=tuple(ways)))
+    return kept, texts
 
 
 def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sizes] = ()) -> list[str]:

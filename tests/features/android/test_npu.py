@@ -89,20 +89,22 @@ public class Open {
 """
 
 
-def with_contexts(folder: Path, *chips: str) -> Path:
+def with_contexts(folder: Path, *chips: str, form: str = "ort") -> Path:
     """A bundle of a model for the CPU and of a context for each chip, whose bytes are no context's."""
-    sources: dict[str, Path | bytes] = {"models/m.basic-fixed.ort": convert(conv_relu(), folder / "m.ort")}
+    model = convert(conv_relu(), folder / "m.ort") if form == "ort" else conv_relu().SerializeToString()
+    file = f"models/m.basic-fixed.{form}"
+    sources: dict[str, Path | bytes] = {file: model}
     contexts = []
     for chip in chips:
-        file, binary = f"models/m.qnn-{chip}.onnx", f"models/m.qnn-{chip}_qnn.bin"
-        sources |= {file: b"wrapper of " + chip.encode(), binary: b"binary of " + chip.encode()}
+        wrapper, binary = f"models/m.qnn-{chip}.onnx", f"models/m.qnn-{chip}_qnn.bin"
+        sources |= {wrapper: b"wrapper of " + chip.encode(), binary: b"binary of " + chip.encode()}
         contexts.append(
             ShippedContext(
                 target="phone",
                 model="m",
                 model_sha256="0" * 64,
                 chip=chip,
-                file=file,
+                file=wrapper,
                 binary=binary,
                 variant=Variant(level=Level.BASIC, providers=("qnn",), chip=chip),
                 compatibility=COMPATIBILITY,
@@ -114,7 +116,7 @@ def with_contexts(folder: Path, *chips: str) -> Path:
         )
     make_bundle(
         folder / "bundle", name="Demo app", sources=sources, made_with={}, evidence={}, models=(signature(),),
-        ships=(shipped(runs=(CPU,), ort_release="1.29.0", abis=("arm64-v8a",)),), contexts=tuple(contexts),
+        ships=(shipped(runs=(CPU,), file=file, ort_release="1.29.0", abis=("arm64-v8a",)),), contexts=tuple(contexts),
     )  # fmt: skip
     return folder / "bundle"
 
@@ -193,6 +195,15 @@ def test_a_device_without_the_npu_opens_the_next_row_and_says_why(
     assert lines[0] == "cpu"
     assert len(lines[1].split()) == 128
     assert [line[: len(reason)] for line in lines[2:]] == [reason]
+
+
+@pytest.mark.network
+@pytest.mark.long
+def test_a_file_of_the_onnx_format_is_opened_from_its_copy(tmp_path: Path, ones: Path) -> None:
+    bundle = with_contexts(tmp_path, "SM8550", form="onnx")
+    lines = opened(bundle, fetched("jvm:1.28.0"), tmp_path / "native", "SM8650", ones)
+    assert lines[0] == "cpu"
+    assert len(lines[1].split()) == 128
 
 
 @pytest.mark.network

@@ -111,6 +111,14 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, language: str, more: 
     assert result.out == ""
 
 
+def test_a_way_without_a_call_is_left_out_and_said(tmp_path: Path) -> None:
+    sample(tmp_path, RunOptions(provider="webgpu"), EVERYTHING)
+    result = printed(tmp_path, "flutter")
+    assert "warning: m: without webgpu, as flutter_onnxruntime has no call for the provider webgpu" in result.err
+    assert "cpu+" in result.out
+    assert "webgpu" not in result.out
+
+
 def test_two_models_of_one_function_are_refused(tmp_path: Path) -> None:
     bundle(tmp_path, (shipped("a.b"), shipped("a-b")), (signature("a.b"), signature("a-b")))
     assert "would both be opened by open_a_b" in printed(tmp_path, "cpp", code=2).err

@@ -4,6 +4,7 @@
 void *memcpy(void *to, const void *from, size_t size);
 void *memmove(void *to, const void *from, size_t size);
 void *memset(void *memory, int value, size_t size);
+void *memchr(const void *memory, int byte, size_t size);
 int memcmp(const void *one, const void *other, size_t size);
 size_t strlen(const char *text);
 int strcmp(const char *one, const char *other);

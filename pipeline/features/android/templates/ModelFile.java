@@ -66,7 +66,12 @@ final class ModelFile {
     /** A copy of the asset in a folder of the app's private storage. One that is there is used if it has the digest. */
     @NonNull
     File copy(@NonNull Context context, @NonNull String folder) throws IOException {
-        return copyAs(context, folder, sha256 + ".ort");
+        return copyAs(context, folder, copyName());
+    }
+
+    /** ONNX Runtime tells its own format from ONNX by the end of a path. */
+    private String copyName() {
+        return sha256 + asset.substring(asset.lastIndexOf('.'));
     }
 
 {% if contexts %}
@@ -113,7 +118,7 @@ final class ModelFile {
         for (File copy : copies == null ? new File[0] : copies) {
             boolean needed = copy.getName().endsWith(".part") && copy.lastModified() > oldest;
             for (ModelFile file : files) {
-                needed |= copy.getName().equals(file.sha256 + ".ort");
+                needed |= copy.getName().equals(file.copyName());
             }
             if (!needed) {
                 copy.delete();
