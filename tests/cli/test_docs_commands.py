@@ -181,7 +181,7 @@ HOLE = "HOLE"
 WRITTEN = re.compile(rf"(?<![\w=-])ort-mobile\s+((?:{'|'.join(sorted(NAMES))})\b[^`\n;<]*)")
 ENDS = re.compile(r" [>|#]| && |, (?:or|and|which|in) |\)[ ,.\"]| \(|: |[.,:)]$|\"")
 """What follows a command where a text does not mark its end."""
-FREE = re.compile(r"[A-Z][A-Z_]*\d?$|=[A-Z]+$|…|\.\.\.|//|\[OPTIONS\]|app\.aar")
+FREE = re.compile(r"[A-Z][A-Z_]*\d?$|=[A-Z]+$|…|\.\.\.|//|\[OPTIONS\]|app\.aar|libonnxruntime\.so")
 """Words that stand for a value, and files that are not here."""
 
 
