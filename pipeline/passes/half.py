@@ -1,8 +1,8 @@
 """Half precision for GPUs: what their sums in 16 bits do to a model is computed here, and parts of it stay float.
 
 A CPU adds up in 32 bits what a GPU adds up in 16, so no session here shows a GPU's error. It is modelled: a node in
-half precision rounds what it reads and gives, and the terms of its sums by chance. Measured with 40 float models of
-tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): the largest error is within a third and thrice of this.
+half precision rounds what it reads and gives, and the terms of its sums by chance. The figures below are fitted to
+models of tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): an estimate, which no run is spared for.
 """
 
 import math
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PARTS = 8
 """Runs of nodes that are kept float or not, each as a whole."""
 GOAL = 1 / 3
-"""The share of the tolerance that a modelled error may have: a GPU's is up to thrice as large."""
+"""The share of the tolerance that a modelled error may have: a GPU's may be larger."""
 SAMPLES = 4
 """Of the calibration data."""
 STEP = 2.0**-11
