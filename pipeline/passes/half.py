@@ -2,7 +2,7 @@
 
 A CPU adds up in 32 bits what a GPU adds up in 16, so no session here shows a GPU's error. It is modelled: a node in
 half precision rounds what it reads and gives, and the terms of its sums by chance. The figures below are fitted to
-models of tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): an estimate, which no run is spared for.
+models of tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): an estimate; outputs are compared all the same.
 """
 
 import math
