@@ -19,6 +19,7 @@ from pipeline.release.app_code import (
     class_name,
     comment_text,
     contexts_of,
+    has_java_call,
     identifiers,
     java_calls,
     java_text,
@@ -203,7 +204,7 @@ def asset_path(file: str) -> str:
 
 
 def _way(options: RunOptions) -> tuple[str, tuple[str, ...]]:
-    if provider_named(options.provider).name != "cpu" and not provider_named(options.provider).java:
+    if not has_java_call(options.provider):
         raise ConfigError(
             f"ONNX Runtime's Java API has no call for the provider {options.provider}",
             where="the bundle's manifest",
@@ -223,8 +224,7 @@ def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
         if tensor.dtype not in BUFFERS:
             continue
         buffer, element, _ = BUFFERS[tensor.dtype]
-        fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
-        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if fixed else f"{identifier}Shape"
+        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if tensor.fixed else f"{identifier}Shape"
         arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
         yield {
             "name": java_text(tensor.name),
@@ -233,7 +233,7 @@ def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
             "java_type": buffer,
             "parameters": [
                 f"@NonNull {buffer} {identifier}",
-                *([] if fixed else [f"@NonNull long[] {identifier}Shape"]),
+                *([] if tensor.fixed else [f"@NonNull long[] {identifier}Shape"]),
             ],
             "create": f"OnnxTensor.createTensor({', '.join(arguments)})",
         }
