@@ -120,24 +120,20 @@ def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> It
         name = java_class(f"{row.model.model} sizes")
         refuse_equal_names([(row.model.model, name), *((other["name"], other["class_name"]) for other in models)])
         if model["typed"]:
-            buffers = {tensor["java_type"] for tensor in model["inputs"]}
+            filled = [each for each in inputs if each.filled]
+            buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
+            needs_type = any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])
             imports = {
                 *(f"ai.onnxruntime.{name}" for name in ("OnnxTensor", "OrtEnvironment", "OrtException", "OrtSession")),
                 *("android.content.Context", "androidx.annotation.NonNull", "java.io.IOException"),
-                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers)),
-                *(["java.util.Arrays"] if any(each.filled for each in inputs) else []),
-                *(
-                    ["ai.onnxruntime.OnnxJavaType"]
-                    if any("OnnxJavaType" in t["create"] for t in model["inputs"])
-                    else []
-                ),
+                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers.values())),
+                *(["java.util.Arrays"] if filled else []),
+                *(["ai.onnxruntime.OnnxJavaType"] if needs_type else []),
             }
             yield name, {
-                "model": model, "inputs": inputs, "filled": [each for each in inputs if each.filled],
-                "imports": sorted(imports),
+                "model": model, "inputs": inputs, "filled": filled, "buffers": buffers, "imports": sorted(imports),
                 "names": [java_text(each) for each in row.names],
                 "classes": [java_class(each) for each in row.names],
-                "buffers": {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]},
             }  # fmt: skip
 
 

@@ -136,11 +136,6 @@ class Sizes:
     openings: tuple[Opening, ...]
     inputs: tuple[SizedInput, ...]
 
-    @property
-    def type_name(self) -> str:
-        """The model as part of a name in other languages."""
-        return class_name(self.model, ())
-
 
 def opened_sizes(content: Content, target: str, opened: Sequence[Opening]) -> list[Sizes]:
     """The models of several sizes among those that are opened."""
