@@ -644,7 +644,7 @@ def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:
     """
     target, artifact = choice.target, choice.artifact
     place = DeviceFacts(name=target.name, platform=target.platform.value, abis=target.abis)
-    planned_runs, _ = plan_runs(config.runs, [artifact], [place])
+    planned_runs, _ = plan_runs(config.runs, [artifact], [place], advised=False)
     ways: dict[bytes, RunOptions] = {}
     names = tuple(dict.fromkeys(row.path.name for row in custom_libraries(config, target)))
     for options in (choice.options, *(planned.options for planned in planned_runs)):
