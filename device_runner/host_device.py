@@ -29,10 +29,8 @@ from device_runner.errors import RunnerError, SpecError, UnavailableError
 from device_runner.files import scratch_folder
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.local import LocalDevice, host_facts, machine_abi, without_times
-from device_runner.plugins import with_plugin
 from device_runner.providers import provider_named
 from device_runner.result import Failure, FailureKind, Mark, RunResult
-from device_runner.run import missing_input
 from device_runner.spec import RunSpec
 
 
@@ -412,7 +410,7 @@ class HostDevice(LocalDevice):
         try:
             library = self.library_for(spec.library)
             path = self._load(library).path
-            ready = missing_input(spec) or self._without_gpu(spec) or with_plugin(spec, library)
+            ready = self._ready(spec, library)
         except RunnerError as error:
             kind = FailureKind.WRONG_LIBRARY
             return Failure(kind=kind, message=str(error), cause=error.why, remedy=error.remedy)

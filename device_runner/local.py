@@ -239,9 +239,13 @@ class LocalDevice(ProbeDevice):
 
     def _prepare(self, spec: RunSpec) -> tuple[RunSpec, Path] | Failure:
         library = self.library_for(spec.library)
-        lacking = missing_input(spec) or self._without_gpu(spec) or self._without_allocator(spec)
-        ready = lacking or with_plugin(spec, library)
+        ready = self._ready(spec, library)
         return ready if isinstance(ready, Failure) else (ready, library.path)
+
+    def _ready(self, spec: RunSpec, library: Library) -> RunSpec | Failure:
+        """The spec with its plugin, and the next process's environment with what it needs; why it cannot run here."""
+        lacking = missing_input(spec) or self._without_gpu(spec) or self._without_allocator(spec)
+        return lacking or with_plugin(spec, library)
 
     def _without_gpu(self, spec: RunSpec) -> Failure | None:
         """Give the next process a driver that plays a GPU, where its provider needs one; why there is none."""

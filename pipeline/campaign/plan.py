@@ -55,7 +55,16 @@ from pipeline.campaign.statistics import DecisionRule
 from pipeline.campaign.statistics.compare import looks_until
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer
-from pipeline.config import ALL_FLAGS, REPLAY_KEY, MeasureConfig, MeasureMode, MeasureRule, Platform, RunConfig
+from pipeline.config import (
+    ADVISED_RUNS,
+    ALL_FLAGS,
+    REPLAY_KEY,
+    MeasureConfig,
+    MeasureMode,
+    MeasureRule,
+    Platform,
+    RunConfig,
+)
 from pipeline.core import custom_ops
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import PROVIDER_RULES, QNN
@@ -432,11 +441,12 @@ def plan_runs(
     denied: Sequence[Denied] = (),
     contexts: Sequence[NpuContext] = (),
     *,
-    advised: bool = False,
+    advised: bool | None = None,
 ) -> tuple[list[PlannedRun], list[Skipped]]:
     """Every artifact with every run that its variant matches on every device, split in legal and skipped.
 
-    `advised`: nobody asked for these runs, so a GPU takes part only where the device names one.
+    `advised`: nobody asked for these runs, so a GPU takes part only where the device names one; by default whether they
+    are ADVISED_RUNS.
 
     Beside them contexts with runs by QNN, on phones whose loader takes them and in the simulators of other devices.
 
@@ -444,6 +454,7 @@ def plan_runs(
     """
     planned_runs: list[PlannedRun] = []
     skipped: list[Skipped] = []
+    advised = tuple(runs) == ADVISED_RUNS if advised is None else advised
     for facts in devices:
         for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)

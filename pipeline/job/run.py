@@ -40,7 +40,7 @@ from pipeline.check.many import tolerance_for
 from pipeline.check.reference import excused
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
-from pipeline.config import ADVISED_RUNS, AccuracyConfig, CheckConfig, Config, MeasureMode
+from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import PipelineError
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch
@@ -241,8 +241,7 @@ class CampaignJob:
         with self.bench(work, progress) as here:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
             devices = list(here.facts.values())
-            asked, advised = self.config.runs, self.config.runs == ADVISED_RUNS
-            legal, skipped = plan_runs(asked, measurable, devices, known_denied(), self.contexts, advised=advised)
+            legal, skipped = plan_runs(self.config.runs, measurable, devices, known_denied(), self.contexts)
             libraries = libraries_by_device(here.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, here.devices, libraries)
             runs = in_modes(possible, self.config.measure)

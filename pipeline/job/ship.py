@@ -198,9 +198,9 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     """The inputs and outputs of each model that ships, as its file declares them, with what the config says of them."""
     files = {choice.artifact.model: folder / ARTIFACTS / choice.artifact.file for choice in assembled.choices}
     tables = assembled.record.tables
-    opened = {sized: name for name, table in tables.items() for sized in table.sized(name)}
+    open_models = {sized: name for name, table in tables.items() for sized in table.sized(name)}
     return tuple(
-        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=opened.get(model, ""))
+        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=open_models.get(model, ""))
         for model, file in files.items()
     )
 

@@ -49,7 +49,7 @@ ALL = [artifact(level) for level in (Level.NONE, Level.BASIC, Level.ALL)]
 
 def test_the_documented_advice_is_nnapi_and_the_gpu_on_basic_and_cpu_on_all() -> None:
     phone = msgspec.structs.replace(PHONE, gpu=GraphicsProcessor(name="Adreno (TM) 740"))
-    lanes, skipped = plan_runs(ADVISED_RUNS, ALL, [phone], advised=True)
+    lanes, skipped = plan_runs(ADVISED_RUNS, ALL, [phone])
     assert [lane.run_name for lane in lanes] == [
         "basic-fixed/nnapi",
         "basic-fixed/webgpu",
@@ -61,7 +61,7 @@ def test_the_documented_advice_is_nnapi_and_the_gpu_on_basic_and_cpu_on_all() ->
 
 
 def test_a_gpu_that_nobody_asked_for_runs_where_the_device_names_it() -> None:
-    lanes, (skipped,) = plan_runs(ADVISED_RUNS, ALL, [PHONE], advised=True)
+    lanes, (skipped,) = plan_runs(ADVISED_RUNS, ALL, [PHONE])
     assert "webgpu" not in {lane.options.provider for lane in lanes}
     assert "where the device names it" in skipped.text
     assert 'compare = ["webgpu"]' in skipped.remedy
@@ -126,7 +126,7 @@ def test_rounds_alternate_and_lose_nothing() -> None:
 
 
 def test_the_baseline_is_the_one_named_or_the_first_on_the_cpu() -> None:
-    lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE], advised=True)
+    lanes, _ = plan_runs(ADVISED_RUNS, ALL, [PHONE])
     assert baseline_of(lanes, None).run_name == "none-fixed/cpu"
     assert baseline_of(lanes, "all-fixed").run_name == "all-fixed/cpu"
     assert baseline_of(lanes, "basic-fixed/nnapi").run_name == "basic-fixed/nnapi"

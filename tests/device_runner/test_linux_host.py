@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from device_runner import local
 from device_runner.device import OPENERS, no_waiting, open_device
 from device_runner.local import wheel_library
+from device_runner.spec import Allocator, RunOptions, RunSpec
+from tests.probe_models import save_models
 
 
 def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,6 +22,17 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(tmp_path: Path, monke
         assert len(list(tmp_path.iterdir())) == 1
         assert not (tmp_path / "ort-mobile-linux-left0123").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_allocator_is_for_its_runs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "find_allocator", lambda _: "")
+    spec = RunSpec(
+        id="m", model=str(save_models(tmp_path) / "null.onnx"), options=RunOptions(allocator=Allocator.JEMALLOC)
+    )
+    with open_device(f"linux-host:{wheel_library()}") as device:
+        result = device.run(spec)
+    assert result.failure
+    assert result.failure.message == "jemalloc is not installed"
 
 
 @pytest.mark.parametrize("text", OPENERS.values())

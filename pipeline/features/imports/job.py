@@ -152,9 +152,16 @@ def _of_function(source: str) -> Trained:
     return row.open(model, tuple(parts), options)
 
 
+NO_GPU = re.compile(
+    r"NVIDIA driver|CUDA (?:enabled|device|GPUs|driver|error|unknown)|'CUDA' backend|'cuda' device|\bcuda:\d"
+    r"|device:GPU|\bCudnn", re.IGNORECASE,
+)  # fmt: skip
+"""What frameworks say without a GPU; torch's list of the backends of any operator names CUDA, too."""
+
+
 def _or_gpu(error: BaseException, what: str, remedy: str) -> tuple[str, str]:
     """What happened and what to do, of which a GPU that this computer lacks is the plainest case."""
-    if re.search(r"cuda|cudnn|nvidia|\bGPU\b", every_word(error), re.IGNORECASE):
+    if NO_GPU.search(every_word(error)):
         return "the model needs a GPU", "load it on the CPU (map_location='cpu'), with example inputs there"
     return what, remedy
 

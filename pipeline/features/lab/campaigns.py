@@ -199,12 +199,12 @@ def fetched(
 def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
     """What the campaign planned for a device, in its order: that decides which of equal runs counts.
 
-    Custom operators are those that came with it, not what an agent was started with.
+    Custom operators are those that came with it, before any of the same name that an agent was started with.
     """
     record = carried.record
     place = {run.id: number for number, run in enumerate(record.planned) if run.device == facts.name}
     measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
-    legal, _ = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts)
+    legal, _ = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
     runs = [
         replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.custom_ops))
         for run in in_modes(legal, record.config.measure)

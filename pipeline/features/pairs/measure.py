@@ -269,7 +269,8 @@ def _kept_inputs(manifest: Manifest, folder: Path, row: Shipped) -> Inputs | Non
 def _folder_source(folder: Path) -> PairSource:
     campaign = stored(folder, None, None)
     record = campaign.record
-    libraries = (*filter(os.path.isfile, record.config.custom_ops), *bundled_libraries(folder / BUNDLE))
+    # Of one name the first is loaded: that of the bundle was measured, the config's may have been built again since.
+    libraries = (*bundled_libraries(folder / BUNDLE), *filter(os.path.isfile, record.config.custom_ops))
 
     def inputs(source: str) -> Inputs | None:
         """Those of the model's check, where the folder has them now: it may have been moved since."""

@@ -180,6 +180,8 @@ def test_sklearn_step_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
         (f"{TRAINED}:nothing", 2, "it gave int"),
         (f"{TRAINED}:no_framework", 2, "it gave builtins.object"),
         (f"{TRAINED}:broken", 2, "there are no weights"),
+        (f"{TRAINED}:refused_kernel", 2, "the function for a model failed"),
+        (f"{TRAINED}:absent_weights", 2, "the function for a model failed"),
         (f"{TRAINED}:leaving", 2, "SystemExit: 3"),
         (f"{TRAINED}:crashing", 1, "the framework or ONNX Runtime crashed"),
         (f"{TRAINED}:absent", 2, "has no function 'absent'"),

@@ -1,5 +1,6 @@
 """Trained models as users' functions give them: `ort-mobile import trained:NAME`."""
 
+from pathlib import Path
 from typing import Any
 
 
@@ -118,6 +119,19 @@ def torch_on_gpu() -> Any:
     import torch
 
     return torch.nn.Linear(3, 2).cuda(), torch.randn(1, 3).cuda()
+
+
+def refused_kernel() -> Any:
+    """What torch says of a quantized model that gets floats; it names every backend that it has."""
+    raise NotImplementedError(
+        "Could not run 'quantized::linear' with arguments from the 'CPU' backend. 'quantized::linear' is only "
+        "available for these backends: [Meta, QuantizedCPU]. AutocastCUDA: fallthrough registered there"
+    )
+
+
+def absent_weights() -> Any:
+    """A file of the user's that is not there."""
+    return Path("gpu/cuda_net.pth").read_bytes()
 
 
 def leaving() -> Any:
