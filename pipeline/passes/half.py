@@ -63,10 +63,10 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
     half = fp16(named, options, context)
     try:
         bench = _Bench(ready, options, context)
+        halved, loss = chosen_parts(bench.parts, bench.loss, options.goal)
     except ModelError as error:
         context.warn(f"what half precision does to it on a GPU could not be computed: {error.reason}")
         return half
-    halved, loss = chosen_parts(bench.parts, bench.loss, options.goal)
     exclude = tuple(name for part in bench.parts if part not in halved for name in part)
     if not exclude:
         return half
@@ -135,8 +135,8 @@ class _Bench:
         )
         largest = 0.0
         outputs = self._outputs(as_gpus_compute(self.proto, self.types, half))
-        for expected, given in zip(self.expected, outputs, strict=True):
-            for check in compare_outputs(expected, given, tolerance):
+        for expected, actual in zip(self.expected, outputs, strict=True):
+            for check in compare_outputs(expected, actual, tolerance):
                 error = math.inf if check.failed else 0.0
                 if check.max_abs_error is not None and check.limit:
                     error = check.max_abs_error / check.limit

@@ -84,6 +84,19 @@ def test_a_model_that_half_precision_breaks_is_refused(tmp_path: Path) -> None:
     assert "test data" in refused.value.remedy
 
 
+def test_what_cannot_be_modelled_is_plain_half_precision(tmp_path: Path) -> None:
+    """Here a name of the modelled graph is there already; of large models it may have more bytes than fit."""
+    ones = np.ones((8, 8), np.float32)
+    made = parsed("g (float[1, 8] x) => (float[1, 8] y) { a = MatMul (x, w)  y = MatMul (a, v) }", w=ones, v=ones)
+    made.graph.node[0].output[0] = made.graph.node[1].input[0] = "y/exact"
+    model = saved(made, tmp_path)
+    warnings: list[str] = []
+    half = fp16_gpu(model, GpuHalfOptions(), replace(context(tmp_path, feeds(model, 1)), warn=warnings.append))
+    (warning,) = warnings
+    assert "could not be computed" in warning
+    assert {tensor.data_type for tensor in half.proto.graph.initializer} == {onnx.TensorProto.FLOAT16}
+
+
 def test_without_data_it_is_measured_on_what_checks_run(tmp_path: Path) -> None:
     model = saved(deep(), tmp_path)
     asked: list[int] = []
