@@ -168,10 +168,11 @@ def _bounded(model: Model) -> Model:
     """The model with Identity for Max and Min of a value and a bound that is infinite: no integer stands for it."""
     from onnx import numpy_helper
 
-    scalars = {tensor.name: tensor for tensor in model.proto.graph.initializer if tensor.data_type == FLOAT}
-    nodes = model.proto.graph.node
-    scalars |= {node.output[0]: attribute(node, "value") for node in nodes if node.op_type == "Constant"}
-    bounds = {
+    scalars = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+    nodes = [node for node in model.proto.graph.node if node.op_type == "Constant"]
+    scalars |= {node.output[0]: attribute(node, "value") for node in nodes}
+    bounds = {node.output[0]: attribute(node, "value_float") for node in nodes}
+    bounds |= {
         name: float(numpy_helper.to_array(tensor))
         for name, tensor in scalars.items()
         if tensor is not None and tensor.data_type == FLOAT and not tensor.dims

@@ -274,8 +274,8 @@ def least_scales(
         for name in node.input if axis is None and node.output[0] in ranges.ranges else ():
             if name in constants and not numpy_helper.to_array(constants[name]).any():
                 low, high = ranges.ranges[node.output[0]]
-                before = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # else its scale is 1
-                by_value[name] = [{"rmin": max(low, before["rmin"]), "rmax": min(high, before["rmax"])}]
+                known = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # without a range its scale would be 1
+                by_value[name] = [{"rmin": max(low, known["rmin"]), "rmax": min(high, known["rmax"])}]
         if axis is None or not options.per_channel or options.activations not in WIDE or node.input[1] not in constants:
             continue
         weights = np.moveaxis(numpy_helper.to_array(constants[node.input[1]]), axis, 0)

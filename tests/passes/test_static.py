@@ -263,9 +263,13 @@ def test_a_bias_of_several_convolutions_takes_the_name_of_no_value(tmp_path: Pat
     assert sqnr(run(model, one), run(made, one)) > 25
 
 
+@pytest.mark.parametrize("constant", ["", "m = Constant <value_float = {}> ()"])
 @pytest.mark.parametrize(("op_type", "bound"), [("Max", -np.inf), ("Min", np.inf)])
-def test_a_bound_that_is_infinite_is_no_number_to_quantize(op_type: str, bound: float, tmp_path: Path) -> None:
-    model, made = made_for_npu(f"a = {op_type} (m, x)  y = Sigmoid (a)", {"m": np.float32(bound)}, tmp_path)
+def test_a_bound_that_is_infinite_is_no_number_to_quantize(
+    op_type: str, bound: float, constant: str, tmp_path: Path
+) -> None:
+    text = f"{constant.format(bound)} a = {op_type} (m, x)  y = Sigmoid (a)"
+    model, made = made_for_npu(text, {} if constant else {"m": np.float32(bound)}, tmp_path)
     one = feeds(model, 1)[0]
     assert sqnr(run(model, one), run(made, one)) > 30
     assert all(np.isfinite(onnx.numpy_helper.to_array(tensor)).all() for tensor in made.proto.graph.initializer)
