@@ -141,7 +141,7 @@ def same_characters(outputs: dict[str, Array], label: Array) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A model of a package: `samples` of a folder of downloads, the `sizes` of its inputs, and how accuracy is told.
+    """A model of a package: `samples` of a folder of downloads, the `sizes` of its inputs, and how it is scored.
 
     `metric` is one of the product's, which needs no labels, or a function of this module, whose labels are the
     original's own outputs. `cannot` says why no form of integers is within the budget, of those that none is.
@@ -238,13 +238,13 @@ def measured(name: str, wheels: Path, folder: Path) -> tuple[list[str], bool]:
                        code=None)  # fmt: skip
     if not asked.out:
         return [name, " + ".join(best["fixes"]), asked.err.strip()], False
-    (told,) = asked.document()["models"]
+    (result,) = asked.document()["models"]
     partitions, simulated = best["after"]["partitions"], best["simulated"]
     form = " + ".join(fix for fix in best["fixes"] if not fix.startswith(("fixed-", "level-")))
     decibels = [f"{simulated[key]:.1f} dB" if simulated[key] else "equal" for key in ("sqnr_db", "cpu_sqnr_db")]
-    cells = [f"{told[key]:.4f}" for key in ("value", "drop", "drop_high")]
-    shown = [name, form, str(partitions), *decibels, row.metric, str(told["samples"]), *cells, str(row.budget)]
-    return [*shown, told["verdict"]], told["verdict"] == "within" and partitions == 1
+    cells = [f"{result[key]:.4f}" for key in ("value", "drop", "drop_high")]
+    shown = [name, form, str(partitions), *decibels, row.metric, str(result["samples"]), *cells, str(row.budget)]
+    return [*shown, result["verdict"]], result["verdict"] == "within" and partitions == 1
 
 
 def symbols(model: Path) -> str:

@@ -1,7 +1,8 @@
 """One session of the QNN provider, in a process of its own: `python -m … MODEL ANSWER INPUTS KEY=VALUE…`.
 
 A process for each question, because the compiler crashes on some models and keeps state between sessions: one with a
-wrong chip computes otherwise after one with a right chip than alone. Nothing of this project is imported.
+wrong chip computes otherwise after one with a right chip than alone. Custom operators are all that is imported of this
+project.
 """
 
 import ctypes
