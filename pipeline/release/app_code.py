@@ -16,7 +16,7 @@ import jinja2
 import msgspec
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.providers import CAPTURE_KEY, CHIPS, CPU, provider_named
+from device_runner.providers import CHIPS, CPU, provider_named
 from device_runner.spec import (
     BIG_CORES,
     Allocator,
@@ -80,6 +80,7 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         "arena": not options.cpu_arena,
         "threads": _places_threads(options) and f"{_cpp_cores(options.thread_cores)}, {options.thread_nice}",
         "bind": options.captures_graph,
+        "allocator": options.allocator is not Allocator.DEFAULT and options.allocator,
     }
     for setting, value in values.items():
         if value and setting in language.settings:
@@ -92,7 +93,9 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
 
 def without_capture(options: RunOptions) -> RunOptions:
     """Options for APIs without IoBinding: a session that captures and binds nothing repeats its first outputs."""
-    capture = provider_named(options.provider).capture or CAPTURE_KEY
+    if not options.captures_graph:
+        return options
+    capture = provider_named(options.provider).capture
     return msgspec.structs.replace(
         options,
         provider_options={key: value for key, value in options.provider_options.items() if key != capture},
@@ -121,15 +124,18 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "memory pattern": not options.memory_pattern and "pattern" not in settings,
         "memory arena": not options.cpu_arena and "arena" not in settings,
         "graph capture": options.captures_graph and "bind" not in settings,
+        "the allocator": options.allocator is not Allocator.DEFAULT and "allocator" not in settings,
         "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
     return [name for name, wanted in missing.items() if wanted]
 
 
+ALLOCATOR = "Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator."
+"""What stands for a call in the comments of languages for Linux."""
+
+
 def _lacking(name: str, language: SessionCalls, options: RunOptions) -> Iterator[str]:
     """A comment on what a language has no call for."""
-    if options.allocator is not Allocator.DEFAULT:
-        yield f"// Start the process with LD_PRELOAD=lib{options.allocator}.so: no API replaces the allocator."
     if missing := lacks(language, options):
         yield f"// The {name} API cannot set {', '.join(missing)}: use the C++ API for the same times."
 
@@ -181,7 +187,7 @@ def _java_gpu(options: RunOptions) -> tuple[str, ...]:
     """The same in Java."""
     opened = (
         "    OrtSession.SessionOptions options = new OrtSession.SessionOptions();",
-        *(f"    {call};" for call in session_calls(JAVA, options)),
+        *(f"    {call}" for call in _ended(session_calls(JAVA, options))),
     )
     create = "    session = environment.createSession(path, options);"
     return (
@@ -192,8 +198,7 @@ def _java_gpu(options: RunOptions) -> tuple[str, ...]:
         "OrtSession session;",
         "try {",
         *opened,
-        *(f"    {call}" for call in _lacking("Java", JAVA, options)),
-        *(f"    {call};" for call in _jvm_provider(options, _java_map)),
+        *(f"    {call}" for call in _ended([*_lacking("Java", JAVA, options), *_jvm_provider(options, _java_map)])),
         create,
         "} catch (OrtException error) {",
         f'    Logger.getLogger("model").warning("{_no_gpu(options)}: " + error);',
@@ -211,15 +216,13 @@ def _no_gpu(options: RunOptions) -> str:
 
 def _swift_gpu(options: RunOptions, resource: str) -> tuple[str, ...]:
     """The same in Swift."""
-    # The same options on the CPU, which runs the file where there is no GPU
-    plain = msgspec.structs.replace(options, provider=CPU, provider_options={})
     return (
         "import OnnxRuntimeBindings  // with CocoaPods: import onnxruntime_objc",
         "",
         "func optionsFor(gpu: Bool) throws -> ORTSessionOptions {",
         "    let options = try ORTSessionOptions()",
-        *(f"    {call}" for call in swift_calls(plain)),
-        *(f"    if gpu {{ {call} }}" for call in swift_calls(options) if call not in set(swift_calls(plain))),
+        *(f"    {call}" for call in (*session_calls(SWIFT, options), *_lacking("Objective-C", SWIFT, options))),
+        *(f"    if gpu {{ {call} }}" for call in _swift_provider(options)),
         "    return options",
         "}",
         "",
@@ -294,7 +297,11 @@ def java_calls(options: RunOptions, mapping: Callable[[Mapping[str, str]], str] 
 
     `mapping` writes a map of strings; by default `Map.of`, which Java 8 does not have.
     """
-    calls = _jvm_calls(JAVA, options, mapping or _java_map)
+    return _ended(_jvm_calls(JAVA, options, mapping or _java_map))
+
+
+def _ended(calls: Iterable[str]) -> list[str]:
+    """Calls of Java as statements; comments as they are."""
     return [call if call.startswith("//") else f"{call};" for call in calls]
 
 
@@ -308,12 +315,17 @@ def _jvm_calls(language: SessionCalls, options: RunOptions, mapping: Callable[[M
     return [*calls, *_lacking("Java", language, options), *_jvm_provider(options, mapping)]
 
 
+def has_java_call(provider: str) -> bool:
+    """Whether ONNX Runtime's Java API, which Kotlin has, too, can append a provider."""
+    return provider == CPU or bool(provider_named(provider).java)
+
+
 def _jvm_provider(options: RunOptions, mapping: Callable[[Mapping[str, str]], str]) -> list[str]:
     options = without_capture(options)
     provider = provider_named(options.provider)
     if provider.name == CPU:
         return []
-    if not provider.java:
+    if not has_java_call(options.provider):
         return [f"// The Java API has no call for the provider {comment_text(options.provider)}: use the C++ API."]
     if provider.has_flags:
         flags = ", ".join(f"NNAPIFlags.{flag.value}" for flag in options.flags)
@@ -356,6 +368,10 @@ def swift_calls(options: RunOptions) -> Iterator[str]:
     """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
     yield from session_calls(SWIFT, options)
     yield from _lacking("Objective-C", SWIFT, options)
+    yield from _swift_provider(options)
+
+
+def _swift_provider(options: RunOptions) -> Iterator[str]:
     provider = provider_named(options.provider)
     if provider.never_on("ios"):
         yield f"// {provider.title} is {provider.owner}'s."
@@ -398,13 +414,13 @@ def _by_devices(options: RunOptions) -> Iterator[str]:
         yield "// std::vector<Ort::ConstEpDevice> devices;"
         yield "// for (Ort::ConstEpDevice device : environment.GetEpDevices())"
         yield f"//     if (std::string(device.EpName()) == {cpp_text(provider.ort_name)}) devices.push_back(device);"
-        yield f"// options.AppendExecutionProvider_V2(environment, devices, {_cpp_map(options)});"
+        pairs = f"std::unordered_map<std::string, std::string>{_cpp_map(options)}"
+        yield f"// options.AppendExecutionProvider_V2(environment, devices, {pairs});"
 
 
 def _cpp_map(options: RunOptions) -> str:
     given = sorted(options.provider_options.items())
-    pairs = ", ".join(f"{{{cpp_text(key)}, {cpp_text(value)}}}" for key, value in given)
-    return f"std::unordered_map<std::string, std::string>{{{pairs}}}"
+    return f"{{{', '.join(f'{{{cpp_text(key)}, {cpp_text(value)}}}' for key, value in given)}}}"
 
 
 def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
@@ -420,15 +436,12 @@ def cpp_calls(options: RunOptions) -> Iterator[str]:
     if provider.has_flags:
         flags = " | ".join(f"NNAPI_FLAG_{flag.value}" for flag in options.flags) or "NNAPI_FLAG_USE_NONE"
         yield f"Ort::ThrowOnError(OrtSessionOptionsAppendExecutionProvider_{provider.function}(options, {flags}));"
-        return
-    pairs = ", ".join(f"{{{cpp_text(k)}, {cpp_text(v)}}}" for k, v in sorted(options.provider_options.items()))
-    if provider.owner == "NVIDIA":
+    elif provider.owner == "NVIDIA":
         yield f"Ort::{provider.function}ProviderOptions {provider.name};"
-        yield f"{provider.name}.Update({{{pairs}}});"
+        yield f"{provider.name}.Update({_cpp_map(options)});"
         yield f"options.AppendExecutionProvider_{provider.function}_V2(*{provider.name});"
     elif provider.name != CPU:
-        name = cpp_text(provider.append_name)
-        yield f"options.AppendExecutionProvider({name}, {{{pairs}}});"
+        yield f"options.AppendExecutionProvider({cpp_text(provider.append_name)}, {_cpp_map(options)});"
 
 
 def java_text(text: str) -> str:
@@ -472,6 +485,7 @@ JAVA = SessionCalls(
         "pattern": "options.setMemoryPatternOptimization(false)",
         "arena": "options.setCPUArenaAllocator(false)",
         "entry": "options.addConfigEntry({}, {})",
+        "allocator": f"// {ALLOCATOR}",
         "custom_ops": "options.registerCustomOpLibrary({})",
     },
     text=java_text,
@@ -499,6 +513,7 @@ CPP = SessionCalls(
         "threads": "PlaceThreads(options, {});",
         "entry": "options.AddConfigEntry({}, {});",
         "bind": "// It captures its graph: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
+        "allocator": f"// {ALLOCATOR}",
         "custom_ops": "options.RegisterCustomOpsLibrary({});",
     },
     text=cpp_text,

@@ -137,6 +137,11 @@ class TensorSignature(Struct, frozen=True, kw_only=True):
     dtype: ElementType | None
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def fixed(self) -> bool:
+        """Whether every axis has a size."""
+        return self.shape is not None and all(isinstance(axis, int) for axis in self.shape)
+
 
 class ModelSignature(Struct, frozen=True, kw_only=True):
     """What the files of a model take and give. `dimensions` are those that the config fixed, by name, `guessed` those

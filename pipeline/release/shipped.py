@@ -699,7 +699,7 @@ class ModelSizes:
     def inputs(self, taken: Collection[str]) -> Iterator[SizedInput]:
         """The inputs whose shape decides, those of open sizes, with identifiers as `identifiers` gives them."""
         for tensor, identifier in identifiers(self.model.inputs, taken):
-            if not _is_fixed(tensor):
+            if not tensor.fixed:
                 rows = (row for size in self.sizes for row in size.inputs if row.name == tensor.name)
                 yield SizedInput(
                     identifier=identifier,
@@ -713,17 +713,13 @@ def sizes_of(content: Content, target: str) -> list[ModelSizes]:
     """The models of a target that apps have the choice of several sizes of."""
     ships = rows_of(content, target)
     shipped = {row.model: row for row in content.models if row.model in ships}
-    fixed = [row for row in shipped.values() if all(map(_is_fixed, row.inputs))]
+    fixed = [row for row in shipped.values() if all(tensor.fixed for tensor in row.inputs)]
     by_model = {name: [row for row in fixed if row.size_of == name] for name in shipped}
     return [
         ModelSizes(model=shipped[name], sizes=tuple(sorted(sizes, key=_elements)))
         for name, sizes in by_model.items()
         if sizes
     ]
-
-
-def _is_fixed(tensor: TensorSignature) -> bool:
-    return tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
 
 
 def _elements(model: ModelSignature) -> int:

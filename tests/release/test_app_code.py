@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runner.spec import ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
+from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, OptimizationLevel, RunOptions
 from pipeline.release.app_code import Code, code_for, cpp, cpp_helpers, java, java_text, kotlin, swift, swift_text
 from tests.debian_packages import unpacked
 from tests.features.android.jvm import fetched
@@ -171,9 +171,16 @@ def test_no_graph_is_captured_where_nothing_can_be_bound(write: Callable[[RunOpt
     assert f"// The {api} API cannot set graph capture: {CPP_INSTEAD}" in text
     assert "enableGraphCapture" not in text
     assert '"NCHW"' in text
+    assert "{ //" not in text  # a brace behind a comment's start closes nothing
     in_cpp = text_of(cpp(CAPTURE, "m.onnx"))
     assert '{"enableGraphCapture", "1"}' in in_cpp
     assert "Ort::IoBinding" in in_cpp
+
+
+@pytest.mark.parametrize("write", [cpp, java, kotlin])
+def test_an_allocator_is_named_once_in_each_language_of_linux(write: Callable[[RunOptions, str], Code]) -> None:
+    text = text_of(write(RunOptions(allocator=Allocator.MIMALLOC), "m.ort"))
+    assert text.count("// Start the process with LD_PRELOAD=libmimalloc.so: no API replaces the allocator.\n") == 1
 
 
 @pytest.mark.parametrize(("write", "background"), [(kotlin, "thread {"), (java, "new Thread("), (swift, ".async {")])

@@ -19,6 +19,7 @@ from pipeline.release.app_code import (
     class_name,
     comment_text,
     contexts_of,
+    has_java_call,
     identifiers,
     java_calls,
     java_text,
@@ -119,24 +120,20 @@ def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> It
         name = java_class(f"{row.model.model} sizes")
         refuse_equal_names([(row.model.model, name), *((other["name"], other["class_name"]) for other in models)])
         if model["typed"]:
-            buffers = {tensor["java_type"] for tensor in model["inputs"]}
+            filled = [each for each in inputs if each.filled]
+            buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
+            needs_type = any("OnnxJavaType" in tensor["create"] for tensor in model["inputs"])
             imports = {
                 *(f"ai.onnxruntime.{name}" for name in ("OnnxTensor", "OrtEnvironment", "OrtException", "OrtSession")),
                 *("android.content.Context", "androidx.annotation.NonNull", "java.io.IOException"),
-                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers)),
-                *(["java.util.Arrays"] if any(each.filled for each in inputs) else []),
-                *(
-                    ["ai.onnxruntime.OnnxJavaType"]
-                    if any("OnnxJavaType" in t["create"] for t in model["inputs"])
-                    else []
-                ),
+                *("java.util.LinkedHashMap", "java.util.Map", *(f"java.nio.{buffer}" for buffer in buffers.values())),
+                *(["java.util.Arrays"] if filled else []),
+                *(["ai.onnxruntime.OnnxJavaType"] if needs_type else []),
             }
             yield name, {
-                "model": model, "inputs": inputs, "filled": [each for each in inputs if each.filled],
-                "imports": sorted(imports),
+                "model": model, "inputs": inputs, "filled": filled, "buffers": buffers, "imports": sorted(imports),
                 "names": [java_text(each) for each in row.names],
                 "classes": [java_class(each) for each in row.names],
-                "buffers": {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]},
             }  # fmt: skip
 
 
@@ -203,7 +200,7 @@ def asset_path(file: str) -> str:
 
 
 def _way(options: RunOptions) -> tuple[str, tuple[str, ...]]:
-    if provider_named(options.provider).name != "cpu" and not provider_named(options.provider).java:
+    if not has_java_call(options.provider):
         raise ConfigError(
             f"ONNX Runtime's Java API has no call for the provider {options.provider}",
             where="the bundle's manifest",
@@ -223,8 +220,7 @@ def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
         if tensor.dtype not in BUFFERS:
             continue
         buffer, element, _ = BUFFERS[tensor.dtype]
-        fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
-        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if fixed else f"{identifier}Shape"
+        shape = f"new long[] {{{', '.join(map(str, tensor.shape or ()))}}}" if tensor.fixed else f"{identifier}Shape"
         arguments = ["environment", identifier, shape, *([f"OnnxJavaType.{element}"] if element else [])]
         yield {
             "name": java_text(tensor.name),
@@ -233,7 +229,7 @@ def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
             "java_type": buffer,
             "parameters": [
                 f"@NonNull {buffer} {identifier}",
-                *([] if fixed else [f"@NonNull long[] {identifier}Shape"]),
+                *([] if tensor.fixed else [f"@NonNull long[] {identifier}Shape"]),
             ],
             "create": f"OnnxTensor.createTensor({', '.join(arguments)})",
         }

@@ -254,7 +254,7 @@ def _package(bundle: Path, manifest: Manifest, table: AppleRelease, runtime: Own
         name=module,
         files={
             MANIFEST: _manifest(manifest, module, systems, versions, runtime),
-            README: _readme(manifest, module, classes, versions, runtime),
+            README: _readme(manifest, ships, module, classes, versions, runtime),
             **(runtime.files if runtime else {f"{module}.podspec": _podspec(manifest, module, systems, versions)}),
             **{f"{folder}/{file}": text for file, text in sources.items()},
             **models,
@@ -370,9 +370,10 @@ WARM_UP = "- `model.warmUp(…)` behind it compiles the shaders of a GPU in the 
 
 
 def _readme(
-    manifest: Manifest, module: str, classes: Sequence[str], versions: RuntimeVersions, runtime: OwnRuntime | None
-) -> str:
-    gpu = any(provider_named(way.provider).gpu for shipped in manifest.content.ships for way in shipped.runs)
+    manifest: Manifest, ships: Sequence[Shipped], module: str, classes: Sequence[str], versions: RuntimeVersions,
+    runtime: OwnRuntime | None,
+) -> str:  # fmt: skip
+    gpu = any(provider_named(way.provider).gpu for shipped in ships for way in shipped.runs)
     brings = "the package has a build of its own" if runtime else f"its Swift package comes with it ({versions.swift})"
     first = classes[0]
     return f"""\
@@ -671,7 +672,6 @@ def _tensors(tensors: Sequence[TensorSignature], alone: str = "") -> Iterator[di
     for tensor, identifier in identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:
             continue
-        fixed = tensor.shape is not None and all(isinstance(axis, int) for axis in tensor.shape)
         element, ort_type = ELEMENTS[tensor.dtype]
         yield {
             "name": swift_text(tensor.name),
@@ -679,6 +679,6 @@ def _tensors(tensors: Sequence[TensorSignature], alone: str = "") -> Iterator[di
             "doc": tensor_text(tensor),
             "element": element,
             "ort_type": ort_type,
-            "shape": f"[{', '.join(map(str, tensor.shape or ()))}]" if fixed else "",
-            "parameters": [f"{identifier}: [{element}]", *([] if fixed else [f"{identifier}Shape: [Int]"])],
+            "shape": f"[{', '.join(map(str, tensor.shape or ()))}]" if tensor.fixed else "",
+            "parameters": [f"{identifier}: [{element}]", *([] if tensor.fixed else [f"{identifier}Shape: [Int]"])],
         }

@@ -23,7 +23,7 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
 
     Options that the package of such apps cannot set are listed in the code and on stderr. The bundle is verified first.
     """
-    from pipeline.features.languages.snippet import LANGUAGES, lost, opened_sizes, openings, with_calls
+    from pipeline.features.languages.snippet import LANGUAGES, lost, opened_sizes, openings
     from pipeline.features.languages.snippet import snippet as code_for
     from pipeline.release.app_code import target_of
     from pipeline.release.manifest import refuse_unproven, verify_bundle
@@ -32,10 +32,10 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     wanted = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
-    opened, refused = with_calls(language, openings(manifest.content, wanted, model))
+    opened = openings(manifest.content, wanted, model)
     contexts = [row for row in manifest.content.contexts if row.target == wanted and model in (None, row.model)]
     sizes = opened_sizes(manifest.content, wanted, opened)
-    code, missing = code_for(language, opened, contexts, sizes), [*refused, *lost(language, opened, sizes)]
+    code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
     files = [opening.file for opening in opened] + [Path(path).name for path in shipped_files(contexts)]
     outputs.write_json({"target": wanted, "code": code, "files": files, "lost": missing})
     for line in missing:

@@ -7,7 +7,7 @@ packages' published interfaces: docs/facts/release_consumers.md, R.10.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from device_runner.files import visible
@@ -16,6 +16,7 @@ from device_runner.spec import ElementType, OptimizationLevel, RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.release.app_code import (
+    ALLOCATOR,
     BUFFERS,
     CPP,
     CPP_LEVELS,
@@ -27,6 +28,7 @@ from pipeline.release.app_code import (
     cpp_calls,
     cpp_helpers,
     cpp_text,
+    has_java_call,
     java_text,
     kotlin_calls,
     kotlin_text,
@@ -34,7 +36,6 @@ from pipeline.release.app_code import (
     render_source,
     rows_of,
     session_calls,
-    without_capture,
 )
 from pipeline.release.manifest import Content, SelectionRow, Shipped, ShippedContext
 from pipeline.release.shipped import SizedInput, gradle_notations, sizes_of
@@ -53,7 +54,7 @@ COREML_FLAGS: dict[tuple[str, str], int] = {
 """Options of CoreML that its older flags have too (coreml_provider_factory.h)."""
 
 DART_PROVIDERS = {CPU: "CPU", NNAPI: "NNAPI", "coreml": "CORE_ML", "xnnpack": "XNNPACK", "qnn": "QNN"}
-"""The providers of Flutter's and React Native's packages, as Dart names them."""
+"""The providers of Flutter's, React Native's and .NET's packages, as Dart names them."""
 CPP_TYPES: dict[ElementType, str] = {
     ElementType.FLOAT32: "float", ElementType.FLOAT64: "double", ElementType.FLOAT16: "Ort::Float16_t",
     ElementType.BFLOAT16: "Ort::BFloat16_t", ElementType.BOOL: "char",
@@ -107,16 +108,24 @@ def remark(text: str) -> str:
 def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Iterable[str]]) -> str:
     """The lines that open one file in a language; `calls` are those that set a way's options."""
     asset = java_text(f"assets/models/{opening.file}").replace("$", "\\$")
-    binds = "bind" in LANGUAGES[language].calls.settings
-    ways = [
-        (remark(options_name(options)), list(calls(options if binds else without_capture(options))))
-        for options in opening.ways
-    ]
+    ways = [(remark(options_name(options)), list(calls(options))) for options in _ways(LANGUAGES[language], opening)]
     values = {
         "opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file),
         "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
     }  # fmt: skip
     return render_source("pipeline.features.languages", f"{language}.jinja", **values)
+
+
+def _ways(kind: "Language", opening: Opening) -> list[RunOptions]:
+    """The ways that a package has calls for. Raises ConfigError for a file that none is left for."""
+    ways = [options for options in opening.ways if kind.has(options.provider)]
+    if not ways:
+        raise ConfigError(
+            f"{kind.title} has no call for the provider {opening.ways[0].provider}",
+            where="the bundle's manifest",
+            remedy="leave the provider out of [[runs]], and make the bundle again",
+        )
+    return ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +135,6 @@ class Sizes:
     model: str
     openings: tuple[Opening, ...]
     inputs: tuple[SizedInput, ...]
-
-    @property
-    def type_name(self) -> str:
-        """The model as part of a name in other languages."""
-        return class_name(self.model, ())
 
 
 def opened_sizes(content: Content, target: str, opened: Sequence[Opening]) -> list[Sizes]:
@@ -156,10 +160,8 @@ def python(options: RunOptions) -> Iterator[str]:
 
 
 def react_native(options: RunOptions) -> Iterator[str]:
-    """TypeScript by onnxruntime-react-native; ConfigError for a provider that it does not have."""
+    """TypeScript by onnxruntime-react-native."""
     provider = provider_named(options.provider)
-    if options.provider not in DART_PROVIDERS:
-        raise _no_call(options, "onnxruntime-react-native")
     if provider.name != CPU:  # naming the CPU would switch its arena off
         settings = [f"{REACT_NATIVE_FLAGS[flag.value]}: true" for flag in options.flags]
         settings += [f"coreMlFlags: {_coreml_flags(options)}"] if provider.name == "coreml" else []
@@ -172,16 +174,14 @@ def _coreml_flags(options: RunOptions) -> int:
 
 
 def flutter(options: RunOptions) -> list[str]:
-    """Dart by flutter_onnxruntime; ConfigError for a provider that it does not have."""
-    if options.provider not in DART_PROVIDERS:
-        raise _no_call(options, "flutter_onnxruntime")
+    """Dart by flutter_onnxruntime."""
     fields = list(session_calls(FLUTTER, options))
     fields.insert(len(fields) - (not options.cpu_arena), f"providers: [OrtProvider.{DART_PROVIDERS[options.provider]}]")
     return fields
 
 
 def maui(options: RunOptions) -> Iterator[str]:
-    """C# by Microsoft.ML.OnnxRuntime; ConfigError for a provider that it does not have."""
+    """C# by Microsoft.ML.OnnxRuntime."""
     yield from session_calls(MAUI, options)
     provider = provider_named(options.provider)
     if provider.has_flags:
@@ -189,28 +189,10 @@ def maui(options: RunOptions) -> Iterator[str]:
         yield f"options.AppendExecutionProvider_Nnapi({flags});"
     elif provider.name == "coreml":
         yield f"options.AppendExecutionProvider_CoreML((CoreMLFlags){_coreml_flags(options)});"
-    elif provider.name in ("xnnpack", "qnn"):
+    elif provider.name != CPU:
         pairs = ", ".join(f"[{java_text(k)}] = {java_text(v)}" for k, v in sorted(options.provider_options.items()))
         text = f"new Dictionary<string, string> {{ {pairs} }}"
         yield f"options.AppendExecutionProvider({java_text(provider.append_name)}, {text});"
-    elif provider.name != CPU:
-        raise _no_call(options, "Microsoft.ML.OnnxRuntime")
-
-
-def kotlin(options: RunOptions) -> list[str]:
-    """Kotlin by onnxruntime-android; ConfigError for a provider that it does not have."""
-    provider = provider_named(options.provider)
-    if provider.name != CPU and not provider.java:
-        raise _no_call(options, "onnxruntime-android")
-    return kotlin_calls(options)
-
-
-def _no_call(options: RunOptions, package: str) -> ConfigError:
-    return ConfigError(
-        f"{package} has no call for the provider {options.provider}",
-        where="the bundle's manifest",
-        remedy="leave the provider out of [[runs]], and make the bundle again",
-    )
 
 
 PYTHON = SessionCalls(
@@ -224,6 +206,7 @@ PYTHON = SessionCalls(
         "arena": "options.enable_cpu_mem_arena = False",
         "entry": "options.add_session_config_entry({}, {})",
         "bind": "# It captures its graph: bind inputs and outputs in GPU memory (io_binding), and run with these.",
+        "allocator": f"# {ALLOCATOR}",
         "custom_ops": "options.register_custom_ops_library({})",
     },
     text=repr,
@@ -263,11 +246,11 @@ MAUI = SessionCalls(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """How code for one kind of app is written, and which options of providers its package cannot set.
+    """How code for one kind of app is written, which providers its package has, and what of their options it lacks.
 
     `blank` is a comment's start; `head` comes once, `write` gives the calls that set a way's options. `support` is a
     template that comes once, too, with what opens `contexts`, where it does, and picks sizes; a language without one
-    does neither.
+    does neither. `has` says of a provider whether the package can append it.
     """
 
     title: str
@@ -279,6 +262,7 @@ class Language:
     platforms: tuple[str, ...] = ("android", "ios", "linux", "macos")
     support: str = ""
     contexts: bool = False
+    has: Callable[[str], bool] = lambda _provider: True
 
 
 def openings(content: Content, target: str, model: str | None) -> list[Opening]:
@@ -372,50 +356,30 @@ def snippet(
     return "\n".join(lines) + "\n"
 
 
-def with_calls(language: str, opened: Sequence[Opening]) -> tuple[list[Opening], list[str]]:
-    """What is opened in the ways that the package has calls for, and a text for each that is left out.
-
-    Raises ConfigError for a file that no way is left for.
-    """
-    kept, texts = [], []
-    for opening in opened:
-        ways, refused = [], []
-        for options in opening.ways:
-            try:
-                list(LANGUAGES[language].write(options))
-            except ConfigError as error:
-                refused.append(error)
-                texts.append(f"{opening.model}: without {options_name(options)}, as {error.what}")
-            else:
-                ways.append(options)
-        if refused and not ways:
-            raise refused[0]
-        kept.append(replace(opening, ways=tuple(ways)))
-    return kept, texts
-
-
 def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sizes] = ()) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
+    kind = LANGUAGES[language]
     texts = [
         f"{row.model}: without the choice of the size that inputs fit into, which C++ and Kotlin (--for cpp, kotlin), "
         "and the classes of `release android` and `release apple` have"
         for row in sizes
-        if not LANGUAGES[language].support
+        if not kind.support
     ]
     for opening in opened:
-        if opening.contexts and not LANGUAGES[language].contexts:
+        if opening.contexts and not kind.contexts:
             chips = ", ".join(row["chip"] for row in opening.contexts)
             texts.append(
                 f"{opening.model}: without what was compiled for the NPU of {chips}, which Kotlin (--for kotlin) and "
                 "the classes of `release android` open"
             )
         for options in opening.ways:
-            missing = [*lacks(LANGUAGES[language].calls, options), *_provider_lacks(LANGUAGES[language], options)]
-            if missing:
+            way, missing = options_name(options), [*lacks(kind.calls, options), *_provider_lacks(kind, options)]
+            if not kind.has(options.provider):
                 texts.append(
-                    f"{opening.model}: {options_name(options)} without {', '.join(missing)}, "
-                    f"which {LANGUAGES[language].title} cannot set"
+                    f"{opening.model}: without {way}, as {kind.title} has no call for the provider {options.provider}"
                 )
+            elif missing:
+                texts.append(f"{opening.model}: {way} without {', '.join(missing)}, which {kind.title} cannot set")
     return texts
 
 
@@ -435,19 +399,19 @@ def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
 
 LANGUAGES: dict[str, Language] = {
     "kotlin": Language(
-        title="onnxruntime-android", blank="//", write=kotlin, calls=KOTLIN, platforms=("android",), head=(),
-        lacks=frozenset(), support="kotlin-head.jinja", contexts=True,
+        title="onnxruntime-android", blank="//", write=kotlin_calls, calls=KOTLIN, platforms=("android",),
+        head=(), lacks=frozenset(), support="kotlin-head.jinja", contexts=True, has=has_java_call,
     ),
     "react-native": Language(
         title="onnxruntime-react-native", blank="//", write=react_native, calls=REACT_NATIVE,
         platforms=("android", "ios"),
         head=("import { InferenceSession } from 'onnxruntime-react-native';",),
-        lacks=frozenset({"options", "coreml options"}),
+        lacks=frozenset({"options", "coreml options"}), has=DART_PROVIDERS.__contains__,
     ),
     "flutter": Language(
         title="flutter_onnxruntime", blank="//", write=flutter, calls=FLUTTER, platforms=("android", "ios"),
         head=("import 'package:flutter_onnxruntime/flutter_onnxruntime.dart';",),
-        lacks=frozenset({"flags", "options", "coreml flags"}),
+        lacks=frozenset({"flags", "options", "coreml flags"}), has=DART_PROVIDERS.__contains__,
     ),
     "maui": Language(
         title="Microsoft.ML.OnnxRuntime", blank="//", write=maui, calls=MAUI, platforms=("android", "ios", "macos"),
@@ -455,7 +419,7 @@ LANGUAGES: dict[str, Language] = {
             "using Microsoft.ML.OnnxRuntime;", "using System;", "using System.Collections.Generic;", "using System.IO;",
             "using System.Threading.Tasks;", "using Microsoft.Maui.Storage;",
         ),
-        lacks=frozenset({"coreml options"}),
+        lacks=frozenset({"coreml options"}), has=DART_PROVIDERS.__contains__,
     ),
     "cpp": Language(
         title="C++", blank="//", write=cpp_calls, calls=CPP, lacks=frozenset(), support="cpp-head.jinja",

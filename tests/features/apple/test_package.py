@@ -14,7 +14,7 @@ import pytest
 from device_runner.spec import ElementType, ExecutionMode, RunOptions
 from pipeline.release.manifest import Shipped
 from tests.command import Done, ort_mobile
-from tests.features.android.samples import bundle, signature, tensor
+from tests.features.android.samples import WEBGPU, bundle, shipped, signature, tensor
 from tests.features.apple.samples import CPU, for_ios
 
 
@@ -27,7 +27,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) -> None:
-    bundle(tmp_path, (for_ios(),))
+    bundle(tmp_path, (for_ios(target="iphone"), shipped(runs=(WEBGPU,))))
     result = released(tmp_path)
     assert f'.package(path: "{tmp_path / "package"}")' in result.text
     files = files_of(tmp_path / "package")
@@ -45,6 +45,7 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     readme = files["README.md"].decode()
     assert "import DemoAppModels\n\nlet model = try M()\n" in readme
     assert '.product(name: "DemoAppModels", package: "DemoAppModels")' in readme
+    assert "warmUp" not in readme, "only the model for Android runs on a GPU"
 
 
 def test_the_classes_compare_digests_and_two_packages_have_no_name_in_common(tmp_path: Path) -> None:
