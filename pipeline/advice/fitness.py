@@ -212,10 +212,7 @@ def _fit(
     rows = _rows(before, fixed)
     on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
     form = precision_of(views.loaded.proto) if views.loaded else ""
-    wanted = [quantized_advice(form, answer) for answer in now]
-    subject = f"the model is {form}: "
-    parts = [text.removeprefix(subject) for text in dict.fromkeys(wanted)]
-    unsuited = subject + "; ".join(parts) if all(wanted) else ""
+    unsuited = quantized_advice(form, *now)
     return ModelFit(
         path=source.name,
         nodes=before[0].nodes,
@@ -230,7 +227,7 @@ def _fit(
         helps=helps_of(before, fixed, sizes or {}, unsuited),
         notes=(
             *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
-            *(note for note in dict.fromkeys(wanted) if note and not unsuited),
+            *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
         ),
     )
 

@@ -533,14 +533,17 @@ def compute_claims(answer: ModelAnswer | None) -> list[bool]:
     return [decision.claimed for decision in answer.decisions if COMPUTE.fullmatch(decision.op_type)] if answer else []
 
 
-def quantized_advice(form: str, answer: ModelAnswer) -> str:
-    """Which precision a model should have for a provider, where its own (`precision_of`) costs claims; "" else."""
-    why = unsuited(form, answer.ep)
-    failed = bool(answer.load and answer.load.error)
-    if not why or not (failed or answer.copies or not all(compute_claims(answer))):
-        return ""
-    cost = f" ({PROVIDER_RULES[answer.ep].borders(answer.borders)} per inference)" if answer.copies else ""
-    return f"the model is {form}: {why}{cost}"
+def quantized_advice(form: str, *answers: ModelAnswer) -> str:
+    """Why a model in a form (`precision_of`) should have another, where that costs claims in all answers; "" else."""
+    reasons = []
+    for answer in answers:
+        why = unsuited(form, answer.ep)
+        failed = bool(answer.load and answer.load.error)
+        if not why or not (failed or answer.copies or not all(compute_claims(answer))):
+            return ""
+        cost = f" ({PROVIDER_RULES[answer.ep].borders(answer.borders)} per inference)" if answer.copies else ""
+        reasons.append(f"{why}{cost}")
+    return f"the model is {form}: {'; '.join(dict.fromkeys(reasons))}"
 
 
 def precision_of(model: "ModelProto") -> str:

@@ -438,7 +438,7 @@ def _of_sizes(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
         yield Problem((*place, "dimensions"), f"the size {'x'.join(map(str, twice))} is there twice",
                       "each makes a model of its own", "write each size once")  # fmt: skip
     for name, number in model.padding.items():
-        if not model.lists or not math.isfinite(number):
+        if not model.lists or not abs(number) < math.inf:
             why = f"{number} is no finite number" if model.lists else "no dimension has a list of sizes"
             yield Problem((*place, "padding", name), "nothing can be filled up", why,
                           "give a number, and sizes as in dimensions = { width = [224, 320] }")  # fmt: skip

@@ -168,14 +168,14 @@ def _compiled(models: Mapping[str, LoadedModel], chip: Chip, folder: Path) -> Co
     make_folder(contents)
     for name, model in models.items():
         write_model(replace(model, outside=frozenset()), contents / name, external=False)
-    if len(models) > 1:
+    name, *others = models
+    if others:
         return _compile(models, chip, contents, folder)
-    (name,) = models
     depends = (sha256_of(contents / name), sha256_of(Path(context_session.__file__)), name)
     entry = entry_of(".context.json", chip, *depends)
     if (session := kept(entry, ContextSession)) and _taken(session, entry, folder):
         return session
-    session = _compile(models, chip, contents / name, folder)
+    session = _compile(models, chip, contents, folder)
     files = {path.name: sha256_of(path) for path in sorted(folder.iterdir())}
     with contextlib.suppress(PipelineError):  # it is there all the same
         for file in files:
@@ -200,13 +200,13 @@ def _taken(session: ContextSession, entry: Path, folder: Path) -> bool:
     return bool(session.files)
 
 
-def _compile(models: Mapping[str, LoadedModel], chip: Chip, content: Path, folder: Path) -> ContextSession:
+def _compile(models: Mapping[str, LoadedModel], chip: Chip, contents: Path, folder: Path) -> ContextSession:
     answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
     command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]
-    files = [str(path.absolute()) for path in (content, folder)]
+    files = [str(path.absolute()) for path in (contents, folder)]
     where = " and ".join(model.source.name for model in models.values())
-    limit = time_limit(path.stat().st_size for path in (content.iterdir() if content.is_dir() else (content,)))
+    limit = time_limit(path.stat().st_size for path in contents.iterdir())
     try:
         done = subprocess.run(
             [*command, *files, "/".join(models), str(answer.absolute()), *options],

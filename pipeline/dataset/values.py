@@ -49,8 +49,9 @@ def value_array(
         raise _unfit(info, f"{list(shape)} would be more than {MAX_BYTES >> 30} GiB", "give it smaller dimensions")
     if isinstance(value, Range):
         low, high = _cast(info, (value.low, value.high), dtype, end=True)
-        if not low < high:
-            raise _unfit(info, f"the range from {value.low} to {value.high} is empty", "give `high` above `low`")
+        if not 0 < high - low < math.inf:
+            why = f"the range from {value.low} to {value.high} is empty or endless"
+            raise _unfit(info, why, "give finite numbers, `high` above `low`")
         if dtype.kind == "f":
             return generator.uniform(low, high, shape).astype(dtype)
         return generator.integers(int(low), int(high), shape).astype(dtype)
@@ -115,15 +116,15 @@ def _cast(
     import numpy as np
 
     if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            large = [number for number in numbers if math.isfinite(number) and np.isinf(dtype.type(number))]
-        if large:
-            raise _unfit(info, f"{large[0]} is no {dtype} number", f"numbers to {np.finfo(dtype).max:g} fit")
+        limits = np.finfo(dtype)
+        most = float(limits.max) * (1 + float(limits.eps) / 4)  # what is rounded to the largest fits
+        if large := [number for number in numbers if most < abs(number) < math.inf]:
+            raise _unfit(info, f"{large[0]} is no {dtype} number", f"numbers to {limits.max:g} fit")
         return numbers
     least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     for place, number in enumerate(numbers):
         room = int(end and place == len(numbers) - 1)
-        if number != int(number) or not least <= number <= most + room:
+        if not least <= number <= most + room or number != int(number):
             raise _unfit(info, f"{number} is no {dtype} number", f"whole numbers from {least} to {most} fit")
     return tuple(int(number) for number in numbers)
 

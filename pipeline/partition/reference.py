@@ -21,7 +21,6 @@ from device_runner.android_host.inspection import HANG, STOP_OPS, LibraryAnswer,
 from device_runner.files import scratch_folder
 from device_runner.host_device import check_host, default_abi
 from device_runner.library import LibraryFacts, resolve
-from device_runner.providers import PROVIDERS
 from device_runner.spec import NnapiFlag, OptimizationLevel
 from device_runner.vulkan import find_driver
 from pipeline.core.errors import ConfigError, MissingError, ModelError
@@ -270,7 +269,7 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
     if answer.failed:
         return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
     recorded = answer.recorded
-    if provider == PROVIDERS[WEBGPU].ort_name:
+    if settings.provider == WEBGPU:
         kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
         refused = _refused_by_webgpu(answer.log, nhwc=settings.nhwc)
         nothing = _takes_nothing(answer.log)

@@ -60,30 +60,26 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
     ready = whole(constants_fixed(model, context))
     name_nodes(ready.graph)
     named = LeanModel(proto=ready, folder=model.folder, weights={})
-    half = fp16(named, _plain(options), context)
+    half = fp16(named, options, context)
     try:
         bench = _Bench(ready, options, context)
     except ModelError as error:
         context.warn(f"what half precision does to it on a GPU could not be computed: {error.reason}")
         return half
-    kept, loss = chosen_parts(bench.parts, bench.loss, options.goal)
-    if not kept:
-        why = f"{bench.where_it_is} off by {loss:.1g} times what passes, whatever stays float"
+    halved, loss = chosen_parts(bench.parts, bench.loss, options.goal)
+    exclude = tuple(name for part in bench.parts if part not in halved for name in part)
+    if not exclude:
+        return half
+    if not halved:
+        why = f"{bench.worst} is off by {loss:.1g} times what passes, whatever stays float"
         raise NotApplicable("half precision changes the model's outputs too much on a GPU", where=context.where,
                             why=why, remedy="ship the float model, or give test data: random inputs may mean "
                             "nothing to it")  # fmt: skip
-    left = tuple(name for part in bench.parts if part not in kept for name in part)
-    if not left:
-        return half
     context.warn(
-        f"{len(bench.parts) - len(kept)} of {len(bench.parts)} parts stay float, as half precision on a GPU would "
+        f"{len(bench.parts) - len(halved)} of {len(bench.parts)} parts stay float, as half precision on a GPU would "
         f"change the outputs too much"
     )
-    return fp16(named, msgspec.structs.replace(_plain(options), exclude=(*options.exclude, *left)), context)
-
-
-def _plain(options: GpuHalfOptions) -> HalfOptions:
-    return HalfOptions(keep_io=options.keep_io, block=options.block, exclude=options.exclude)
+    return fp16(named, msgspec.structs.replace(options, exclude=(*options.exclude, *exclude)), context)
 
 
 Part = tuple[str, ...]
@@ -128,8 +124,8 @@ class _Bench:
         size = max(1, -(-len(names) // PARTS))
         self.parts = [tuple(names[place : place + size]) for place in range(0, len(names), size)]
         self.feeds = list(_feeds(context))
-        self.wanted = self._outputs(proto)
-        self.where_it_is = "an output is"
+        self.expected = self._outputs(proto)
+        self.worst = "an output"
 
     def loss(self, parts: Collection[Part]) -> float:
         """The error of the worst output with these parts in half precision, in units of what passes."""
@@ -137,16 +133,16 @@ class _Bench:
         tolerance = msgspec.structs.replace(
             usual_tolerance(OutputPrecision.FLOAT16), spans=output_spans(self.proto.graph)
         )
-        worst = 0.0
+        largest = 0.0
         outputs = self._outputs(as_gpus_compute(self.proto, self.types, half))
-        for expected, given in zip(self.wanted, outputs, strict=True):
+        for expected, given in zip(self.expected, outputs, strict=True):
             for check in compare_outputs(expected, given, tolerance):
                 error = math.inf if check.failed else 0.0
                 if check.max_abs_error is not None and check.limit:
                     error = check.max_abs_error / check.limit
-                if error > worst:
-                    worst, self.where_it_is = error, f"{check.output!r} is"
-        return worst
+                if error > largest:
+                    largest, self.worst = error, repr(check.output)
+        return largest
 
     def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
         names = [value.name for value in self.proto.graph.output]
@@ -169,6 +165,7 @@ def _feeds(context: PassContext) -> Iterator[Feeds]:
 
 def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: Collection[str]) -> "onnx.ModelProto":
     """The float model with the rounding of some nodes in half precision, as a GPU's sums in 16 bits have it."""
+    import numpy as np
     import onnx
     from onnx import numpy_helper
 
@@ -208,7 +205,8 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
             if terms:
                 square = add("ReduceMean", [add("Mul", [exact, exact], f"{name}/square")], f"{name}/mean", keepdims=0)
                 scale = result.graph.initializer.add()
-                scale.CopyFrom(numpy_helper.from_array(_float(ROUNDING * STEP * math.sqrt(terms)), f"{name}/scale"))
+                steps = np.array(ROUNDING * STEP * math.sqrt(terms), np.float32)
+                scale.CopyFrom(numpy_helper.from_array(steps, f"{name}/scale"))
                 size = add("Mul", [add("Sqrt", [square], f"{name}/root"), scale.name], f"{name}/size")
                 chance = add("RandomNormalLike", [exact], f"{name}/chance", seed=float(len(nodes)), dtype=FLOAT)
                 exact = add("Add", [exact, add("Mul", [chance, size], f"{name}/noise")], f"{name}/summed")
@@ -217,12 +215,6 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
     set_nodes(result.graph, nodes)
     del result.graph.value_info[:]
     return result
-
-
-def _float(number: float) -> "np.ndarray":
-    import numpy as np
-
-    return np.array(number, np.float32)
 
 
 def _rounded(tensor: "onnx.TensorProto") -> "onnx.TensorProto":

@@ -93,25 +93,23 @@ _CPU_FORM = {
     QNN: "the NPU takes some operators of this form only: use qnn",
 }  # fmt: skip
 """GPUs have kernels for weights of few bits (MatMulNBits), not for quantized values."""
+_NO_HALF = {
+    NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
+    COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
+}
 
 _ROWS = (
     Precision(
         name="fp16",
         title="weights and values in half precision; inputs and outputs stay float",
         steps=(Step(do="fp16", options={"keep_io": True}),),
-        unsuited={
-            NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
-            COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
-        },
+        unsuited=_NO_HALF,
     ),
     Precision(
         name="fp16gpu",
         title="as fp16, with the parts float whose sums in 16 bits on a GPU would change the outputs",
         steps=(Step(do="fp16-gpu", options={"keep_io": True}),),
-        unsuited={
-            NNAPI: "NNAPI claims no float16 value: keep the model float and set USE_FP16",
-            COREML_NN: "a NeuralNetwork has no float16 value: use the MLProgram format",
-        },
+        unsuited=_NO_HALF,
     ),
     Precision(
         name="dyn8",

@@ -218,7 +218,12 @@ def test_all_elements_of_an_input() -> None:
 
 WRONG_VALUES: list[tuple[TensorInfo, InputValue, str]] = [
     (TOKENS, 0.5, "whole numbers"),
+    (TOKENS, float("inf"), "inf is no int64 number"),
+    (TOKENS, float("nan"), "nan is no int64 number"),
+    (X, 10**400, "numbers to 3.40282e+38 fit"),
+    (X, 1e39, "1e+39 is no float32 number"),
     (TOKENS, Range(low=3, high=3), "empty"),
+    (X, Range(low=0, high=float("inf")), "endless"),
     (TensorInfo(name="b", dtype=ElementType.UINT8, shape=(1,)), 256, "from 0 to 255"),
     (AUDIO, (1.0, 2.0), "2 elements"),
     (TensorInfo(name="s", dtype=ElementType.STRING, shape=(1,)), 1, "string"),
@@ -226,7 +231,7 @@ WRONG_VALUES: list[tuple[TensorInfo, InputValue, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("takes", "value", "words"), WRONG_VALUES)
+@pytest.mark.parametrize(("takes", "value", "words"), WRONG_VALUES, ids=[words for _, _, words in WRONG_VALUES])
 def test_values_that_do_not_fit_are_refused(takes: TensorInfo, value: InputValue, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         first_sample(Dataset(inputs={takes.name: value}), [takes])

@@ -140,7 +140,7 @@ def ours(path: Path) -> dict[str, Any]:
         "ir": model.ir_version,
         "imports": model.opset_import,
         "graph": our_graph(model.graph, path.read_bytes()),
-        "resolver": {op: dict(entry.items()) for op, entry in model.resolver.items()},
+        "resolver": model.resolver,
     }
 
 

@@ -1,10 +1,9 @@
-"""One context of the QNN provider, made in a process of its own: `python -m … MODEL FOLDER NAME ANSWER KEY=VALUE…`.
+"""One context of the QNN provider, made in a process of its own: `python -m … MODELS FOLDER NAME ANSWER KEY=VALUE…`.
 
-The model is read into memory and the working folder is the one of the files, because the provider writes a digest of
-the model's path and the names of files into what it makes: so the same model gives the same bytes wherever it lies.
-Several contexts in one binary (`NAME/NAME…`, of the models with these names in the folder MODEL beside FOLDER) are made
-of relative paths for that, since the provider composes none from memory.
-Nothing of this project is imported.
+NAME is the file of a model in the folder MODELS, and of its context in FOLDER beside it. The model is read into memory
+and the working folder is the one of the files, because the provider writes a digest of the model's path and the names
+of files into what it makes: so the same model gives the same bytes wherever it lies. Several contexts in one binary
+(`NAME/NAME…`) are made of relative paths for that, since the provider composes none from memory.
 """
 
 import ctypes
@@ -20,12 +19,13 @@ PROVIDER = "QNNExecutionProvider"
 PR_SET_PDEATHSIG = 1
 
 
-def main(model: str, folder: str, name: str, answer: str, *pairs: str) -> None:
+def main(models: str, folder: str, name: str, answer: str, *pairs: str) -> None:
     """Write NAME and its binary into a folder, and as JSON what is in them, or `error`: why there is none."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # who asked may be killed
     names = name.split("/")
     shared = len(names) > 1
-    contents: list[Any] = [f"../{Path(model).name}/{file}" for file in names] if shared else [Path(model).read_bytes()]
+    paths = [Path(models, file) for file in names]
+    contents = [f"../{path.parent.name}/{path.name}" if shared else path.read_bytes() for path in paths]
     os.chdir(folder)
     log = os.open(f"{answer}.log", os.O_CREAT | os.O_WRONLY)
     for stream in (1, 2):  # libraries write to both
