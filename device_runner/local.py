@@ -261,15 +261,15 @@ class LocalDevice(ProbeDevice):
 
     def _without_allocator(self, spec: RunSpec) -> Failure | None:
         """Preload an allocator into the next process; why there is none."""
-        wanted = spec.options.allocator
-        if wanted is Allocator.DEFAULT:
+        allocator = spec.options.allocator
+        if allocator is Allocator.DEFAULT:
             return None
-        file = find_allocator(wanted)
+        file = find_allocator(allocator)
         if not file or len(self._probe) > 1:
             return Failure(
                 kind=FailureKind.WRONG_DEVICE, cause="it stands in for the C library's before the process begins",
-                message=f"{wanted} is not installed" if not file else f"{wanted} would be the emulator's allocator",
-                remedy=f"apt-get install {PACKAGES[wanted]}" if not file else "run it on such a computer",
+                message=f"{allocator} is not installed" if not file else f"{allocator} would be the emulator's",
+                remedy=f"apt-get install {PACKAGES[allocator]}" if not file else "run it on such a computer",
             )  # fmt: skip
         preloaded = self._usual.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
         self._environment = {**self._environment, "LD_PRELOAD": f"{file} {preloaded}".strip()}

@@ -11,7 +11,7 @@ from statistics import median, median_high, median_low
 
 import msgspec
 
-from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile
+from device_runner.spec import ELEMENT_BYTES, HardwareType, RunSpec, TensorFile, tensor_bytes
 
 RESULT_VERSION = 1
 
@@ -358,7 +358,10 @@ def implausible(spec: RunSpec, result: RunResult) -> Failure | None:
             reasons.append("a stretch of the sustained run whose median is not between its extremes")
     tensors = [*result.outputs, *([result.labelled_outputs] if result.labelled_outputs else [])]
     # An empty dimension counts as one: arrays of none may not be endless in another direction.
-    sizes = (math.prod(max(1, size) for size in each.shape) * ELEMENT_BYTES.get(each.dtype, 1) for each in tensors)
+    sizes = (
+        max(tensor_bytes(each), math.prod(max(1, size) for size in each.shape) * ELEMENT_BYTES.get(each.dtype, 1))
+        for each in tensors
+    )
     if sum(sizes) > spec.outputs_limit_bytes:
         reasons.append(f"outputs of more than {spec.outputs_limit_bytes} bytes, the most that this model has")
     names = Counter(tensor.name for tensor in result.outputs) + Counter(tensor.file for tensor in tensors)

@@ -448,14 +448,14 @@ def _checked(
     refused = [outcome.error for outcome in references.values()]
     if refused and all(isinstance(error, ConfigError) for error in refused):
         raise next(error for error in refused if error)
-    compared, checks = [], {}
+    pairs, checks = [], {}
     for key, artifact in artifacts.items():
         outcome = references[origins[key]]
         if outcome.value:
-            compared.append((artifact, outcome.value))
+            pairs.append((artifact, outcome.value))
         elif outcome.error:
             checks[key] = _not_run(outcome.error)
-    for key, result in check_all(compared, report.order.output, CheckConfig(), progress).items():
+    for key, result in check_all(pairs, report.order.output, CheckConfig(), progress).items():
         checks[key] = _not_run(result) if isinstance(result, PipelineError) else result
     if contexts:
         from pipeline.convert.contexts import check_contexts

@@ -14,7 +14,7 @@ from device_runner.failures import failure_of
 from device_runner.local import wheel_library
 from device_runner.probe.protocol import RUNS_KEPT, answer_limit
 from device_runner.result import FailureKind, RunResult, Status
-from device_runner.spec import RunSpec
+from device_runner.spec import MOST_STRING_BYTES, RunSpec
 from tests.lying_adb import Document, Lie, LyingAdb, document, endless, repeated
 
 SOCKET_BYTES = 16 << 20
@@ -125,10 +125,20 @@ def test_a_document_that_cannot_be_true_is_a_garbled_run(name: str, lied_to: Cal
     assert result.log == ()
 
 
-def test_numbers_in_the_place_of_strings_are_a_garbled_run(lied_to: Callable[..., RunResult]) -> None:
-    result = lied_to(Lie(run=document(lambda answer: answer["outputs"][0].update(type=8))))
+@pytest.mark.parametrize(
+    ("limit_bytes", "why"),
+    [
+        (MOST_STRING_BYTES, "has not the strings of its shape"),
+        (MOST_STRING_BYTES - 1, "outputs of more than 16777215 bytes"),  # a string has no length in the document
+    ],
+)
+def test_numbers_in_the_place_of_strings_are_a_garbled_run(
+    lied_to: Callable[..., RunResult], limit_bytes: int, why: str
+) -> None:
+    lie = Lie(run=document(lambda answer: answer["outputs"][0].update(type=8)))
+    result = lied_to(lie, outputs_limit_bytes=limit_bytes)
     assert result.failure is not None
-    assert "has not the strings of its shape" in result.failure.message
+    assert why in result.failure.message
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,11 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
         common |= {**dict(zip(("plugin", "runtime"), gradle_notations(contexts), strict=True))}
     properties = {"properties": ", ".join(map(java_text, SOC_PROPERTIES)), "maker": java_text(SOC_MAKER)}
     sources = {name: _render(name, **common, **properties) for name in templates}
-    for name, values in _sizes(content, target, models):
-        sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
     for model in models:
         imports = sorted(_imports(model, from_bytes=release >= FROM_BYTES))
         sources[f"{model['class_name']}.java"] = _render("Model.java", model=model, imports=imports, **common)
+    for name, values in _sizes(content, target, models):
+        sources[f"{name}.java"] = _render("Sizes.java", class_name=name, **values, **common)
     return sources
 
 

@@ -27,7 +27,7 @@ from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_text, write_zip
 from pipeline.core.releases import line_of, range_of
-from pipeline.features.android.facade import JAVA_WORDS, java_class
+from pipeline.features.android.facade import JAVA_WORDS, TAKEN
 from pipeline.features.android.package import (
     KEEP_RULES,
     METADATA,
@@ -557,8 +557,9 @@ class AndroidLibrary:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes that open the models, with their package."""
-        return tuple(f"{self.package.package}.{java_class(model)}" for model in self.package.models)
+        """The classes that open the models, and those that pick a size, with their package."""
+        names = (file.removesuffix(".java") for file in self.package.sources)
+        return tuple(f"{self.package.package}.{name}" for name in names if name not in TAKEN)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -184,8 +184,8 @@ class RuntimeVersions:
 class SwiftPackage:
     """What goes into a Swift package: its files by their path, as text, bytes, or the file that they are copied from.
 
-    `classes` are its models', `warnings` what differs from what was measured, and `requirement` is where ONNX Runtime
-    comes from, as the package's manifest writes it.
+    `classes` open its models and pick their sizes, `warnings` say what differs from what was measured, and
+    `requirement` is where ONNX Runtime comes from, as the package's manifest writes it.
     """
 
     name: str
@@ -237,7 +237,7 @@ def _package(bundle: Path, manifest: Manifest, table: AppleRelease, runtime: Own
     lowest, versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
     systems = _systems(ships, lowest)
     sources = swift_sources(manifest, wanted, module, telemetry=table.telemetry is not Telemetry.OFF)
-    classes = tuple(swift_class(model, module) for model in rows_of(content, wanted))
+    classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
     folder = f"Sources/{module}"
     models = {f"{folder}/{MODELS}/{resource(row)}": bundle / row.file for row in ships}
     seen: dict[str, str] = {}

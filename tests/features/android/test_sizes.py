@@ -7,8 +7,9 @@ import pytest
 
 from device_runner.spec import ElementType
 from pipeline.release.manifest import ModelSignature
+from tests.command import ort_mobile
 from tests.features.android.jvm import fetched, released, run
-from tests.features.android.samples import needs_java, signature, tensor
+from tests.features.android.samples import bundle, needs_java, shipped, signature, tensor
 from tests.features.android.test_facade import compiled, sources
 from tests.features.android.test_npu import phone_classes
 from tests.features.sizes import PICKED, expected, two_sizes
@@ -76,6 +77,15 @@ def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) ->
     options = ("-Dchip=SM8550", f"-Dassets={tmp_path / 'aar/assets'}")
     lines = run(MAIN, (str(tmp_path / "private"), *shapes), path, tmp_path, options=options)
     assert lines == [*map(expected, PICKED), "5 elements do not fill [1, 2, 2]", "closed"]
+
+
+def test_the_class_that_picks_a_size_is_listed(tmp_path: Path) -> None:
+    needs_java()
+    models = (signature("m", inputs=(tensor("x", 1, "n"),)), signature("m-8", inputs=(tensor("x", 1, 8),), size_of="m"))
+    bundle(tmp_path, (shipped(), shipped("m-8")), models)
+    named = ("--group", "com.example", "--artifact", "demo", "--version", "1.0")
+    done = ort_mobile("release", "android", tmp_path / "bundle", "--output", tmp_path / "repo", *named)
+    assert "classes  com.example.demo.M, com.example.demo.M8, com.example.demo.MSizes\n" in done.text
 
 
 def test_every_type_is_filled_up_without_a_warning(tmp_path: Path) -> None:

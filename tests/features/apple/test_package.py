@@ -48,6 +48,13 @@ def test_a_package_has_the_model_its_class_and_one_dependency(tmp_path: Path) ->
     assert "warmUp" not in readme, "only the model for Android runs on a GPU"
 
 
+def test_the_class_that_picks_a_size_is_listed(tmp_path: Path) -> None:
+    models = (signature("m", inputs=(tensor("x", 1, "n"),)), signature("m-8", inputs=(tensor("x", 1, 8),), size_of="m"))
+    bundle(tmp_path, (for_ios(), for_ios("m-8")), models)
+    assert "classes  M, M8, MSizes\n" in released(tmp_path).text
+    assert "`MSizes`" in files_of(tmp_path / "package")["README.md"].decode()
+
+
 def test_the_classes_compare_digests_and_two_packages_have_no_name_in_common(tmp_path: Path) -> None:
     bundle(tmp_path, (for_ios(),))
     released(tmp_path)
