@@ -430,11 +430,12 @@ def _captured(artifact: ArtifactFacts, _runtime: Runtime, use: RunOptions) -> It
 def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding]:
     if runtime.providers is not None and use.provider not in runtime.providers | runtime.plugins | {CPU}:
         row = BUILD_PROVIDERS.get(use.provider)
+        remedy = provider_named(use.provider).remedy  # of what no build can have
+        elsewhere = (row.elsewhere if runtime.system in row.converting_only else "") if row else remedy
         yield _error(
             f"this library has no {use.provider}", where,
             f"it has: {', '.join(sorted(runtime.providers | {CPU}))}",
-            (row.elsewhere if row and runtime.system in row.converting_only else "")
-            or f"build it in ([build] providers), or take a library with {use.provider}",
+            elsewhere or f"build it in ([build] providers), or take a library with {use.provider}",
         )  # fmt: skip
     if use.provider == "coreml" and use.provider_options and runtime.release < GENERIC_COREML_SINCE:
         yield _error(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from device_runner.providers import PROVIDERS
 from device_runner.spec import RunOptions
 from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import (
@@ -135,6 +136,8 @@ def test_a_missing_nnapi_names_what_has_it_where_no_build_can() -> None:
     assert others == ["build it in ([build] providers), or take a library with nnapi"] * 2
     (finding,) = check_use(RunOptions(provider="xnnpack"), runtimes[0])
     assert "build it in" in finding.remedy
+    (finding,) = check_use(RunOptions(provider="cuda"), runtimes[0])
+    assert finding.remedy == PROVIDERS["cuda"].remedy  # no build of ours has it
 
 
 def test_providers_against_the_library() -> None:
