@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -56,6 +57,17 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     """At most so many samples of the part; 0: all."""
     least: int = 0
     """With fewer samples they are not divided: every part is all of them."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that JSON has no text for: workers would get none, and make random ones."""
+        for name, value in self.inputs.items():
+            numbers = (value.low, value.high) if isinstance(value, Range) else value
+            for number in numbers if isinstance(numbers, tuple) else (numbers,):
+                if isinstance(number, float) and not math.isfinite(number):
+                    raise ConfigError(
+                        f"no value for the input {name!r}", where=f"inputs.{name}", why=f"{number} is no finite number",
+                        remedy="give a finite number, such as -1e9 in a mask, or test data",
+                    )  # fmt: skip
 
     @property
     def given(self) -> bool:

@@ -218,12 +218,13 @@ def test_all_elements_of_an_input() -> None:
 
 WRONG_VALUES: list[tuple[TensorInfo, InputValue, str]] = [
     (TOKENS, 0.5, "whole numbers"),
-    (TOKENS, float("inf"), "inf is no int64 number"),
-    (TOKENS, float("nan"), "nan is no int64 number"),
+    (X, float("-inf"), "-inf is no finite number"),
+    (X, (0.5, float("nan")), "nan is no finite number"),
+    (X, Range(low=0, high=float("inf")), "inf is no finite number"),
     (X, 10**400, "numbers to 3.40282e+38 fit"),
     (X, 1e39, "1e+39 is no float32 number"),
     (TOKENS, Range(low=3, high=3), "empty"),
-    (X, Range(low=0, high=float("inf")), "endless"),
+    (TensorInfo(name="d", dtype=ElementType.FLOAT64, shape=(1,)), Range(low=-1e308, high=1e308), "endless"),
     (TensorInfo(name="b", dtype=ElementType.UINT8, shape=(1,)), 256, "from 0 to 255"),
     (AUDIO, (1.0, 2.0), "2 elements"),
     (TensorInfo(name="s", dtype=ElementType.STRING, shape=(1,)), 1, "string"),
