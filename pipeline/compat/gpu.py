@@ -226,8 +226,8 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "memories", _alone,
         "WebGPU fails at the first run or gives garbage: an ORT format file copies nothing between GPU and CPU, and "
         "{mark} would read in one memory what is made in the other",
-        "make the file for WebGPU (`convert --ep webgpu`, variants `*-webgpu`), which writes the copies into it for the "
-        "layout that it loads in, or ship the format .onnx (variants `*-onnx`)",
+        "make the file for WebGPU (`convert --ep webgpu`, variants `*-webgpu`), which writes the copies into it, and "
+        "open it in the layout that it loads in, or ship the format .onnx (variants `*-onnx`)",
     ),
     _rule(
         "fused layout", _fused_in_nhwc,
