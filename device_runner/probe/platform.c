@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #if defined(__APPLE__)
 #include <mach/mach.h>
-#include <sys/resource.h>
 #endif
 
 #if defined(__aarch64__) && defined(__GLIBC__)
@@ -37,12 +37,17 @@ uint64_t peak_bytes(void) {
     return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss;
 }
 
+uint64_t private_bytes(void) { return resident_bytes(); }
+uint64_t free_bytes(void) { return UINT64_MAX; }
+
 #else
 
-/* A line of /proc/self/status such as "VmRSS:   1234 kB", in bytes; 0 where there is none. getrusage's maximum would
- * be that of the parent too, which execve hands on. */
-static uint64_t status_bytes(const char *name) {
-    FILE *file = fopen("/proc/self/status", "r");
+#define STATUS "/proc/self/status"
+
+/* A line of a file such as "VmRSS:   1234 kB", in bytes; 0 where there is none. getrusage's maximum would be that of the
+ * parent too, which execve hands on. */
+static uint64_t bytes_in(const char *path, const char *name) {
+    FILE *file = fopen(path, "r");
     char line[256];
     uint64_t kilobytes = 0;
     while (file && fgets(line, sizeof line, file))
@@ -51,7 +56,18 @@ static uint64_t status_bytes(const char *name) {
     return kilobytes * 1024;
 }
 
-uint64_t resident_bytes(void) { return status_bytes("VmRSS:"); }
-uint64_t peak_bytes(void) { return status_bytes("VmHWM:"); }
+uint64_t resident_bytes(void) { return bytes_in(STATUS, "VmRSS:"); }
+uint64_t peak_bytes(void) { return bytes_in(STATUS, "VmHWM:"); }
+
+uint64_t private_bytes(void) { return bytes_in(STATUS, "RssAnon:"); }
+
+uint64_t free_bytes(void) {
+    uint64_t system = bytes_in("/proc/meminfo", "MemAvailable:"), taken = bytes_in(STATUS, "VmSize:");
+    struct rlimit limit;
+    if (!system) system = UINT64_MAX;
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return system;
+    uint64_t own = limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
+    return own < system ? own : system;
+}
 
 #endif

@@ -14,6 +14,7 @@ from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, options_name
 from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.core.errors import ConfigError
+from pipeline.features.perf.stream import why_failed
 from pipeline.job.bench import Bench
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class CallersRow(Struct, frozen=True, kw_only=True):
     beside: dict[str, int] = {}
     memory_bytes: int = 0
     failure: str = ""
+    remedy: str = ""
     pays: bool = False
 
 
@@ -95,7 +97,8 @@ def measure_callers(
                 stage.at(run.variant)
                 spec = _spec(plan.spec(run, number), how, batch, plan.measure.min_seconds)
                 spec = msgspec.structs.replace(spec, dimensions={**named, **spec.dimensions})
-                results.setdefault(place, []).append(bench.devices[run.device].run(spec))
+                if not any(result.failure for result in results.setdefault(place, [])):  # else it would fail again
+                    results[place].append(bench.devices[run.device].run(spec))
                 stage.done()
     rows = [_row(run, how, batch, results[place]) for place, (run, how, batch) in enumerate(ways)]
     return _paying(rows) if batches else rows
@@ -144,7 +147,7 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
     failure = next((result.failure for result in results if result.failure), None)
     measured = [(result, result.concurrent) for result in results if result.concurrent]
     if failure or not measured:
-        return msgspec.structs.replace(bare, failure=failure.message if failure else "nothing was measured")
+        return msgspec.structs.replace(bare, **why_failed(failure, "nothing was measured"))
     rates = [
         rate * max(batch, 1)
         for _, concurrent in measured
@@ -197,7 +200,7 @@ def callers_parts(rows: Sequence[CallersRow]) -> "Iterator[Part]":
         (
             row.file, row.run, _called(row), *((f"{row.batch}{' (pays)' if row.pays else ''}",) if batches else ()),
             *(
-                (row.failure, "", "", "", "") if row.failure
+                ("failed", "", "", "", "") if row.failure
                 else (significant(row.throughput), f"{significant(row.low)} to {significant(row.high)}",
                       duration(row.median_ns), duration(row.high_ns), size(row.memory_bytes))
             ),

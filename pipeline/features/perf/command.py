@@ -127,6 +127,7 @@ def perf(
     from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
     from pipeline.report.show import show
+    from pipeline.report.wording import ListingNote, sections_of
 
     order = PerfOrder(
         files=files,
@@ -162,16 +163,24 @@ def perf(
     callers = [row for row in others if isinstance(row, CallersRow)]
     streams = [row for row in others if isinstance(row, StreamRow)]
     more = {"callers": callers, "streams": streams}
+    said = [failure.message for failure in report.failures]
+    failed = [
+        ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
+        for row in others if row.failure and not any(message in row.failure for message in said)
+    ]  # fmt: skip
     outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
     if outputs.text:
         show_report(report)
         show(profile_parts(profiled))
-        show(callers_parts(callers))
-        show(stream_parts(streams))
+        show([*callers_parts(callers), *stream_parts(streams), *sections_of({"What failed": failed})])
     wrong = [check for row in streams for check in row.checks if check.failed]
-    failed = ExitCode.SOME_FAILED * any(row.failure for row in others)
-    if code := exit_code(report) or failed or ExitCode.CHECK_FAILED * bool(wrong):
-        outputs.show_errors(failed_lines(report))
+    code = (
+        exit_code(report)
+        or ExitCode.SOME_FAILED * any(row.failure for row in others)
+        or ExitCode.CHECK_FAILED * bool(wrong)
+    )
+    if code:
+        outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed)])
     show_denied(denied)
     peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
     peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in callers]
