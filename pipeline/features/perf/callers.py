@@ -14,11 +14,12 @@ from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, options_name
 from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.core.errors import ConfigError
-from pipeline.features.perf.stream import why_failed
+from pipeline.features.perf.stream import StreamRow, why_failed
 from pipeline.job.bench import Bench
 
 if TYPE_CHECKING:
-    from pipeline.report.wording import Part
+    from pipeline.report.model import CampaignReport
+    from pipeline.report.wording import ListingNote, Part
 
 WORDS = ("own", "together", "arena", "pool")
 BLOCK = 5
@@ -216,3 +217,15 @@ def _called(row: CallersRow) -> str:
     shared = f"shared {' and '.join(row.shared)}" if row.shared else ""
     sessions = "own sessions" if row.own_sessions and row.callers > 1 else ""
     return ", ".join(filter(None, (str(row.callers), sessions, shared)))
+
+
+def failed_notes(rows: Sequence[CallersRow | StreamRow], report: "CampaignReport") -> "list[ListingNote]":
+    """Why rows have no numbers, but for what the report says of the same run."""
+    from pipeline.report.wording import ListingNote
+
+    said = [failure.message for failure in report.failures]
+    return [
+        ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
+        for row in rows
+        if row.failure and not any(message in row.failure for message in said)
+    ]

@@ -119,7 +119,7 @@ def perf(
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
     from pipeline.core.errors import ExitCode
-    from pipeline.features.perf.callers import CallersRow, callers_parts, open_batch, parse_concurrent
+    from pipeline.features.perf.callers import CallersRow, callers_parts, failed_notes, open_batch, parse_concurrent
     from pipeline.features.perf.job import exit_code, measure_files
     from pipeline.features.perf.stream import StreamRow, parse_states, stream_parts
     from pipeline.job.bench import PerfOrder
@@ -127,7 +127,7 @@ def perf(
     from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
     from pipeline.report.show import show
-    from pipeline.report.wording import ListingNote, sections_of
+    from pipeline.report.wording import sections_of
 
     order = PerfOrder(
         files=files,
@@ -163,11 +163,7 @@ def perf(
     callers = [row for row in others if isinstance(row, CallersRow)]
     streams = [row for row in others if isinstance(row, StreamRow)]
     more = {"callers": callers, "streams": streams}
-    said = [failure.message for failure in report.failures]
-    failed = [
-        ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
-        for row in others if row.failure and not any(message in row.failure for message in said)
-    ]  # fmt: skip
+    failed = failed_notes(others, report)
     outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
     if outputs.text:
         show_report(report)
