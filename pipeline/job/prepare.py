@@ -25,7 +25,7 @@ from pipeline.check.many import (
 )
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
-from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, RunConfig, Target, wanted_variants
+from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
@@ -262,7 +262,7 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
     named = zip(models, (table for _, table in pairs), strict=True)
-    forms = [form for model, table in named for form in _forms(model, table, config.runs)]
+    forms = [form for model, table in named for form in _forms(model, table, config)]
     taken = Counter(model.name.lower() for model, _ in forms)
     for model, _ in forms:
         if taken[model.name.lower()] > 1:
@@ -273,12 +273,16 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
     return forms
 
 
-def _forms(
-    model: NamedModel, table: ModelConfig, runs: Sequence[RunConfig]
-) -> Iterator[tuple[NamedModel, ModelConfig]]:
+def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """By the names of models of one size, the open model that they are of."""
+    return {sized: name for name, table in tables.items() for sized in table.sized(name)}
+
+
+def _forms(model: NamedModel, table: ModelConfig, config: Config) -> Iterator[tuple[NamedModel, ModelConfig]]:
     """The model; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
     yield model, table
-    wanted = {provider for run in runs for provider in run.providers if provider_named(provider).fixed_shapes}
+    wanted = {*config.variants.contexts}
+    wanted |= {name for run in config.runs for name in run.providers if provider_named(name).fixed_shapes}
     for name, sizes in table.sized(model.name).items() if wanted else ():
         sized = replace(model, name=name, dimensions=sizes, numbered=False)
         yield sized, msgspec.structs.replace(table, name=name, dimensions=sizes)
@@ -329,7 +333,11 @@ def prepare(
             else AwareSpec(),
             done=stage.done,
         )
-    converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)
+    variants = config.variants
+    sizes = sizes_of({model.name: table for model, table in models})
+    converted = with_contexts(
+        converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
+    )
     errors = [model.error for model in converted if model.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]
