@@ -110,14 +110,6 @@ def test_damaged_database(tmp_path: Path) -> None:
         store.runs("c1")
 
 
-def test_database_of_something_else(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "other.sqlite") as other:
-        other.execute("CREATE TABLE campaigns (number INTEGER)")
-    other.close()
-    with pytest.raises(PipelineError, match="not one of this pipeline"):
-        open_store(f"sqlite:///{tmp_path / 'other.sqlite'}").start(CAMPAIGN)
-
-
 def test_another_process_holds_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     with open_store(f"sqlite:///{path}", busy_seconds=0.1) as store:
