@@ -54,18 +54,13 @@ def padded(count: int) -> Model:
     return model(nodes, [value("x", (1, 4, 8, 9))], [f"x{count}"], constants)
 
 
-def _constants(made: Model) -> set[str]:
-    return {tensor.name for tensor in made.graph.initializer}
-
-
 def open_mnist(folder: Path) -> Path:
     made = onnx.load(MNIST)
     for graph_value in (*made.graph.input, *made.graph.output):
         graph_value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del made.graph.value_info[:]
-    (reshape,) = [
-        node for node in made.graph.node if node.op_type == "Reshape" and node.input[0] not in _constants(made)
-    ]
+    constants = {tensor.name for tensor in made.graph.initializer}
+    (reshape,) = [node for node in made.graph.node if node.op_type == "Reshape" and node.input[0] not in constants]
     (shape,) = [tensor for tensor in made.graph.initializer if tensor.name == reshape.input[1]]
     shape.CopyFrom(numpy_helper.from_array(i64(-1, 256), shape.name))
     path = folder / "open.onnx"

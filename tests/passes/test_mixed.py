@@ -149,13 +149,9 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
     again = searched(model, tmp_path, options)
     assert len(calls) <= 10 + again.evaluations - 9 + 1  # the last quantizes what was chosen
     monkeypatch.undo()
-    fresh = searched(model, tmp_path, msgspec_changed(options))
+    other_key = MixedOptions(goal_db=options.goal_db, evaluations=options.evaluations, percentile=99.5)
+    fresh = searched(model, tmp_path, other_key)  # nothing is reused, though they mean the same
     assert fresh.trials == again.trials
-
-
-def msgspec_changed(options: MixedOptions) -> MixedOptions:
-    """Options that mean the same but have another key, so that nothing is reused."""
-    return MixedOptions(goal_db=options.goal_db, evaluations=options.evaluations, percentile=99.5)
 
 
 def test_the_example_needs_nothing_left_float(tmp_path: Path) -> None:
