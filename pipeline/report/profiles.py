@@ -316,7 +316,7 @@ def operators(profiled: Profiled) -> Listing:
 
 def copies(profiled: Profiled) -> Listing:
     """What an inference copies between memories, value by value, the slowest first; empty where there is nothing."""
-    found = sorted(profiled.profile.copies if profiled.profile else (), key=lambda row: -row.nanoseconds)
+    slowest = sorted(profiled.profile.copies if profiled.profile else (), key=lambda row: -row.nanoseconds)
     return Listing(
         title=f"Copies of {profiled.name}, {profiled.run}{f' on {profiled.device}' if profiled.device else ''}",
         head=("Value", "Copied", "Bytes", "Time of an inference"),
@@ -327,7 +327,7 @@ def copies(profiled: Profiled) -> Listing:
                 wording.size(row.size_bytes),
                 wording.duration(round(row.nanoseconds)),
             )
-            for row in found[:SHOWN]
+            for row in slowest[:SHOWN]
         ),
     )
 
