@@ -36,6 +36,7 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         *((RunOptions(thread_cores=text), "read") for text in ("0", "x", "5-2", "1,,2", "3-99", "big,1")),
         (RunOptions(intra_op_threads=3, thread_cores="big", session_config=AFFINITIES), "exclude each other"),
         (RunOptions(intra_op_threads=1, thread_nice=-4), "no pool"),
+        (RunOptions(thread_cores="1"), "need a number of threads"),
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
@@ -56,10 +57,10 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
     [
         (RunOptions(provider="nnapi"), phone(26), "NNAPI needs 27"),
         (RunOptions(provider="nnapi"), MAC, "CoreML"),
-        (RunOptions(thread_cores="big"), MAC, "core masks"),
+        (RunOptions(intra_op_threads=2, thread_cores="big"), MAC, "core masks"),
         (RunOptions(allocator=Allocator.JEMALLOC), phone(30), "allocator"),
         (
-            RunOptions(thread_cores="2-3"),
+            RunOptions(intra_op_threads=2, thread_cores="2-3"),
             DeviceFacts(name="adb:2", platform="android", api_level=30, core_max_mhz=(1800, 1800)),
             "2 cores",
         ),
