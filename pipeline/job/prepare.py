@@ -1,8 +1,9 @@
 """Before anything is measured: what targets mean for conversion; models found, converted, referenced and checked."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
@@ -24,7 +25,7 @@ from pipeline.check.many import (
 )
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
-from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, RunConfig, Target, wanted_variants
+from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
@@ -40,7 +41,7 @@ from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome, shared_children
 from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of
-from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, numbered_lines
+from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
 from pipeline.partition.answer import Settings, make_settings
 from pipeline.passes.precisions import AUTO, PRECISIONS, resolve_precisions
 from pipeline.passes.registry import make_step
@@ -256,25 +257,35 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
         if table.source and _is_stale(Path(table.path), table.source):
             for make in SOURCES:
                 make(table.source, Path(table.path))
-    pairs = [
-        (source, form)
-        for table in config.models
-        for source in find_models([table.path])
-        for form in _of_sizes(table, source, config.runs)
-    ]
+    pairs = [(source, table) for table in config.models for source in find_models([table.path])]
     models = name_models(
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
-    return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
+    named = zip(models, (table for _, table in pairs), strict=True)
+    forms = [form for model, table in named for form in _forms(model, table, config)]
+    taken = Counter(model.name.lower() for model, _ in forms)
+    for model, _ in forms:
+        if taken[model.name.lower()] > 1:
+            raise ConfigError(
+                f"two models are called {model.name}", where="[[models]]",
+                why="a list of sizes makes one of this name, and another has it", remedy="give that one another `name`",
+            )  # fmt: skip
+    return forms
 
 
-def _of_sizes(table: ModelConfig, source: SourceModel, runs: Sequence[RunConfig]) -> Iterator[ModelConfig]:
-    """The table; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
-    yield table
-    wanted = {provider for run in runs for provider in run.providers if provider_named(provider).fixed_shapes}
-    name = table.name or PurePosixPath(source.member or Path(source.path).name).stem
-    for sized, dimensions in table.sized(name).items() if wanted else ():
-        yield msgspec.structs.replace(table, name=sized, dimensions=dimensions)
+def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """By the names of models of one size, the open model that they are of."""
+    return {sized: name for name, table in tables.items() for sized in table.sized(name)}
+
+
+def _forms(model: NamedModel, table: ModelConfig, config: Config) -> Iterator[tuple[NamedModel, ModelConfig]]:
+    """The model; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
+    yield model, table
+    wanted = {*config.variants.contexts}
+    wanted |= {name for run in config.runs for name in run.providers if provider_named(name).fixed_shapes}
+    for name, sizes in table.sized(model.name).items() if wanted else ():
+        sized = replace(model, name=name, dimensions=sizes, numbered=False)
+        yield sized, msgspec.structs.replace(table, name=name, dimensions=sizes)
 
 
 def _is_stale(path: Path, source: str) -> bool:
@@ -322,7 +333,11 @@ def prepare(
             else AwareSpec(),
             done=stage.done,
         )
-    converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)
+    variants = config.variants
+    sizes = sizes_of({model.name: table for model, table in models})
+    converted = with_contexts(
+        converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
+    )
     errors = [model.error for model in converted if model.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]

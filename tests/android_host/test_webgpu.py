@@ -1,12 +1,12 @@
 """WebGPU of genuine libraries on a Vulkan driver that computes on the CPU."""
 
 import ctypes.util
-import importlib.util
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -21,6 +21,7 @@ from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, R
 from device_runner.vulkan import DRIVERS, VARIABLE
 from pipeline.model.sources import SourceModel
 from pipeline.partition.judge import PartitionRequest, judge
+from tests.android_host.conftest import needs_plugin
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
 from tests.debian_packages import unpacked
@@ -43,11 +44,6 @@ def test_an_android_library_computes_on_a_software_gpu(
     assert (gpu.load_ns, gpu.first_run_ns, gpu.latencies_ns, gpu.memory_peak_bytes) == (0, 0, (), 0)
 
 
-needs_plugin = pytest.mark.skipif(
-    not importlib.util.find_spec("onnxruntime_ep_webgpu"), reason="onnxruntime-ep-webgpu is not installed"
-)
-
-
 @needs_plugin
 def test_the_plugin_and_an_android_library_compute_the_same(
     library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path
@@ -62,18 +58,6 @@ def test_the_plugin_and_an_android_library_compute_the_same(
 
 
 CAPTURE = {"ep.webgpuexecutionprovider.enableGraphCapture": "1"}
-PLUGIN = pytest.param("local", marks=needs_plugin, id="plugin")
-
-
-@pytest.fixture(params=[PLUGIN, pytest.param("", id="android")])
-def gpu(request: pytest.FixtureRequest, library: LibraryFacts, vulkan: str) -> Iterator[Device]:
-    """A software GPU: the plugin's in this computer's library, and the Android library's."""
-    if request.param:
-        with open_device(f"local?vulkan={vulkan}") as here:
-            yield here
-    else:
-        with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
-            yield phone
 
 
 def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: Path) -> None:
@@ -83,32 +67,49 @@ def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: 
     assert distance(outputs(captured), outputs(plain)) == 0
 
 
-def test_a_replay_computes_with_new_inputs(gpu: Device, tmp_path: Path) -> None:
-    model, zeros, steps = tmp_path / "m.onnx", tmp_path / "zeros", tmp_path / "steps"
-    onnx.save(parsed("g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s) { s = Add (x, a) }"), model)
-    np.zeros(4, "<f4").tofile(zeros)
-    np.arange(20, dtype="<f4").tofile(steps)
-    names = {"x": zeros, "a": zeros}
-    spec = RunSpec(
+def streamed(
+    model: Path, folder: Path, first: dict[str, np.ndarray], states: dict[str, str], steps: np.ndarray
+) -> RunSpec:
+    """A stream under capture from these inputs; `steps` are the rows of x."""
+    kinds = {"f": ElementType.FLOAT32, "i": ElementType.INT64}
+    tensors = []
+    for name, array in {**first, "steps": steps}.items():
+        array.tofile(folder / name)
+        row = TensorFile(name=name, dtype=kinds[array.dtype.kind], shape=array.shape, file=str(folder / name))
+        tensors.append(row)
+    sequence = msgspec.structs.replace(tensors.pop(), name="x")
+    return RunSpec(
         id="m",
         model=str(model),
         options=RunOptions(provider="webgpu", session_config=CAPTURE),
-        inputs=tuple(
-            TensorFile(name=name, dtype=ElementType.FLOAT32, shape=(1, 4), file=str(file))
-            for name, file in names.items()
-        ),
-        stream=Stream(
-            steps=5,
-            states={"s": "a"},
-            sequences=(TensorFile(name="x", dtype=ElementType.FLOAT32, shape=(5, 1, 4), file=str(steps)),),
-        ),
+        inputs=tuple(tensors),
+        stream=Stream(steps=len(steps), states=states, sequences=(sequence,)),
         warmup=0,
-        outputs_folder=str(tmp_path / "out"),
+        outputs_folder=str(folder / "out"),
         log_level=LogLevel.INFO,
     )
-    result = gpu.run(spec)
+
+
+def test_a_replay_computes_with_new_inputs(gpu: Device, tmp_path: Path) -> None:
+    model, zeros = tmp_path / "m.onnx", np.zeros((1, 4), "<f4")
+    onnx.save(parsed("g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s) { s = Add (x, a) }"), model)
+    steps = np.arange(20, dtype="<f4").reshape(5, 1, 4)
+    result = gpu.run(streamed(model, tmp_path, {"x": zeros, "a": zeros}, {"s": "a"}, steps))
     assert outputs(result)["s"].tolist() == [[40, 45, 50, 55]]
     assert any("Replaying the captured" in line for line in result.log)
+
+
+def test_a_state_of_the_cpu_cannot_be_captured(gpu: Device, tmp_path: Path) -> None:
+    """A shape that turns at each step: Reshape reads it on the CPU, at the capture and never again."""
+    model, first = tmp_path / "m.onnx", {"x": np.zeros((1, 16), "<f4"), "shape": np.array([2, 8], "<i8")}
+    nodes = "r = Reshape (x, shape)  t = Transpose (r)  y = Reshape (t, flat)  turned = Shape (t)"
+    ends = "g (float[1, 16] x, int64[2] shape) => (float[1, 16] y, int64[2] turned)"
+    onnx.save(parsed(f"{ends} <int64[2] flat = {{1, 16}}> {{ {nodes} }}"), model)
+    steps = np.arange(48, dtype="<f4").reshape(3, 1, 16)
+    refused = failure(gpu.run(streamed(model, tmp_path, first, {"turned": "shape"}, steps)))
+    assert refused.kind is FailureKind.BAD_OPTIONS
+    assert "turned is in the CPU's memory" in refused.message
+    assert "leave enableGraphCapture out" in refused.remedy
 
 
 def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: Path) -> None:
@@ -292,8 +293,21 @@ def test_kernels_are_those_of_the_library(
         judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings_of("nchw-int64", source)))
         for path in paths
     ]
-    labels = list(asked(library, paths, settings_of("nchw-int64", source)))
-    assert [list(wrong(label, answer.decisions)) for label, answer in zip(labels, answers, strict=True)] == [[]] * len(
-        paths
-    )
+    labels = asked(library, paths, settings_of("nchw-int64", source))
+    pairs = zip(labels, answers, strict=True)
+    assert [text for label, answer in pairs for text in wrong(label, answer.decisions)] == []
     assert {answer.claimed for answer in answers} == {0, 1}
+
+
+def test_a_profile_names_what_is_copied_between_cpu_and_gpu(
+    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, vulkan)
+    words = ("--provider", "webgpu", "--provider-option", "forceCpuNodeNames=pool1", "--rounds", "1", "--min-runs", "1")
+    device = ("--device", f"android-host:{library.path}", "--min-seconds", "0.001")
+    done = ort_mobile("perf", mnist, *device, *words, "--profile", tmp_path / "profiles")
+    (row,) = json.loads((tmp_path / "profiles/profiles.json").read_text())
+    copies = {copy["value"]: (copy["to_host"], copy["size_bytes"]) for copy in row["profile"]["copies"]}
+    assert copies == {"relu1": (True, 8 * 28 * 28 * 4), "pool1": (False, 8 * 14 * 14 * 4)}
+    assert all(copy["nanoseconds"] > 0 for copy in row["profile"]["copies"])
+    assert "webgpu → cpu, after waiting for it" in done.out

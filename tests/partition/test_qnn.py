@@ -20,7 +20,7 @@ from pipeline.partition.qnn import claims
 from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
-from tests.npu_models import REAL, asked_twice
+from tests.npu_models import OPERATORS, REAL, asked_twice
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, model, value
 
@@ -260,6 +260,26 @@ def test_an_operator_that_the_provider_has_not_is_named(tmp_path: Path) -> None:
     assert row["decisions"][1]["reason"] == "the NPU's provider has no Acos"
 
 
+def test_a_function_is_taken_where_all_its_parts_are() -> None:
+    """They have no names, and are asked about after the nodes beside it."""
+    parts, beside = ("QNNExecutionProvider", (("", "", "HardSigmoid"), ("", "", "Mul"))), subgraph(PROVIDER, "y0")
+    graph = graph_of("Relu", "HardSwish")
+    assert groups(graph, beside, parts) == (("y0",), ("y1",))
+    given = CompilerAnswer(subgraphs=(beside, parts, (CPU, (("", "", "Cast"),))))
+    claim, _ = claim_on(graph, given, V75)
+    assert claim.names() == (("y0",),)
+    assert [refusal.code for refusal in claim.refusals.values()] == ["inlined"]
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("name", "partitions"), [("mish/opset22", 1), ("mish/between", 3)])
+def test_a_function_is_taken_as_in_a_session_by_hand(name: str, partitions: int, tmp_path: Path) -> None:
+    row, differing = asked_twice(OPERATORS, f"{name}.onnx", "SM8650", tmp_path)
+    assert not differing
+    assert (len(row.partitions), row.claimed) == (partitions, row.nodes)
+
+
 def wide(rank: int) -> onnx.ModelProto:
     shape = [1] + [2] * (rank - 1)
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
@@ -309,7 +329,7 @@ def test_the_second_question_is_answered_from_the_cache(tmp_path: Path, monkeypa
 
 
 def without_imports(modules: str, tmp_path: Path, *arguments: str) -> Done:
-    """A command in a process that importing one of the modules ends."""
+    """A command in a process that importing one of the modules ends, in a home of its own."""
     for name in modules.split():
         (tmp_path / "first" / name).mkdir(parents=True)
         (tmp_path / "first" / name / "__init__.py").write_text(f"raise SystemExit('{name} is imported')\n")
@@ -317,9 +337,39 @@ def without_imports(modules: str, tmp_path: Path, *arguments: str) -> Done:
     return ort_mobile(*arguments, process=True, PYTHONPATH=path, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("command", ["partition", "check"])
-def test_the_compiler_is_not_imported_unless_a_chip_is_named(command: str, tmp_path: Path) -> None:
-    assert "nnapi" in without_imports("onnxruntime_qnn", tmp_path, command, MNIST).text.lower()
+NAMES_IMPORTS = """
+import os, sys
+log = open(os.environ["IMPORTS"], "a", buffering=1)
+sys.addaudithook(lambda event, given: event == "import" and print(given[0], file=log))
+"""
+
+
+@pytest.mark.parametrize("command", ["partition", "check", "convert"])
+def test_the_extra_changes_nothing_where_no_chip_is_named(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is said nor what is imported, in this process or in workers."""
+    said, imported = [], []
+    for number, modules in enumerate(("", "onnxruntime_qnn")):
+        folder = tmp_path / str(number)
+        (folder / "first").mkdir(parents=True)
+        (folder / "first/sitecustomize.py").write_text(NAMES_IMPORTS)
+        monkeypatch.setenv("IMPORTS", str(folder / "imports"))
+        done = without_imports(
+            modules, folder, command, MNIST, *(["--output", str(folder / "o")] * (command[1] == "o"))
+        )
+        said.append(done.text.replace(str(folder), ""))
+        imported.append(
+            {
+                name
+                for name in (folder / "imports").read_text().split()
+                if name.split(".")[0] in ("pipeline", "device_runner", "onnxruntime_qnn")
+            }
+        )
+    assert said[0] == said[1]
+    assert imported[0] == imported[1]
+    assert "pipeline.core" in imported[0]
+    assert not {name for name in imported[0] if name.startswith(("onnxruntime_qnn", "pipeline.partition.qnn.s"))}
 
 
 @npu
