@@ -8,6 +8,7 @@ from device_runner.device import DeviceFacts
 from device_runner.options import DEVICE_RULES, RULES, illegal, impossible_here, subsets
 from device_runner.result import FailureKind
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
+from tests.values import present
 
 FP16, NCHW, NO_CPU, ONLY_CPU = NnapiFlag.USE_FP16, NnapiFlag.USE_NCHW, NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY
 
@@ -45,8 +46,7 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
     ],
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
-    failure = illegal(options)
-    assert failure
+    failure = present(illegal(options))
     assert failure.kind is FailureKind.BAD_OPTIONS
     assert reason in failure.message
     assert failure.remedy
@@ -77,8 +77,7 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
     ],
 )
 def test_what_a_device_cannot(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
-    failure = impossible_here(options, facts)
-    assert failure
+    failure = present(impossible_here(options, facts))
     assert failure.kind is FailureKind.WRONG_DEVICE
     assert reason in failure.message
 
