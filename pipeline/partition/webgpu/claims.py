@@ -183,8 +183,8 @@ def estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool
     if not (settings.nhwc and moved):
         return False
     movable = {kind.name for kernel in kernels()["", "Transpose"] for kind in kernel.types["T"]}
-    made = (graph.value(name) for node in nodes for name in node.outputs if name)
-    return bool(on_cpu) or any(value.dtype not in movable and len(value.shape or (0, 0)) > 1 for value in made)
+    values = (graph.value(name) for node in nodes for name in node.outputs if name)
+    return bool(on_cpu) or any(value.dtype not in movable and len(value.shape or (0, 0)) > 1 for value in values)
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
