@@ -36,7 +36,17 @@ from pipeline.report.layout import (
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
-from pipeline.report.profiles import ProfileView, changes, claims, fallbacks, fusions, operators, summary, view_notes
+from pipeline.report.profiles import (
+    ProfileView,
+    changes,
+    claims,
+    copies,
+    fallbacks,
+    fusions,
+    operators,
+    summary,
+    view_notes,
+)
 from pipeline.report.show import show, width
 from pipeline.report.wording import (
     Line,
@@ -356,7 +366,8 @@ def markdown_page(report: CampaignReport) -> str:
     parts += listing_lines(*map(proof_listing, report.proofs))
     parts += section_lines(sections(report))
     parts += (part for view in report.profile_views for part in _profile_view(view))
-    parts += listing_lines(summary(report.profiles), *map(operators, report.profiles), *inventory(report))
+    tables = (table(row) for row in report.profiles for table in (operators, copies))
+    parts += listing_lines(summary(report.profiles), *tables, *inventory(report))
     return "\n\n".join(parts) + "\n"
 
 

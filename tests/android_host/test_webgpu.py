@@ -251,3 +251,17 @@ def test_what_the_library_says_first_is_not_its_answer(
     (model,) = json.loads(written.read_text())["reference"]["models"]
     assert model["same"] is True
     assert claims.items() <= {row["output"]: row["library"]["claimed"] for row in model["nodes"]}.items()
+
+
+def test_a_profile_names_what_is_copied_between_cpu_and_gpu(
+    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, vulkan)
+    words = ("--provider", "webgpu", "--provider-option", "forceCpuNodeNames=pool1", "--rounds", "1", "--min-runs", "1")
+    device = ("--device", f"android-host:{library.path}", "--min-seconds", "0.001")
+    done = ort_mobile("perf", mnist, *device, *words, "--profile", tmp_path / "profiles")
+    (row,) = json.loads((tmp_path / "profiles/profiles.json").read_text())
+    copies = {copy["value"]: (copy["to_host"], copy["size_bytes"]) for copy in row["profile"]["copies"]}
+    assert copies == {"relu1": (True, 8 * 28 * 28 * 4), "pool1": (False, 8 * 14 * 14 * 4)}
+    assert all(copy["nanoseconds"] > 0 for copy in row["profile"]["copies"])
+    assert "webgpu → cpu, after waiting for it" in done.out
