@@ -76,7 +76,9 @@ def _custom(folder: Path) -> None:
 
 
 def _trained(folder: Path) -> None:
-    shutil.copy(ROOT / "tests/features/imports/trained.py", folder / "train.py")
+    pytest.importorskip("sklearn")
+    trained = (ROOT / "tests/features/imports/trained.py").read_text("utf-8")
+    (folder / "train.py").write_text(f"{trained}\n\nmodel = torch_convolutions\n", "utf-8")
 
 
 NAMES = {"h0": "state", "h1": "stateN"}
@@ -89,7 +91,7 @@ SHORTER = {"--minutes 20": "--minutes 0.5", "doctor my.onnx": "doctor my.onnx --
 
 NOT_HERE = {
     "--reference installed": (1, "the installed onnxruntime has no NnapiExecutionProvider"),
-    "--provider nnapi": (1, "NNAPI needs a phone"),
+    "perf a.ort --provider nnapi": (1, "NNAPI needs a phone"),
     "--provider cuda": (1, "with the libonnxruntime of onnxruntime-gpu"),
     "train:model": (3, "torch"),
     "my.tflite": (3, "tensorflow"),
@@ -103,7 +105,8 @@ def mnist_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a reader has who did the guide's first steps with MNIST."""
     folder, example = tmp_path_factory.mktemp("guides"), ROOT / "build_configs/examples/mnist"
     shutil.copy(example / "mnist.onnx", folder / "my.onnx")
-    shutil.copytree(example, folder / "samples", ignore=lambda _, names: [n for n in names if "test_data" not in n])
+    for number in range(3):
+        shutil.copytree(example / f"test_data_set_{number}", folder / f"samples/test_data_set_{number}")
     shutil.copytree(ROOT / "build_configs", folder / "build_configs")
     (folder / "my.tflite").write_bytes(b"a model")
     ort_mobile("init", "my.onnx", cwd=folder)
