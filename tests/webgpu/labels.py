@@ -217,17 +217,20 @@ def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, Model
     for answer in good.values():
         table["nodes"].update(row.op_type for row in answer.decisions)
         table["claimed"].update(row.op_type for row in answer.decisions if row.claimed)
-    table["wrong"].update(text.partition("-")[0] for texts in bad.values() for text in texts)
     sessions = [name for name in good if not labels[name].error]
-    same = sum(labels[name].copies == good[name].copies for name in sessions)
+    counted = ""
+    if any(row.copies for row in labels.values()):  # libraries do not say
+        same = {name for name in sessions if labels[name].copies == good[name].copies}
+        sure = {name for name in sessions if not good[name].copies_estimated}
+        bad |= {name: [f"{labels[name].copies} copies, not {good[name].copies}"] for name in sure - same}
+        counted = (
+            f"; copies equal in {len(same)} of {len(sessions)} sessions, "
+            f"in {len(sure & same)} of {len(sure)} of which we are sure"
+        )
+    table["wrong"].update(text.partition("-")[0] for texts in bad.values() for text in texts)
     print(
         f"{title}: {len(answers)} models, {len(answers) - len(sessions)} of which none makes a session, "
-        f"{sum(answer.nodes for answer in good.values())} nodes, {len(bad)} models wrong"
-        + (
-            f"; copies equal in {same} of {len(sessions)} sessions"
-            if any(row.copies for row in labels.values())
-            else ""
-        ),
+        f"{sum(answer.nodes for answer in good.values())} nodes, {len(bad)} models wrong{counted}",
         flush=True,
     )
     for name, texts in bad.items():
