@@ -61,6 +61,8 @@ TEXTS = (
          "leave enableGraphCapture out, or measure without --concurrent", FailureKind.BAD_OPTIONS),
     Text(r"a captured graph neither reads nor writes", "sizes and indices that change between steps stay on the CPU",
          "leave enableGraphCapture out, or that input or state", FailureKind.BAD_OPTIONS),
+    Text(r"OrtValue provided for output '([^']*)'", "the output {0} changes its shape from one inference to the next",
+         "measure a model whose outputs keep their shape: a stream needs states of one size, as in a cache"),
     Text(r"Couldn't load Vulkan", "the library has WebGPU, and found no libvulkan",
          "install a driver with Vulkan (Debian: libvulkan1), or name a driver that computes on the CPU by vulkan=",
          FailureKind.PROVIDER_REFUSED),
