@@ -23,9 +23,10 @@ import msgspec
 from device_runner.errors import RunnerError, pip_install
 from device_runner.files import cache_folder, decode_json, read_regular
 from device_runner.providers import Chip
-from pipeline.core.errors import MissingError, ModelError, PipelineError, install_extra
+from pipeline.core.errors import MissingError, PipelineError, install_extra
 from pipeline.core.files import sha256_of, write_bytes
 from pipeline.core.releases import Release, installed_release
+from pipeline.model.guards import refuse_context
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
@@ -106,13 +107,14 @@ CAUSES = (
           "fold constants first, with --optimize basic"),
     Cause("(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|requires constant input|"
           r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)", "const",
-          "an input that the NPU needs as a constant is computed by the model", "make it an initializer"),
+          "an input that the NPU needs as a constant is computed by the model, or is an input of it",
+          "make it an initializer, and no input (the pass constant-initializers)"),
     Cause("standalone (?:DQ|Q) op with per-channel", "quantized",
           "a tensor quantized by channel is taken only as the weight of an operator",
           "quantize this tensor as a whole, or the operator that reads it, too"),
     Cause("per-(?:tensor|channel) quant", "quantized",
           "it has a scale for each channel, and the NPU takes it with a single one", "quantize this tensor as a whole"),
-    Cause(r"ranks?\b.*(?:of size|than|at least|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|PoolMax3d",
+    Cause(r"ranks?\b.*(?:of size|than|at least|>|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|PoolMax3d",
           "rank", "the NPU has it not for so many dimensions", "reshape the values around the node to 4 dimensions"),
     Cause("axis with last input dimension|only supports normalization along the last axis", "attr",
           "it normalizes more than the last axis", "normalize the last axis only"),
@@ -121,7 +123,7 @@ CAUSES = (
     Cause("Pad doesn't support axes", "attr", "it names axes", "give pads of all dimensions"),
     Cause("[Dd]ata ?type|Type not supported|only supports? (?:float|bool)|quantized input", "type",
           "the NPU has it not for this type", "compute it in f32, or quantize it where it is f32"),
-    Cause("to have at least 2 inputs", "attr", "it has a single input, which it gives on", "leave the node out"),
+    Cause("at least (?:2|two) inputs", "attr", "it has a single input, which it gives on", "leave the node out"),
     Cause("only supports? (alpha|beta)=1", "attr", "its {1} is not 1",
           "multiply the weights by alpha and the bias by beta"),
     Cause("dilation", "attr", "it has dilations, which the NPU has not for this operator",
@@ -230,12 +232,7 @@ def of_chip(
     `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
     MissingError without the compiler, ModelError for a context, and where the compiler does not work.
     """
-    if any(node.op_type == "EPContext" for node in graph.nodes.values()):
-        raise ModelError(
-            "a context is compiled already",
-            why="there is nothing left to ask the compiler",
-            remedy="name the model that it was made from; `prove` and `convert --context … --check` run contexts",
-        )
+    refuse_context((node.op_type for node in graph.nodes.values()), loaded.source.name)
     if empty := empty_value(graph):
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
         return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
