@@ -44,7 +44,7 @@ SAID = [
     ),
     (K.MODEL_LOAD, f"{CONTEXT} [CPUExecutionProvider].", K.MODEL_LOAD, "only the provider runs"),
     (K.MODEL_LOAD, f"{CONTEXT} [QNNExecutionProvider, CPUExecutionProvider].", K.MODEL_LOAD, "not beside it"),
-    (K.MODEL_LOAD, "The file path in ep_cache_context field has '..'. It's not allowed", K.MODEL_LOAD, "another folder"),
+    (K.MODEL_LOAD, "The file path in ep_cache_context field has '..'. It's not", K.MODEL_LOAD, "another folder"),
     (K.RUN_ERROR, "Invalid rank for input: x Got: 1 Expected: 2", K.BAD_INPUT, "shape"),
     (K.RUN_ERROR, "Unexpected input data type. Actual: (tensor(double))", K.BAD_INPUT, "type"),
     (K.MISSING_LIBRARY, "x.so: cannot open shared object file: No such file", K.MISSING_LIBRARY, "missing"),
