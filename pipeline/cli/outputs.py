@@ -108,16 +108,21 @@ class Outputs:
         *,
         code: int = 0,
         failed: Iterable[str] = (),
-        markdown: Callable[[], str] = str,
+        title: str = "",
         ci: "CiDocument | None" = None,
     ) -> NoReturn:
-        """Write and show a result, and end the command; `failed` are its errors, which `parts` say, too."""
-        from pipeline.core.files import write_text
+        """Write and show a result, and end the command: `parts` for people, as Markdown under the `title`, too.
 
+        `failed` are its errors, which `parts` say, too.
+        """
+        parts = list(parts)
         if ci:
             self.write_ci(ci)
         elif self.markdown_to:
-            write_text(self.markdown_to, markdown())
+            from pipeline.core.files import write_text
+            from pipeline.report.ci import bounded
+
+            write_text(self.markdown_to, bounded(title, parts, "the JSON"))
         self.write_json(document)
         if self.text:
             from pipeline.report.show import show
