@@ -121,36 +121,32 @@ def read_facts(path: Path) -> LibraryFacts:
     """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
     digest = sha256(path)
     if digest not in _FACTS:
-        _FACTS[digest] = _read_facts(path, digest)
+        content = path.read_bytes()
+        try:
+            elf = _whole_elf(content)
+        except NotElf as error:
+            raise UnavailableError(
+                f"this is no {LIBRARY}",
+                where=str(path),
+                why=str(error),
+                remedy=f"give an AAR, or a whole {LIBRARY} from one",
+            ) from error
+        _FACTS[digest] = LibraryFacts(
+            path=str(path),
+            sha256=digest,
+            size_bytes=len(content),
+            abi=elf.abi,
+            system="android" if "libc.so" in elf.needed else "linux",
+            page_bytes=elf.page_bytes,
+            needed=elf.needed,
+            imports=tuple(sorted(elf.undefined)),
+            **read_build(content),
+        )
     facts = _FACTS[digest]
     # CUDA and TensorRT are libraries of their own, which the main one opens beside itself
     files = ((row.name, path.parent / f"libonnxruntime_providers_{row.name}.so") for row in PROVIDERS.values())
     beside = {name for name, file in files if not PROVIDERS[name].plugin and file.is_file()}
     return msgspec.structs.replace(facts, path=str(path), providers=tuple(sorted({*facts.providers, *beside})))
-
-
-def _read_facts(path: Path, digest: str) -> LibraryFacts:
-    content = path.read_bytes()
-    try:
-        elf = _whole_elf(content)
-    except NotElf as error:
-        raise UnavailableError(
-            f"this is no {LIBRARY}",
-            where=str(path),
-            why=str(error),
-            remedy=f"give an AAR, or a whole {LIBRARY} from one",
-        ) from error
-    return LibraryFacts(
-        path=str(path),
-        sha256=digest,
-        size_bytes=len(content),
-        abi=elf.abi,
-        system="android" if "libc.so" in elf.needed else "linux",
-        page_bytes=elf.page_bytes,
-        needed=elf.needed,
-        imports=tuple(sorted(elf.undefined)),
-        **read_build(content),
-    )
 
 
 def of_abi(facts: LibraryFacts, abi: str) -> LibraryFacts:

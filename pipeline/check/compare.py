@@ -208,11 +208,7 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
     if reference.dtype.kind not in "fiub":
         same = bool(np.array_equal(reference, actual))
         return OutputCheck(output=name, passed=same, reason="" if same else "it differs")
-    return _compare_numbers(name, reference, actual, tolerance)
-
-
-def _compare_numbers(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
-    """NaN and infinity must stand where the reference has them; all other numbers must be near."""
+    # NaN and infinity must stand where the reference has them; all other numbers must be near
     import numpy as np
 
     wanted, given = reference.astype(np.float64), actual.astype(np.float64)

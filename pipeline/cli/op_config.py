@@ -76,7 +76,12 @@ def create(
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
                           remedy="allow these types too, or leave the option out")  # fmt: skip
     _write(required, output, outputs)
-    _warn_of_foreign_domains(required)
+    from pipeline.required_ops.value import KNOWN_DOMAINS
+
+    foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
+    if foreign:
+        click.echo(f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them",
+                   err=True)  # fmt: skip
 
 
 @op_config.command()
@@ -253,15 +258,6 @@ def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> No
             click.echo(f"{output}: written, {counted(len(required.operator_keys()), 'operator')}")
     elif outputs.json_to != "-":
         click.echo(render(required), nl=False)
-
-
-def _warn_of_foreign_domains(required: "RequiredOps") -> None:
-    from pipeline.required_ops.value import KNOWN_DOMAINS
-
-    foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
-    if foreign:
-        click.echo(f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them",
-                   err=True)  # fmt: skip
 
 
 def _findings(log: Path, required: "RequiredOps", needs: "dict[str, Needs]") -> "tuple[LogFinding, ...]":

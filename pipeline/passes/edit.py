@@ -75,19 +75,10 @@ def save_model(model: LeanModel, destination: Path) -> SavedModel:
         write_model(model, destination)
         return SavedModel(file=destination.name, size_bytes=destination.stat().st_size)
     data = destination.with_name(destination.name + DATA_SUFFIX)
-    places = _write_data(model, moved, data)
-    write_model(_pointing(model, places, data.name), destination)
-    return SavedModel(
-        file=destination.name, size_bytes=destination.stat().st_size,
-        data_file=data.name, data_bytes=data.stat().st_size,
-    )  # fmt: skip
-
-
-def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> dict[str, tuple[int, int]]:
-    """Offset and length of each weight in the file that was written."""
+    # Offset and length of each weight in the file that was written
     places = {}
-    with replacing(path) as temporary, temporary.open("wb") as out:
-        for tensor in tensors:
+    with replacing(data) as temporary, temporary.open("wb") as out:
+        for tensor in moved:
             out.write(bytes(-out.tell() % ALIGNMENT))
             start = out.tell()
             if tensor.name in model.weights:
@@ -95,7 +86,11 @@ def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> d
             else:
                 out.write(raw_bytes(tensor))
             places[tensor.name] = (start, out.tell() - start)
-    return places
+    write_model(_pointing(model, places, data.name), destination)
+    return SavedModel(
+        file=destination.name, size_bytes=destination.stat().st_size,
+        data_file=data.name, data_bytes=data.stat().st_size,
+    )  # fmt: skip
 
 
 def raw_bytes(tensor: "TensorProto") -> bytes:
