@@ -194,6 +194,7 @@ def proof_parts(proof: LibraryProof) -> Iterator[Part]:
 
 MOST_NODES = 10
 """Nodes that a finding names."""
+DIFFERS = "not what the original computes"
 
 
 def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocument:
@@ -210,11 +211,9 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
 
 def _cases(report: CampaignReport) -> Iterator[CiCase]:
     """One for each row, failed ones with their reason; then failures and skipped runs that have no row."""
-    failures = grouped(
-        ((failure.device, failure.model, failure.variant, failure.run), failure) for failure in report.failures
-    )
+    failures = grouped((failure.names, failure) for failure in report.failures)
     for row in report.rows:
-        yield _case(row, failures.pop((row.device, row.model, row.variant, row.run), []))
+        yield _case(row, failures.pop(row.names, []))
     for (device, model, variant, run), alike in failures.items():
         kinds = ", ".join(failure.kind for failure in alike)
         text = "\n".join(map(_failure_text, alike))
@@ -227,7 +226,7 @@ def _cases(report: CampaignReport) -> Iterator[CiCase]:
 def _case(row: Row, failures: Sequence[FailureRow]) -> CiCase:
     where, name = _dotted(row.device, row.model), _spaced(row.variant, row.run)
     if wrong := [check for check in row.checks if check.failed]:
-        text = "; ".join(f"{check.output}: {check.reason or 'not what the original computes'}" for check in wrong)
+        text = "; ".join(f"{check.output}: {check.reason or DIFFERS}" for check in wrong)
         return CiCase(place=where, name=name, kind="failure", reason="outputs differ", text=text)
     text = "\n".join(map(_failure_text, failures))
     if row.status is Status.OK:
@@ -260,12 +259,12 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
             text = "; ".join(filter(None, (model.error, model.remedy)))
             yield CiFinding(rule="model", severity=Severity.ERROR, place=model.name, text=text, file=model.file)
     for failure in report.failures:
-        where = place(failure.device, failure.model, failure.variant, failure.run)
         text, file = _failure_text(failure), files.get(failure.model, "")
-        yield CiFinding(rule=failure.kind, severity=Severity.ERROR, place=where, text=text, file=file)
-    for name, where, text in _wrong(report):
-        file = files.get(name, "")
-        yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=where, text=text, file=file)
+        yield CiFinding(rule=failure.kind, severity=Severity.ERROR, place=failure.place, text=text, file=file)
+    for measured in report.rows:
+        for check in (check for check in measured.checks if check.failed):
+            text, file = f"{check.output}: {check.reason or DIFFERS}", files.get(measured.model, "")
+            yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=measured.place, text=text, file=file)
     for held in report.withheld:
         where, file = place(held.target, held.model), files.get(held.model, "")
         yield CiFinding(rule="withheld", severity=Severity.ERROR, place=where, text=held.reason, file=file)
@@ -282,16 +281,6 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
     for note in warnings(report):
         where = ", ".join(note.places[:3]) or report.name
         yield CiFinding(rule="warning", severity=Severity.WARNING, place=where, text=note.text)
-
-
-def _wrong(report: CampaignReport) -> Iterator[tuple[str, str, str]]:
-    """Model, place and text of outputs that differ."""
-    for row in report.rows:
-        for check in row.checks:
-            if check.failed:
-                where = place(row.device, row.model, row.variant, row.run)
-                reason = check.reason or "not what the original computes"
-                yield row.model, where, f"{check.output}: {reason}"
 
 
 def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:

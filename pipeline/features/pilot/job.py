@@ -24,7 +24,7 @@ from pipeline.campaign.plan import (
     plan_runs,
     planned_id,
 )
-from pipeline.campaign.record import RunRecord, rounds_of
+from pipeline.campaign.record import RunKey, RunRecord, rounds_of
 from pipeline.campaign.statistics import DecisionRule, detectable, rounds_needed
 from pipeline.campaign.statistics.compare import DEFAULT_RULE
 from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_ratios
@@ -57,7 +57,7 @@ class NeededRounds(Struct, frozen=True, kw_only=True):
     campaign_seconds: float | None
 
 
-class PilotAnswer(Struct, frozen=True, kw_only=True):
+class PilotAnswer(RunKey, frozen=True, kw_only=True):
     """What the baseline of a device and model shows, measured against itself.
 
     `noise` is the standard deviation of the logarithm of a round's ratio, `run_seconds` the time from one run to the
@@ -65,10 +65,6 @@ class PilotAnswer(Struct, frozen=True, kw_only=True):
     too few rounds; `planned_percent` that of the rounds of the config.
     """
 
-    device: str
-    model: str
-    variant: str
-    run: str
     rounds: int
     median_ns: float
     noise: float
