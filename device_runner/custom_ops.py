@@ -1,6 +1,7 @@
 """Libraries of custom operators: what a file is, and which of those that are given a process can load."""
 
 import re
+import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -21,17 +22,20 @@ from device_runner.files import (
 )
 from device_runner.library import MAX_BYTES, is_archive
 from device_runner.probe.elf import NotElf, parse_elf
+from device_runner.probe.macho import FAT, THIN, MachOImage, read_images
 
 SYMBOL = "RegisterCustomOps"
 MEMBER = re.compile(r"(?:jni|lib)/(?P<abi>[\w-]+)/(?P<name>lib[\w.-]+\.so)")
-MACH_O = {b"\xcf\xfa\xed\xfe\x07\x00\x00\x01": "x86_64", b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01": "arm64-v8a"}
-"""Magic number and processor at the beginning of a Mach-O file of 64 bits, to Android's name of the ABI."""
+SLICE = re.compile(r"(?:[^/]+/)*[\w.+-]+\.xcframework/[^/]+/.+")
+ABIS = {"arm64": "arm64-v8a", "x86_64": "x86_64"}
+"""Mach-O's name of a processor to Android's name of the ABI."""
 
 
 class CustomLibrary(NamedTuple):
-    """A library on this computer with its system (android, linux, macos) and ABI.
+    """A library on this computer with its system (android, linux, macos, ios) and ABI.
 
     `python`: it takes symbols of Python, as that of the package onnxruntime-extensions does. `java`: it has JNI's.
+    `linked`: it is a ZIP of an xcframework, which apps link and nothing here opens.
     """
 
     path: Path
@@ -39,19 +43,22 @@ class CustomLibrary(NamedTuple):
     abi: str
     python: bool = False
     java: bool = False
+    linked: bool = False
 
     def __str__(self) -> str:
-        return f"{self.system} {self.abi}{' in Python' if self.python else ''}"
+        kind = " in Python" if self.python else " as an xcframework" if self.linked else ""
+        return f"{self.system} {self.abi}{kind}"
 
 
 def read_libraries(text: str) -> tuple[CustomLibrary, ...]:
-    """What a file is: a library of custom operators, or an AAR or APK with one for each ABI.
+    """What a file is: a library of custom operators, an AAR or APK with one for each ABI, or a ZIP of an xcframework.
 
     Raises NoLibraryError, UnavailableError for a file that is neither.
     """
     path = Path(text)
     if not path.is_file():
-        raise NoLibraryError("no library of custom operators there", where=text, remedy="check the path")
+        remedy = f"zip -r {path.name}.zip {path.name}, and give the ZIP" if path.is_dir() else "check the path"
+        raise NoLibraryError("no library of custom operators there", where=text, remedy=remedy)
     status = path.stat()
     key = path.absolute(), status.st_size, status.st_mtime_ns
     if not all(row.path.is_file() for row in _read(*key)):  # what was unpacked went with the cache
@@ -63,34 +70,59 @@ def read_libraries(text: str) -> tuple[CustomLibrary, ...]:
 def _read(path: Path, _size: int, _mtime_ns: int) -> tuple[CustomLibrary, ...]:
     try:
         if not is_archive(path):
-            return (_judged(path, read_regular(path, MAX_BYTES)),)
+            return tuple(_judged(path, read_regular(path, MAX_BYTES)))
+        if slices := tuple(dict.fromkeys(_slices(path))):
+            return slices
         by_abi: dict[str, CustomLibrary] = {}
         for library in _unpacked(path):  # beside the plain library the AAR of Extensions has one with JNI
             if library.abi not in by_abi or by_abi[library.abi].java:
                 by_abi[library.abi] = library
         if not by_abi:
             raise NotElf(f"no library in it exports {SYMBOL}")
-    except ZIP_ERRORS as error:  # among them ValueError, which NotElf is, and OSError
-        remedy = f"give a .so or .dylib that exports {SYMBOL}, or an AAR with such libraries"
+    except (*ZIP_ERRORS, struct.error) as error:  # among them ValueError, which NotElf is, and OSError
+        remedy = f"give a .so or .dylib that exports {SYMBOL}, an AAR with such, or a ZIP of an xcframework with it"
         raise UnavailableError(
             "this is no library of custom operators", where=str(path), why=str(error), remedy=remedy
         ) from error
     return tuple(by_abi.values())
 
 
-def _judged(path: Path, content: bytes) -> CustomLibrary:
-    """What a file is by its bytes; raises NotElf for one that registers no custom operators."""
-    if abi := MACH_O.get(content[:8]):
-        system, python, java, exported = "macos", False, False, SYMBOL.encode() in content
-    else:
-        elf = parse_elf(content)
-        names = {name for name, section in elf.symbols if section}
-        system, abi, exported = "android" if "libc.so" in elf.needed else "linux", elf.abi, SYMBOL in names
-        python = any(name.startswith(("Py", "_Py")) for name in elf.undefined)
-        java = any(name.startswith("Java_") for name in names)
-    if not exported:
+def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
+    """What a file is by its bytes, for each processor; raises NotElf for one that registers no custom operators."""
+    if content[:4] in (THIN, FAT):
+        if f"_{SYMBOL}\0".encode() not in content:
+            raise NotElf(f"it does not export {SYMBOL}")
+        for image in read_images(content):
+            if image.static:
+                raise NotElf("it is code to be linked: make an xcframework of it (xcodebuild -create-xcframework)")
+            yield _image_of(path, image)
+        return
+    elf = parse_elf(content)
+    names = {name for name, section in elf.symbols if section}
+    if SYMBOL not in names:
         raise NotElf(f"it does not export {SYMBOL}")
-    return CustomLibrary(path, system, abi, python, java)
+    python = any(name.startswith(("Py", "_Py")) for name in elf.undefined)
+    java = any(name.startswith("Java_") for name in names)
+    yield CustomLibrary(path, "android" if "libc.so" in elf.needed else "linux", elf.abi, python, java)
+
+
+def _image_of(path: Path, image: MachOImage, *, linked: bool = False) -> CustomLibrary:
+    abi = ABIS.get(image.architecture, image.architecture)
+    return CustomLibrary(path, "-".join(filter(None, image.system)), abi, linked=linked)
+
+
+def _slices(archive: Path) -> Iterator[CustomLibrary]:
+    """The code in a ZIP of an xcframework, for each system and processor; nothing for other archives."""
+    with zipfile.ZipFile(archive) as opened:
+        left = MAX_BYTES
+        for info in opened.infolist():
+            if not SLICE.fullmatch(info.filename):
+                continue
+            check_unpacked(info, left)
+            left -= info.file_size
+            content = opened.read(info)
+            if f"_{SYMBOL}\0".encode() in content:
+                yield from (_image_of(archive, image, linked=True) for image in read_images(content))
 
 
 def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
@@ -104,7 +136,7 @@ def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
             if f"\0{SYMBOL}\0".encode() not in content:
                 continue
             path = cache_folder() / "custom-ops" / sha256(archive) / match["abi"] / match["name"] / match["name"]
-            library = _judged(path, content)
+            (library,) = _judged(path, content)
             if not are_sound(path.parent, [path.name]):
                 with own_folder_errors(path):
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,34 +146,38 @@ def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
             yield library
 
 
-def fitting(given: Sequence[str], system: str, abi: str, *, python: bool = False) -> tuple[CustomLibrary, ...]:
+def fitting(
+    given: Sequence[str], system: str, abi: str, *, python: bool = False, linked: bool = False
+) -> tuple[CustomLibrary, ...]:
     """Those of the given files that a process of a system and ABI can load, of one name the first; () for no files.
 
-    `python`: that process is Python. Raises UnavailableError where none fits, and as `read_libraries`.
+    `python`: that process is Python. `linked`: those that an app for it can link instead. Raises UnavailableError where
+    none fits, and as `read_libraries`.
     """
     libraries = [library for text in given for library in read_libraries(text)]
     fit: dict[str, CustomLibrary] = {}
     for row in libraries:  # a domain is registered once
-        if (row.system, row.abi) == (system, abi) and (python or not row.python):
+        if (row.system, row.abi, row.linked) == (system, abi, linked) and (python or not row.python):
             fit.setdefault(row.path.name, row)
     if given and not fit:
+        kind = CustomLibrary(Path(), system, abi, linked=linked)
         raise UnavailableError(
-            f"no library of custom operators for {system} {abi}",
+            f"no library of custom operators for {kind}",
             where=", ".join(given),
             why=f"there are those for {', '.join(dict.fromkeys(map(str, libraries)))}",
-            remedy=f"give the library for {system} {abi}, too (--custom-ops; custom_ops in a config)",
+            remedy=f"give the library for {kind}, too (--custom-ops; custom_ops in a config)",
         )
     return tuple(fit.values())
 
 
 def process_of(library: Path) -> tuple[str, str]:
     """System and ABI of a process that has a libonnxruntime; raises UnavailableError for a file that is no library."""
-    with library.open("rb") as file:
-        head = file.read(8)
-    if head in MACH_O:
-        return "macos", MACH_O[head]
+    content = library.read_bytes()
     try:
-        elf = parse_elf(library.read_bytes())
-    except NotElf as error:
+        if content.startswith(THIN):
+            _, system, abi, *_ = _image_of(library, next(read_images(content)))
+            return system, abi
+        elf = parse_elf(content)
+    except (ValueError, struct.error) as error:
         raise UnavailableError("this is no library", where=str(library), why=str(error), remedy="check it") from error
     return "android" if "libc.so" in elf.needed else "linux", elf.abi

@@ -365,8 +365,8 @@ plugin_option = click.option(
 
 custom_ops_option = click.option(
     "--custom-ops", multiple=True, metavar="LIBRARY",
-    help="Library of custom operators, or an AAR of them; repeatable: those for this computer, and for the device, are "
-    "registered.",
+    help="Library of custom operators, an AAR or xcframework (ZIP) of them; repeatable: those for this computer, and "
+    "for the device, are registered.",
 )  # fmt: skip
 """`Command` registers them; no function gets the value."""
 

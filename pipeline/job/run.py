@@ -72,7 +72,7 @@ from pipeline.job.ship import (
     write_operator_configs,
 )
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
-from pipeline.release.shipped import custom_libraries
+from pipeline.release.shipped import custom_findings
 
 log = logging.getLogger(__name__)
 
@@ -392,7 +392,7 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
     hints: tuple[str, ...] = (left_out(config),) if options.quick else ()
     config = quick(config) if options.quick else config
     for target in config.targets:
-        custom_libraries(config, target)  # what is missing is said before anything is written
+        tuple(custom_findings(config, target))  # what is missing is said before anything is written
     of_this_computer(config.custom_ops)
     folder = output_folder(config, options)
     config = _with_kept_database(config, folder) if options.resume else config

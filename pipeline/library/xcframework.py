@@ -1,6 +1,6 @@
-"""Reads an xcframework of ONNX Runtime, a folder or a ZIP, as something that may come from anywhere; and what is in it.
+"""Reads an xcframework, a folder or a ZIP, as something that may come from anywhere; and what is in it.
 
-Layout: docs/facts/release_consumers.md, R.9. Mach-O and static archives: their load commands alone are read.
+It has ONNX Runtime, or a library of custom operators. Layout: docs/facts/release_consumers.md, R.9.
 """
 
 import contextlib
@@ -11,8 +11,7 @@ import stat
 import struct
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.parsers.expat import ExpatError
@@ -21,7 +20,7 @@ import msgspec
 from msgspec import field
 
 from device_runner.files import ZIP_ERRORS, check_unpacked, read_regular, scratch_folder
-from device_runner.probe.elf import Buffer
+from device_runner.probe.macho import MachOImage, read_images
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import write_bytes
 from pipeline.core.releases import Release
@@ -32,16 +31,10 @@ HEADER = "onnxruntime_c_api.h"
 HEADER_BYTES = 4 << 20
 TOTAL_BYTES = 4 << 30
 MOST_FILES = 20_000
-SYMBOL = b"OrtGetApiBase\0"
+SYMBOL = "OrtGetApiBase"
+"""What ONNX Runtime is told by."""
 PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9_.+-]+")
-
-ARCHITECTURES = {0x0100000C: "arm64", 0x01000007: "x86_64", 12: "armv7", 7: "i386"}
-SYSTEMS = {1: ("macos", ""), 2: ("ios", ""), 6: ("ios", "maccatalyst"), 7: ("ios", "simulator")}
-"""The platform of LC_BUILD_VERSION as an xcframework writes platform and variant."""
-
-THIN, FAT, ARCHIVE = b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"!<arch>\n"
-BUILD_VERSION, OLD_VERSIONS, DYLIB = 0x32, {0x24: 1, 0x25: 2}, 6
-COMMANDS_BYTES = 1 << 16
+DEVICES = {"ios": "iOS devices of arm64 (ios-arm64)", "macos": "macOS"}
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,21 +46,6 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = field(name="SupportedPlatform")
     variant: str = field(name="SupportedPlatformVariant", default="")
     headers: str = field(name="HeadersPath", default="")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachOImage:
-    """Code of one architecture: `system` is platform and variant, `lowest` the oldest version of it that can run it.
-
-    `start` and `size_bytes` are where it lies in its file.
-    """
-
-    architecture: str
-    static: bool
-    system: tuple[str, str]
-    lowest: tuple[int, int, int]
-    start: int = dataclass_field(default=0, compare=False)
-    size_bytes: int = dataclass_field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +66,10 @@ class XcSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XcFramework:
-    """The slices for iOS of an xcframework that passed every check, the device's first."""
+    """The slices for a platform of an xcframework that passed every check, the device's first."""
 
+    name: str
     slices: tuple[XcSlice, ...]
-    release: Release
     lowest: tuple[int, int, int]
     static: bool
 
@@ -99,6 +77,17 @@ class XcFramework:
     def simulator(self) -> bool:
         """Whether apps with it run in a simulator."""
         return any(part.listed.variant == "simulator" for part in self.slices)
+
+    def release(self, path: Path) -> Release:
+        """The line of ONNX Runtime by its header; raises CheckFailed, of the file at `path`, where there is none."""
+        try:
+            text = read_regular(self.slices[0].headers / HEADER, HEADER_BYTES)
+        except OSError:
+            text = b""
+        version = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
+        if not version:
+            raise _refused(path, [f"{self.slices[0].listed.identifier} has no header {HEADER} with ORT_API_VERSION"])
+        return Release(1, int(version[1]))
 
     def headers(self) -> dict[str, Path]:
         """The C API's headers by name."""
@@ -121,8 +110,8 @@ class XcFramework:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[XcFramework]:
-    """The slices for iOS; their files are there while the block runs.
+def opened(path: Path, symbol: str = SYMBOL, platform: str = "ios") -> Iterator[XcFramework]:
+    """The slices for a platform, each with `symbol`; their files are there while the block runs.
 
     Raises ConfigError for what is no xcframework, CheckFailed for one of which an app could not be made.
     """
@@ -134,7 +123,7 @@ def opened(path: Path) -> Iterator[XcFramework]:
             if len(frameworks) != 1:
                 raise _no_framework(path, f"the ZIP has {len(frameworks)} folders NAME.xcframework with an {INFO}")
             folder = frameworks[0]
-        yield _checked(path, folder)
+        yield _checked(path, folder, symbol, platform)
 
 
 def _unpack(path: Path, work: Path) -> None:
@@ -162,7 +151,7 @@ def _no_framework(path: Path, why: str) -> ConfigError:
         "this is no xcframework",
         where=str(path),
         why=why,
-        remedy="give the folder NAME.xcframework that ONNX Runtime's build makes, or a ZIP of it",
+        remedy="give the folder NAME.xcframework that a build makes, or a ZIP of it",
     )
 
 
@@ -175,27 +164,24 @@ def _require_plain(path: Path, name: str) -> None:
         )
 
 
-def _checked(path: Path, folder: Path) -> XcFramework:
-    listed = [
-        entry for entry in _listed(path, folder) if entry.platform == "ios" and entry.variant in ("", "simulator")
-    ]
+def _checked(path: Path, folder: Path, symbol: str, platform: str) -> XcFramework:
+    listed = [row for row in _listed(path, folder) if row.platform == platform and row.variant in ("", "simulator")]
     for entry in listed:
         for name in (entry.identifier, entry.path, *([entry.headers] if entry.headers else [])):
             _require_plain(path, name)
-    devices = [entry for entry in listed if not entry.variant and "arm64" in entry.architectures]
+    devices = [row for row in listed if not row.variant and (platform != "ios" or "arm64" in row.architectures)]
     if len(devices) != 1:
-        raise _refused(path, [f"it has {len(devices)} slices for iOS devices of arm64 (ios-arm64)"])
+        raise _refused(path, [f"it has {len(devices)} slices for {DEVICES[platform]}"])
     chosen = [*devices, *(entry for entry in listed if entry.variant)]
-    slices = tuple(_slice(path, folder, entry) for entry in chosen)
+    slices = tuple(_slice(path, folder, entry, symbol) for entry in chosen)
     findings = [finding for part in slices for finding in _findings(part)]
     if len({image.static for part in slices for image in part.images}) > 1:
         findings.append("some of its slices are static and some dynamic")
-    release = _release(slices[0], findings)
-    if findings or release is None:
+    if findings:
         raise _refused(path, findings)
     return XcFramework(
+        name=folder.name,
         slices=slices,
-        release=release,
         lowest=max(image.lowest for image in slices[0].images),
         static=slices[0].images[0].static,
     )
@@ -203,10 +189,10 @@ def _checked(path: Path, folder: Path) -> XcFramework:
 
 def _refused(path: Path, findings: list[str]) -> CheckFailed:
     return CheckFailed(
-        "no app for iOS can be made with this xcframework",
+        "no app can be made with this xcframework",
         where=str(path),
         why="; ".join(findings),
-        remedy="build it again for iOS devices and simulators (`ort-mobile build plan` has the command)",
+        remedy="build it again for devices and simulators (of ONNX Runtime: `ort-mobile build plan` has the command)",
     )
 
 
@@ -222,7 +208,7 @@ def _listed(path: Path, folder: Path) -> list[Listed]:
         raise _no_framework(path, f"its {INFO} is damaged: {str(error)[:200]}") from error
 
 
-def _slice(path: Path, folder: Path, listed: Listed) -> XcSlice:
+def _slice(path: Path, folder: Path, listed: Listed, symbol: str) -> XcSlice:
     place = folder / listed.identifier
     for file in (place, *place.rglob("*")):
         if file.is_symlink() or not (file.is_file() or file.is_dir()):
@@ -234,76 +220,11 @@ def _slice(path: Path, folder: Path, listed: Listed) -> XcSlice:
     try:
         with binary.open("rb") as code, mmap.mmap(code.fileno(), 0, access=mmap.ACCESS_READ) as content:
             images = tuple(read_images(content))
-            if content.find(SYMBOL) < 0:
-                raise _refused(path, [f"{binary.relative_to(folder)} is not ONNX Runtime: it has no OrtGetApiBase"])
+            if content.find(f"_{symbol}\0".encode()) < 0:
+                raise _refused(path, [f"{binary.relative_to(folder)} is something else: it has no {symbol}"])
     except (OSError, ValueError, struct.error) as error:
         raise _refused(path, [f"{binary.relative_to(folder)} cannot be read: {str(error)[:200]}"]) from error
     return XcSlice(listed=listed, folder=place, images=images)
-
-
-def read_images(content: Buffer) -> Iterator[MachOImage]:
-    """The code in a file, one value for each architecture; raises ValueError or struct.error for anything else."""
-    return _images(content, 0, len(content))
-
-
-def _images(content: Buffer, start: int, size: int) -> Iterator[MachOImage]:
-    if start < 0 or size < 8 or start + size > len(content):
-        raise ValueError("a part of it lies outside the file")
-    magic = content[start : start + 8]
-    if magic[:4] == FAT:
-        (count,) = struct.unpack(">I", magic[4:])
-        if start or not 0 < count <= 16:
-            raise ValueError("its list of architectures is damaged")
-        for place in range(count):
-            _, _, offset, length, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
-            yield from _images(content, offset, length)
-    elif magic == ARCHIVE:
-        yield replace(_archive(content, start + 8, start + size), start=start, size_bytes=size)
-    else:
-        yield replace(_image(content, start, size), start=start, size_bytes=size)
-
-
-def _archive(content: Buffer, place: int, end: int) -> MachOImage:
-    """What the members of a static archive have in common, and the highest of their lowest systems."""
-    images: set[MachOImage] = set()
-    while place + 60 <= end:
-        header = content[place : place + 60]
-        length = int(header[48:58])
-        name = int(header[3:16]) if header.startswith(b"#1/") else 0
-        if header[58:] != b"`\n" or not 0 <= name <= length or place + 60 + length > end:
-            raise ValueError("a member of the archive is damaged")
-        body = place + 60 + name
-        if content[body : body + 4] == THIN:
-            images.add(_image(content, body, length - name))
-        place += 60 + length + length % 2
-    kinds = {(image.architecture, image.system) for image in images}
-    if len(kinds) != 1:
-        raise ValueError(f"its objects are for {len(kinds)} systems instead of one")
-    architecture, system = kinds.pop()
-    lowest = max(image.lowest for image in images)
-    return MachOImage(architecture=architecture, static=True, system=system, lowest=lowest)
-
-
-def _image(content: Buffer, start: int, size: int) -> MachOImage:
-    if size < 32 or content[start : start + 4] != THIN:
-        raise ValueError("it is no Mach-O file of 64 bits")
-    _, machine, _, kind, count, length = struct.unpack_from("<6I", content, start)
-    commands = content[start + 32 : start + 32 + min(length, size - 32, COMMANDS_BYTES)]
-    system, lowest, place = ("", ""), 0, 0
-    for _ in range(min(count, len(commands) // 8)):
-        if place + 16 > len(commands):
-            break
-        command, step, first, second = struct.unpack_from("<4I", commands, place)
-        if command == BUILD_VERSION:
-            system, lowest = SYSTEMS.get(first, ("", "")), second
-        elif command in OLD_VERSIONS:
-            system, lowest = SYSTEMS[OLD_VERSIONS[command]], first
-        if step < 8:
-            raise ValueError("its load commands are damaged")
-        place += step
-    version = (lowest >> 16, lowest >> 8 & 0xFF, lowest & 0xFF)
-    architecture = ARCHITECTURES.get(machine, f"machine {machine}")
-    return MachOImage(architecture=architecture, static=kind != DYLIB, system=system, lowest=version)
 
 
 def _findings(part: XcSlice) -> Iterator[str]:
@@ -324,16 +245,3 @@ def _findings(part: XcSlice) -> Iterator[str]:
         for key in ("CFBundleIdentifier", "MinimumOSVersion"):
             if not isinstance(document, dict) or not isinstance(document.get(key), str):
                 yield f"{part.listed.identifier}/{part.listed.path}/{INFO} has no {key}, and app stores refuse that"
-
-
-def _release(part: XcSlice, findings: list[str]) -> Release | None:
-    """The line of ONNX Runtime by its header; a finding where there is none."""
-    try:
-        text = read_regular(part.headers / HEADER, HEADER_BYTES)
-    except OSError:
-        text = b""
-    version = re.search(rb"#define\s+ORT_API_VERSION\s+(\d{1,4})\b", text)
-    if not version:
-        findings.append(f"{part.listed.identifier} has no header {HEADER} with ORT_API_VERSION")
-        return None
-    return Release(1, int(version[1]))

@@ -85,8 +85,9 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
     for setting, value in values.items():
         if value and setting in language.settings:
             yield language.settings[setting].format(value)
-    for name in options.custom_ops if "custom_ops" in language.settings else ():
-        yield language.settings["custom_ops"].format(language.text(name))
+    for name in options.custom_ops:
+        if call := language.settings.get(_registers(name)):
+            yield call.format(language.text(name))
     for key, value in sorted(options.session_config.items()) if "entry" in language.settings else ():
         yield language.settings["entry"].format(language.text(key), language.text(value))
 
@@ -115,7 +116,7 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
     """What of these options a language has no call for, the provider's apart."""
     level, settings = options.optimization_level, language.settings
     missing = {
-        "custom operators": options.custom_ops and "custom_ops" not in settings,
+        "custom operators": any(_registers(name) not in settings for name in options.custom_ops),
         "session config entries": options.session_config and "entry" not in settings,
         "the optimization level": level is not OptimizationLevel.ALL and "level" not in settings,
         f"the optimization level {level.value}": level not in language.levels and "level" in settings,
@@ -128,6 +129,11 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
     return [name for name, wanted in missing.items() if wanted]
+
+
+def _registers(library: str) -> str:
+    """The setting that registers a library of custom operators: one that the app opens, or an xcframework in it."""
+    return "linked_ops" if library.endswith(".zip") else "custom_ops"
 
 
 ALLOCATOR = "Start the process with LD_PRELOAD=lib{}.so: no API replaces the allocator."
@@ -366,6 +372,8 @@ def swift(options: RunOptions, file: str) -> Code:
 
 def swift_calls(options: RunOptions) -> Iterator[str]:
     """The statements of Swift that set `options`, an ORTSessionOptions of that name; a comment for what it lacks."""
+    if any(_registers(name) == "linked_ops" for name in options.custom_ops):
+        yield "// The app links the bundle's xcframework; a bridging header declares its RegisterCustomOps."
     yield from session_calls(SWIFT, options)
     yield from _lacking("Objective-C", SWIFT, options)
     yield from _swift_provider(options)
@@ -425,8 +433,11 @@ def _cpp_map(options: RunOptions) -> str:
 
 def cpp_helpers(ways: Iterable[RunOptions]) -> list[str]:
     """What C++ needs before the calls that set any of these options."""
-    used = any(map(_places_threads, ways))
-    return render_source("pipeline.release", "threads.jinja").splitlines() if used else []
+    ways = list(ways)
+    lines = render_source("pipeline.release", "threads.jinja").splitlines() if any(map(_places_threads, ways)) else []
+    linked = any(_registers(name) == "linked_ops" for way in ways for name in way.custom_ops)
+    declared = 'extern "C" OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions*, const OrtApiBase*);'
+    return [*lines, declared] if linked else lines
 
 
 def cpp_calls(options: RunOptions) -> Iterator[str]:
@@ -498,6 +509,7 @@ SWIFT = SessionCalls(
         "level": "try options.setGraphOptimizationLevel(.{})",
         "intra": "try options.setIntraOpNumThreads({})",
         "entry": "try options.addConfigEntry(withKey: {}, value: {})",
+        "linked_ops": "try options.registerCustomOps(functionPointer: RegisterCustomOps)",
     },
     text=swift_text,
 )
@@ -515,6 +527,7 @@ CPP = SessionCalls(
         "bind": "// It captures its graph: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
         "allocator": f"// {ALLOCATOR}",
         "custom_ops": "options.RegisterCustomOpsLibrary({});",
+        "linked_ops": "Ort::ThrowOnError(RegisterCustomOps(options, OrtGetApiBase()));",
     },
     text=cpp_text,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.custom_ops import CustomLibrary, fitting
+from device_runner.custom_ops import SYMBOL, CustomLibrary, fitting
 from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.library import (
@@ -52,12 +52,13 @@ from pipeline.config import (
 )
 from pipeline.convert.many import config_texts
 from pipeline.core.abis import ARM64, abi_of, abis_of_target
-from pipeline.core.errors import BUDGET, CheckFailed, Finding, Severity, finding_of
+from pipeline.core.errors import BUDGET, CheckFailed, ConfigError, Finding, Severity, finding_of
 from pipeline.core.files import TYPED_CONFIG_FILE, sha256_of
 from pipeline.core.releases import SWIFT_PACKAGES, Release, installed_release, line_of, numbers_of, range_of
 from pipeline.core.variant import Style
 from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries
+from pipeline.library.xcframework import opened
 from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
@@ -614,26 +615,53 @@ def libraries_of(targets: Iterable[Target], given: str | None) -> dict[str, tupl
     return libraries
 
 
-LINKED = (Platform.IOS, Platform.MACOS)
-"""Platforms whose apps link such libraries."""
+ALL_ABIS = "all"
+"""What stands for the ABIs of an xcframework."""
 
 
 def custom_libraries(config: Config, target: Target) -> tuple[CustomLibrary, ...]:
-    """Libraries of custom operators that ship to a target; UnavailableError where one for an ABI of it is missing."""
-    abis = () if target.platform in LINKED else abis_of_target(target.platform, target.abis)
-    return tuple(row for abi in abis for row in fitting(config.custom_ops, target.platform.value, abi))
+    """Libraries of custom operators that ship to a target; UnavailableError where one for an ABI of it is missing.
+
+    Apps of Apple's systems link one for all ABIs: ConfigError for more, CheckFailed for one that they cannot link.
+    """
+    platform, linked = target.platform.value, target.platform in APPLE
+    abis = abis_of_target(platform, target.abis)
+    rows = tuple(row for abi in abis for row in fitting(config.custom_ops, platform, abi, linked=linked))
+    if not linked:
+        return rows
+    if len(files := {row.path for row in rows}) > 1:
+        raise ConfigError(
+            f"an app for {platform} can link one library of custom operators, and {len(files)} fit",
+            where=f"target {target.name}: custom_ops",
+            why=f"each defines the function {SYMBOL}",
+            remedy=f"link them into one, which has a {SYMBOL} that calls those of all",
+        )
+    return tuple(row._replace(abi=ALL_ABIS) for row in rows[:1])
 
 
 def custom_findings(config: Config, target: Target) -> Iterator[Finding]:
-    """What keeps those libraries from phones with 16 KB pages; raises UnavailableError as above."""
-    for row in custom_libraries(config, target) if target.platform is Platform.ANDROID else ():
-        if row.abi in WIDE_ABIS and read_elf(row.path).page_bytes < PAGE_BYTES:
+    """What speaks against those libraries: pages of 16 KB of phones, and app stores; raises as above."""
+    for row in custom_libraries(config, target):
+        where = f"target {target.name}: custom_ops"
+        if target.platform is Platform.ANDROID and row.abi in WIDE_ABIS and read_elf(row.path).page_bytes < PAGE_BYTES:
             yield Finding(
                 severity=Severity.WARNING, what=f"{row.path.name} for {row.abi} cannot be loaded on phones with 16 KB "
-                "pages", where=f"target {target.name}: custom_ops",
+                "pages", where=where,
                 why=f"its segments are aligned to less than {PAGE_BYTES} bytes; Google Play refuses such apps",
                 remedy="build it with NDK r28 or later, or with -Wl,-z,max-page-size=16384; or take a newer release",
             )  # fmt: skip
+        if target.platform in APPLE:
+            with opened(row.path, SYMBOL, target.platform.value) as framework:
+                embedded = framework.static and any(
+                    part.listed.path.endswith(".framework") for part in framework.slices
+                )
+            if embedded:
+                yield Finding(
+                    severity=Severity.WARNING, what=f"{row.path.name} has its static code in .framework folders",
+                    where=where, why="Xcode puts such a folder into the app, and the App Store refuses apps with one "
+                    "that has no MinimumOSVersion (onnxruntime issue 27396)",
+                    remedy="make an xcframework of the libraries alone: xcodebuild -create-xcframework -library",
+                )  # fmt: skip
 
 
 def runs_of(config: Config, choice: Choice) -> tuple[RunOptions, ...]:

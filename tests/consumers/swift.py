@@ -140,8 +140,11 @@ def run(work: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def build(work: Path, version: str) -> str:
-    """Build the app in `work`/app with ONNX Runtime's Swift package of a version; what the tools say of failing."""
+def build(work: Path, version: str, *libraries: Path) -> str:
+    """Build the app in `work`/app with ONNX Runtime's Swift package of a version; what the tools say of failing.
+
+    `libraries` stand for what the package links on Apple's systems.
+    """
     _write_bindings(work / "onnxruntime-swift-package-manager")
     (work / "lib").mkdir()
     (work / "crypto").mkdir()
@@ -152,7 +155,8 @@ def build(work: Path, version: str) -> str:
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so*"))
     for name in ("libonnxruntime_c.so", "libonnxruntime.so.1"):
         shutil.copy(library, work / "lib" / name)
-    done = run(work, "sh", "-c", BUILD, "sh", version)
+    links = "".join(f" -Xlinker /build/lib/{Path(shutil.copy(path, work / 'lib')).name}" for path in libraries)
+    done = run(work, "sh", "-c", BUILD.rstrip() + links, "sh", version)
     return done.stdout + done.stderr if done.returncode else ""
 
 

@@ -19,6 +19,9 @@ from pipeline.release.bundle import make_bundle
 from pipeline.release.shipped import signature_of
 from tests.command import ort_mobile
 from tests.consumers import swift
+from tests.custom_ops.apple import framework
+from tests.custom_ops.samples import library
+from tests.custom_ops.test_apple import job
 from tests.features.apple.samples import COREML, for_ios
 from tests.features.apple.test_package import released
 from tests.features.sizes import PICKED, expected, two_sizes
@@ -136,6 +139,28 @@ def test_the_package_is_resolved_built_and_gives_the_outputs_of_the_bundle(tmp_p
     assert lines[8:11] == ["true", f"/build/damaged.ort {refusal} {digests[1]}", f"/build/m.ort {refusal} {digests[0]}"]
     (logits,) = onnxruntime.InferenceSession(str(mnist)).run(None, {"image": image})
     np.testing.assert_allclose(np.array(lines[11].split(), np.float32), logits.ravel(), rtol=1e-4, atol=1e-5)
+
+
+OPERATORS = """\
+import TwiceModels
+
+let output = try Twice().run(x: [-1, 2, 3, -4, 5, 6])
+print(output.y.map { "\\($0)" }.joined(separator: " "))
+"""
+
+
+def test_a_model_with_custom_operators_runs_in_an_app_that_links_them(tmp_path: Path) -> None:
+    job(tmp_path, framework(tmp_path, "aarch64-ios"))
+    work = tmp_path / "work"
+    (work / "app/Sources/app").mkdir(parents=True)
+    (work / "app/Package.swift").write_text(APP.replace("DemoAppModels", "TwiceModels"))
+    (work / "app/Sources/app/main.swift").write_text(OPERATORS)
+    ort_mobile("release", "apple", tmp_path / "output/twice/bundle", "--output", work / "package")
+    failed = swift.build(work, "1.24.2", library())
+    assert not failed, failed
+    ran = swift.run(work, "/build/app/.build/debug/app")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["0.0", "4.0", "6.0", "0.0", "10.0", "12.0"]
 
 
 SIZES = """\

@@ -1,5 +1,6 @@
 """ONNX Runtime Extensions as npm has it: its Linux library here, its Android library in Android's ONNX Runtime."""
 
+import zipfile
 from io import BytesIO
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from onnx import TensorProto, helper, numpy_helper, save
 from PIL import Image
 
 from device_runner.custom_ops import fitting, read_libraries
+from pipeline.config import Config, ModelConfig, Platform, Target
+from pipeline.release.shipped import custom_findings, custom_libraries
 from tests.android_host.conftest import NEWEST, fetch
 from tests.command import ort_mobile
 from tests.npm_packages import packed
@@ -17,6 +20,7 @@ pytestmark = [pytest.mark.network, pytest.mark.android_host]
 
 PACKAGE = "com.github.asus4.onnxruntime-extensions@0.4.9"
 INTEGRITY = "sha512-aAt/rcVooUfftROQXTrQg6cIxO0nI5PmOt0i1jO99xhIW4JoBZwzSKSl2nROnCKh5TkMNRD2WIC0WEzGVJUM6Q=="
+IOS = "Plugins/iOS~/onnxruntime_extensions.xcframework/"
 LINUX, ANDROID = "Plugins/Linux/x64/libortextensions.so", "Plugins/Android/onnxruntime-extensions.aar"
 VISION = "com.microsoft.extensions"
 
@@ -111,3 +115,17 @@ def test_a_tokenizer_runs_with_its_model(libraries: tuple[str, ...], tmp_path: P
     kept = np.fromfile(tmp_path / "output/bert/bundle/evidence/reference/bert/output_0.bin", "<f4").reshape(-1, 4)
     ids = [VOCABULARY.index(word) for word in ("[CLS]", "hello", "custom", "op", "##erator", "##s", "[SEP]")]
     assert kept.tolist() == table[ids].tolist()
+
+
+def test_an_app_for_phones_links_its_framework(libraries: tuple[str, ...], tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "extensions.xcframework.zip", "w") as archive:
+        for name, content in packed(PACKAGE, INTEGRITY).items():
+            if name.startswith(IOS):
+                archive.writestr(name.removeprefix("Plugins/iOS~/"), content)
+    rows = read_libraries(str(tmp_path / "extensions.xcframework.zip"))
+    assert ("ios", "arm64-v8a") in {(row.system, row.abi) for row in rows}
+    config = Config(name="x", custom_ops=(*libraries, str(rows[0].path)), models=(ModelConfig(path="x.onnx"),))
+    target = Target(name="app", platform=Platform.IOS)
+    assert [row.path.name for row in custom_libraries(config, target)] == ["extensions.xcframework.zip"]
+    (warning,) = custom_findings(config, target)
+    assert "static code in .framework folders" in warning.what

@@ -309,7 +309,7 @@ def test_the_second_question_is_answered_from_the_cache(tmp_path: Path, monkeypa
 
 
 def without_imports(modules: str, tmp_path: Path, *arguments: str) -> Done:
-    """A command in a process that importing one of the modules ends."""
+    """A command in a process that importing one of the modules ends, in a home of its own."""
     for name in modules.split():
         (tmp_path / "first" / name).mkdir(parents=True)
         (tmp_path / "first" / name / "__init__.py").write_text(f"raise SystemExit('{name} is imported')\n")
@@ -317,9 +317,39 @@ def without_imports(modules: str, tmp_path: Path, *arguments: str) -> Done:
     return ort_mobile(*arguments, process=True, PYTHONPATH=path, ORT_MOBILE_CACHE=str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize("command", ["partition", "check"])
-def test_the_compiler_is_not_imported_unless_a_chip_is_named(command: str, tmp_path: Path) -> None:
-    assert "nnapi" in without_imports("onnxruntime_qnn", tmp_path, command, MNIST).text.lower()
+NAMES_IMPORTS = """
+import os, sys
+log = open(os.environ["IMPORTS"], "a", buffering=1)
+sys.addaudithook(lambda event, given: event == "import" and print(given[0], file=log))
+"""
+
+
+@pytest.mark.parametrize("command", ["partition", "check", "convert"])
+def test_the_extra_changes_nothing_where_no_chip_is_named(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is said nor what is imported, in this process or in workers."""
+    said, imported = [], []
+    for number, modules in enumerate(("", "onnxruntime_qnn")):
+        folder = tmp_path / str(number)
+        (folder / "first").mkdir(parents=True)
+        (folder / "first/sitecustomize.py").write_text(NAMES_IMPORTS)
+        monkeypatch.setenv("IMPORTS", str(folder / "imports"))
+        done = without_imports(
+            modules, folder, command, MNIST, *(["--output", str(folder / "o")] * (command[1] == "o"))
+        )
+        said.append(done.text.replace(str(folder), ""))
+        imported.append(
+            {
+                name
+                for name in (folder / "imports").read_text().split()
+                if name.split(".")[0] in ("pipeline", "device_runner", "onnxruntime_qnn")
+            }
+        )
+    assert said[0] == said[1]
+    assert imported[0] == imported[1]
+    assert "pipeline.core" in imported[0]
+    assert not {name for name in imported[0] if name.startswith(("onnxruntime_qnn", "pipeline.partition.qnn.s"))}
 
 
 @npu

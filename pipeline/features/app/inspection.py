@@ -21,12 +21,12 @@ from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratc
 from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
 from device_runner.plugins import BUILT_FOR
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
+from device_runner.probe.macho import ARCHIVE, FAT, THIN, read_images
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
 from pipeline.core.errors import ConfigError, Finding, ModelError, Severity, finding_of
 from pipeline.library.kernels import ArmCode, read_arm_code
-from pipeline.library.xcframework import ARCHIVE, FAT, THIN, read_images
 from pipeline.model.onnx_model import (
     GRAPH_INITIALIZER,
     LENGTH,

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from device_runner.custom_ops import SYMBOL
 from device_runner.files import scratch_folder, staging_folder, take_place
 from device_runner.providers import provider_named
 from device_runner.spec import ElementType, RunOptions
@@ -23,7 +24,7 @@ from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import BUNDLE, copy_file, make_folder, sha256_of, storage_errors, write_text, write_zip
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
-from pipeline.library.xcframework import opened
+from pipeline.library.xcframework import XcFramework, opened
 from pipeline.release.app_code import (
     SWIFT,
     class_name,
@@ -40,8 +41,16 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
-from pipeline.release.manifest import Content, Manifest, ModelSignature, SelectionRow, Shipped, TensorSignature
-from pipeline.release.shipped import release_for, sizes_of
+from pipeline.release.manifest import (
+    CUSTOM_OPS,
+    Content,
+    Manifest,
+    ModelSignature,
+    SelectionRow,
+    Shipped,
+    TensorSignature,
+)
+from pipeline.release.shipped import ALL_ABIS, release_for, sizes_of
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"
@@ -96,7 +105,7 @@ def own_runtime(path: str | None, url: str | None) -> Iterator[OwnRuntime | None
             },
             targets=_targets(f'url: {swift_text(url)}, checksum: "{sha256_of(archive)}"' if url else ""),
             lowest_ios=".".join(map(str, framework.lowest[:2])),
-            release=framework.release,
+            release=framework.release(Path(path)),
             warnings=()
             if framework.simulator
             else ("the xcframework has no slice for simulators: apps run on devices only",),
@@ -157,6 +166,24 @@ SYSTEM_MODULES = frozenset({
 """Modules that apps are likely to import beside the package: two of one name cannot be told apart."""
 OTHER_MODULES = frozenset({"onnxruntime", "onnxruntimebindings", "onnxruntimeextensions", "onnxruntime_objc"})
 """Modules of ONNX Runtime that an app may have, in small letters."""
+
+OPERATORS = "Operators"
+"""What the name of the C module of custom operators has behind that of the package's module."""
+REGISTERS = f"""\
+struct OrtApiBase;
+struct OrtSessionOptions;
+struct OrtStatus;
+/// Registers the custom operators of the library that the package links, with session options.
+struct OrtStatus *{SYMBOL}(struct OrtSessionOptions *options, const struct OrtApiBase *api);
+"""
+OPERATOR_TARGETS = """\
+        .target(
+            name: "{name}",
+            dependencies: [.target(name: "{name}Binary", condition: .when(platforms: [.iOS, .macOS]))],
+            linkerSettings: [.linkedLibrary("c++", .when(platforms: [.iOS, .macOS]))]
+        ),
+        .binaryTarget(name: "{name}Binary", path: {path}),
+"""
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
@@ -225,17 +252,24 @@ def swift_package(bundle: Path, manifest: Manifest, table: AppleRelease) -> Iter
     Raises ConfigError for names, targets, releases, types and providers that Swift or its package manager refuse, and
     as `own_runtime` does.
     """
-    with own_runtime(table.runtime, table.runtime_url) as runtime:
-        yield _package(bundle, manifest, table, runtime)
-
-
-def _package(bundle: Path, manifest: Manifest, table: AppleRelease, runtime: OwnRuntime | None) -> SwiftPackage:
-    content = manifest.content
     wanted = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
+    platform = next(row.platform for row in manifest.content.ships if row.target == wanted)
+    with contextlib.ExitStack() as stack:
+        runtime = stack.enter_context(own_runtime(table.runtime, table.runtime_url))
+        libraries = [*(bundle / CUSTOM_OPS / platform / ALL_ABIS).glob("*")]
+        operators = stack.enter_context(opened(libraries[0], SYMBOL, platform)) if libraries else None
+        yield _package(bundle, manifest, table, wanted, runtime, operators)
+
+
+def _package(
+    bundle: Path, manifest: Manifest, table: AppleRelease, wanted: str, runtime: OwnRuntime | None,
+    operators: XcFramework | None,
+) -> SwiftPackage:  # fmt: skip
+    content = manifest.content
     ships = [content.ships[row.ships] for rows in rows_of(content, wanted).values() for row in rows]
     module = _module(table.name, content.name)
     lowest, versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
-    systems = _systems(ships, lowest)
+    systems = _systems(ships, lowest, operators)
     sources = swift_sources(manifest, wanted, module, telemetry=table.telemetry is not Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
     folder = f"Sources/{module}"
@@ -253,9 +287,14 @@ def _package(bundle: Path, manifest: Manifest, table: AppleRelease, runtime: Own
     return SwiftPackage(
         name=module,
         files={
-            MANIFEST: _manifest(manifest, module, systems, versions, runtime),
+            MANIFEST: _manifest(manifest, module, systems, versions, runtime, operators),
             README: _readme(manifest, ships, module, classes, versions, runtime),
-            **(runtime.files if runtime else {f"{module}.podspec": _podspec(manifest, module, systems, versions)}),
+            **(
+                runtime.files
+                if runtime
+                else {f"{module}.podspec": _podspec(manifest, module, systems, versions, operators)}
+            ),
+            **(_operator_files(module, operators) if operators else {}),
             **{f"{folder}/{file}": text for file, text in sources.items()},
             **models,
         },
@@ -263,6 +302,19 @@ def _package(bundle: Path, manifest: Manifest, table: AppleRelease, runtime: Own
         warnings=(*warnings(content, wanted), *(runtime.warnings if runtime else ())),
         requirement=versions.version if runtime else versions.swift,
     )
+
+
+def _operator_files(module: str, operators: XcFramework) -> dict[str, str | Path]:
+    """The xcframework as a folder, which CocoaPods wants, and the C module that Swift finds its function in."""
+    folder, members = f"Sources/{module}{OPERATORS}", operators.members()
+    return {
+        **{
+            f"{operators.name}/{name}": file if isinstance(file, Path) else file.decode()
+            for name, file in members.items()
+        },
+        f"{folder}/include/{module}{OPERATORS}.h": REGISTERS,
+        f"{folder}/empty.c": "// Swift's package manager wants a source in each target.\n",
+    }
 
 
 def _module(given: str | None, bundle: str) -> str:
@@ -318,13 +370,15 @@ def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, Run
     return row, RuntimeVersions(exact or row.version, exact=bool(exact))
 
 
-def _systems(ships: Sequence[Shipped], lowest: SwiftPackageVersion) -> dict[str, str]:
-    """The lowest systems of the package, which are not below those of ONNX Runtime's."""
+def _systems(ships: Sequence[Shipped], lowest: SwiftPackageVersion, operators: XcFramework | None) -> dict[str, str]:
+    """The lowest systems of the package, which are not below those of ONNX Runtime's and of custom operators."""
     first = ships[0]
-    least = lowest.ios if first.platform == "ios" else lowest.macos
+    least, needs = lowest.ios if first.platform == "ios" else lowest.macos, f"ONNX Runtime {first.ort_release} needs"
+    if operators and operators.lowest > _order(least):
+        least, needs = ".".join(map(str, operators.lowest[:2])), f"{operators.name} needs"
     if first.min_os_version and _order(first.min_os_version) < _order(least):
         raise ConfigError(
-            f"ONNX Runtime {first.ort_release} needs {'iOS' if first.platform == 'ios' else 'macOS'} {least} or higher",
+            f"{needs} {'iOS' if first.platform == 'ios' else 'macOS'} {least} or higher",
             where=f"the target {first.target}",
             why=f"its min_os_version is {first.min_os_version}: an app for that version cannot have this package",
             remedy=f'set min_os_version = "{least}", or an older ort_release, and make the bundle again',
@@ -339,8 +393,11 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def _manifest(
-    manifest: Manifest, module: str, systems: Mapping[str, str], versions: RuntimeVersions, runtime: OwnRuntime | None
-) -> str:
+    manifest: Manifest, module: str, systems: Mapping[str, str], versions: RuntimeVersions, runtime: OwnRuntime | None,
+    operators: XcFramework | None,
+) -> str:  # fmt: skip
+    name = f"{module}{OPERATORS}"
+    linked = OPERATOR_TARGETS.format(name=name, path=swift_text(operators.name)) if operators else ""
     platforms = ", ".join(f".{name}({swift_text(version)})" for name, version in systems.items())
     needs = f"    dependencies: [\n        .package(url: {swift_text(SWIFT_REPOSITORY)}, {versions.swift}),\n    ],\n"
     product = f'.product(name: "{PRODUCT}", package: "{SWIFT_REPOSITORY.rpartition("/")[2]}")'
@@ -357,10 +414,10 @@ let package = Package(
     targets: [
         .target(
             name: "{module}",
-            dependencies: [{f'"{BINDINGS}"' if runtime else product}],
+            dependencies: [{f'"{BINDINGS}"' if runtime else product}{f', "{name}"' if operators else ""}],
             resources: [.copy("{MODELS}")]
         ),
-{runtime.targets if runtime else ""}\
+{runtime.targets if runtime else ""}{linked}\
     ]
 )
 """
@@ -411,11 +468,18 @@ What speaks against a model before ONNX Runtime is asked is thrown as a `{module
 """
 
 
-def _podspec(manifest: Manifest, module: str, systems: Mapping[str, str], versions: RuntimeVersions) -> str:
+def _podspec(
+    manifest: Manifest, module: str, systems: Mapping[str, str], versions: RuntimeVersions,
+    operators: XcFramework | None,
+) -> str:  # fmt: skip
     """For apps with CocoaPods, by `:path`: the class names of resources in a pod's bundle are ModelFile.swift's.
 
     Its central repository takes no new pods, so the version says nothing and the source is the folder itself.
     """
+    sources = f"'Sources/{module}/*.swift'"
+    if operators:
+        sources += f", 'Sources/{module}{OPERATORS}/**/*.{{h,c}}'"
+    linked = f"  s.vendored_frameworks = '{operators.name}'\n  s.libraries = 'c++'\n" if operators else ""
     targets = "\n".join(f"  s.{SYSTEMS[name]}.deployment_target = '{version}'" for name, version in systems.items())
     return f"""\
 {POD_MARK} {comment_text(manifest.content.name)} ({manifest.content_sha256}).
@@ -431,7 +495,8 @@ Pod::Spec.new do |s|
   s.swift_version = '5.9'
   s.static_framework = true
 {targets}
-  s.source_files = 'Sources/{module}/*.swift'
+  s.source_files = {sources}
+{linked}\
   s.resource_bundles = {{ '{module}' => ['Sources/{module}/{MODELS}/*'] }}
   s.dependency '{POD}', '{versions.pod}'
 end
@@ -468,7 +533,8 @@ def _refuse_foreign(folder: Path) -> None:
         text = (folder / MANIFEST).read_text("utf-8", "replace") if (folder / MANIFEST).is_file() else ""
         pods = {path.name for path in folder.glob("*.podspec") if POD_MARK in path.read_text("utf-8", "replace")}
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    if names - {MANIFEST, README, ARCHIVE, "Sources", *pods} or (names and MARK not in text):
+        frameworks = {path.parent.name for path in folder.glob("*.xcframework/Info.plist")}
+    if names - {MANIFEST, README, ARCHIVE, "Sources", *pods, *frameworks} or (names and MARK not in text):
         raise ConfigError(
             "this folder is no Swift package of ours",
             where=str(folder),
@@ -611,6 +677,9 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
         "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
         "parameters": (parameters := [parameter for tensor in inputs for parameter in tensor["parameters"]]),
         "arguments": [f"{name}: {name}" for name in (text.partition(":")[0] for text in parameters)],
+        "operators": f"{module}{OPERATORS}"
+        if any(options.custom_ops for each in ships for options in each.runs)
+        else "",
         "gpu": any(provider_named(options.provider).gpu for shipped in ships for options in shipped.runs),
     }
 

@@ -58,9 +58,9 @@ from pipeline.job.stored import keep_campaign, locked
 LIBRARIES = "libraries"
 """The folder of libraries that targets name by a path, each by the digest of that path."""
 
-CUSTOM_OPS = "custom_ops"
-"""A host's folder of libraries of custom operators, each in one of its own by its own name: a process loads the first
-of a name."""
+CUSTOM_OPS, PLUGINS = "custom_ops", "plugins"
+"""A host's folders of libraries by their own names: of custom operators each in one of its own, as a process loads the
+first of a name, and of a plugin all in one, as its library loads the others beside it."""
 
 COMPARED = ("ort-mobile", "onnxruntime", "probe")
 """Programs that must be of the same version on every host of a campaign: others would measure something else."""
@@ -85,9 +85,8 @@ def carried_files(
     folder: Path,
     artifacts: Iterable[Artifact],
     references: Mapping[str, Reference],
-    targets: Iterable[Target],
+    config: Config,
     contexts: Iterable[NpuContext] = (),
-    custom_ops: Iterable[str] = (),
 ) -> dict[str, Path]:
     """The files that other hosts need of a campaign, by their names in any output folder."""
     by_chip = [name for context in contexts for name in (context.file, context.binary)]
@@ -99,14 +98,22 @@ def carried_files(
         for tensor in (*reference.inputs, *reference.outputs, *labelled, *simulated):
             file = Path(tensor.file)
             paths[f"{REFERENCES}/{name}/{file.name}"] = folder / REFERENCES / name / file.name
-    for target in targets:
+    for target in config.targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
-    return paths | {_custom_name(number, file): Path(file) for number, file in enumerate(custom_ops)}
+    return paths | {name: Path(file) for name, (file, _) in _libraries(config).items()}
 
 
-def _custom_name(number: int, library: str) -> str:
-    return f"{LIBRARIES}/{number}-{Path(library).name}"
+def _libraries(config: Config) -> dict[str, tuple[str, str]]:
+    """By the name that each has in the database, a config's custom operators and plugins: the file, and its place here.
+
+    Places are paths in the campaign's folder.
+    """
+    rows = [(str(number), CUSTOM_OPS, file) for number, file in enumerate(config.custom_ops)]
+    rows += [(name, PLUGINS, file) for name, files in config.measure.plugins.items() for file in files]
+    return {
+        f"{LIBRARIES}/{key}-{Path(file).name}": (file, f"{kind}/{key}/{Path(file).name}") for key, kind, file in rows
+    }
 
 
 def _library_name(library: str) -> str:
@@ -153,10 +160,16 @@ class Carried:
         return tuple(map(here, self.record.config.targets))
 
     @property
-    def custom_ops(self) -> tuple[str, ...]:
-        """The config's libraries of custom operators where they lie here."""
-        files = enumerate(self.record.config.custom_ops)
-        return tuple(str(self.folder / CUSTOM_OPS / str(number) / Path(file).name) for number, file in files)
+    def config(self) -> Config:
+        """The config with its custom operators and plugins where they lie here."""
+        config = self.record.config
+        here = {file: str(self.folder / place) for file, place in _libraries(config).values()}
+        plugins = {name: tuple(here[file] for file in files) for name, files in config.measure.plugins.items()}
+        return msgspec.structs.replace(
+            config,
+            custom_ops=tuple(here[file] for file in config.custom_ops),
+            measure=msgspec.structs.replace(config.measure, plugins=plugins),
+        )
 
 
 def carried_folder(campaign: str) -> Path:
@@ -185,9 +198,9 @@ def fetched(
     for name in (name for context in record.contexts for name in (context.file, context.binary)):
         file_in(folder, f"{ARTIFACTS}/{name}")
     by_name = {}
-    for number, library in enumerate(record.config.custom_ops):
-        place = file_in(folder, f"{LIBRARIES}/{Path(library).name}")
-        by_name[_custom_name(number, library)] = folder / CUSTOM_OPS / str(number) / place.name
+    for name, (_, place) in _libraries(record.config).items():
+        file_in(folder, f"{REFERENCES}/{place.partition('/')[2]}")  # as strict about folder and name
+        by_name[name] = folder / place
     for name in record.references:
         file_in(folder, f"{REFERENCES}/{name}/any")
     paths = [(file, file_in(folder, file.name)) for file in files_of(store, campaign.id)]
@@ -206,7 +219,7 @@ def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
     measurable = [artifact for artifact in carried.artifacts if artifact.source in record.references]
     legal, _ = plan_runs(record.config.runs, measurable, [facts], contexts=record.contexts, advised=False)
     runs = [
-        replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.custom_ops))
+        replace(run, options=msgspec.structs.replace(run.options, custom_ops=carried.config.custom_ops))
         for run in in_modes(legal, record.config.measure)
         if planned_id(run) in place
     ]
@@ -215,7 +228,7 @@ def planned_here(carried: Carried, facts: DeviceFacts) -> list[PlannedRun]:
 
 def plan_here(carried: Carried, planned_runs: list[PlannedRun], facts: DeviceFacts) -> CampaignPlan:
     """The plan of a device, with files where they lie on this host."""
-    config, references = carried.record.config, carried.references
+    config, references = carried.config, carried.references
     models = {artifact.source: artifact.model for artifact in carried.artifacts}
     tables = carried.record.tables
     inputs = {}
@@ -278,6 +291,11 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
             "no database is named", where="lab submit", why="a lab's queue is in its database",
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set [output] database in the config",
         )  # fmt: skip
+    if lacking := [file for file, _ in _libraries(config).values() if not Path(file).is_file()]:
+        raise MissingError(
+            "a library of the campaign is not here", where=lacking[0], why="there is no such file",
+            remedy="correct its path in `custom_ops`, or in `plugins` of [measure]",
+        )  # fmt: skip
     with open_store(config.output.database) as store:
         refuse_other_database(store.engine)
         facts = chosen_devices(options.devices or config.devices, attached_devices(store))
@@ -289,9 +307,7 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         remove_old_files(job.store)
-        carried = carried_files(
-            job.folder, measurable, references, job.config.targets, campaign.job().contexts, job.config.custom_ops
-        )
+        carried = carried_files(job.folder, measurable, references, job.config, campaign.job().contexts)
         files = keep_files(job.store, carried)
         submit_jobs(job.store, campaign.id, most_runs(campaign.job(), facts), files)
     return {
@@ -343,10 +359,8 @@ def close(database: str, wanted: str | None, output: Path | None, progress: Prog
         with locked(folder):
             keep_campaign(folder, campaign.id, database=database)
             carried = fetched(store, campaign, folder)
-            config = msgspec.structs.replace(carried.record.config, custom_ops=carried.custom_ops)
-            campaign = msgspec.structs.replace(
-                campaign, document=msgspec.structs.replace(carried.record, config=config)
-            )
+            document = msgspec.structs.replace(carried.record, config=carried.config)
+            campaign = msgspec.structs.replace(campaign, document=document)
             left = {job.device: job.reason for job in jobs if job.state in ENDED and job.reason}
             return close_job(store, folder, (campaign, left, ()), None, StageLog(progress), only_reads=True)
 

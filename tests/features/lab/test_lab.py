@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from device_runner import device
+from device_runner.adb import device as adb_device
 from device_runner.device import DeviceFacts, identity
 from device_runner.local import machine_abi
-from device_runner.result import host_name
+from device_runner.plugins import installed_plugin
+from device_runner.result import Failure, host_name
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError, MissingError
 from pipeline.features.lab import agent as lab_agent
@@ -35,6 +37,10 @@ from pipeline.features.lab.queue import (
 from tests.command import ort_mobile
 from tests.custom_ops.samples import library as custom_operator_library
 from tests.custom_ops.samples import model as custom_operator_model
+from tests.device.adb_farm import farm_in
+from tests.device.farm_cli import use_folders
+from tests.device.npu import plugin_files
+from tests.device.test_campaign_over_adb import EXAMPLE
 from tests.features.lab.farm import (
     JOURNAL,
     SCHEME,
@@ -118,6 +124,48 @@ def test_custom_operators_come_with_the_campaign(url: str, store: Store, tmp_pat
     assert {row["status"] for row in document["rows"]} == {"ok"}
     library = tmp_path / f"out/bundle/custom_ops/linux/{machine_abi()}/libtwice.so"
     assert library.read_bytes() == custom_operator_library().read_bytes()
+
+
+NPU = """
+name = "npu"
+devices = ["adb:*"]
+models = [{{ path = "{example}/mnist.onnx", test_data = "{example}" }}]
+targets = [{{ name = "linux", platform = "linux" }}]
+variants = {{ levels = ["basic"], styles = ["fixed"] }}
+runs = [{{ provider = "qnn", options = {{ soc_model = "57", htp_arch = "75" }} }}]
+measure = {{ rounds = 1, min_runs = 2, min_seconds = 0.001, plugins = {{ qnn = {plugin} }} }}
+"""
+
+
+@pytest.mark.npu
+@pytest.mark.device
+def test_a_plugin_comes_with_the_campaign_and_reaches_a_phone(
+    url: str, store: Store, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The submitter has it elsewhere than the host, whose phone gets all of its files in one folder."""
+    plugin = installed_plugin("qnn")
+    if isinstance(plugin, Failure):
+        pytest.skip("the package onnxruntime-qnn is not installed")
+    here = tmp_path / "submitter"
+    here.mkdir()
+    files = [shutil.copy(file, here) for file in plugin_files(plugin)]
+    (here / "npu.toml").write_text(NPU.format(example=EXAMPLE, plugin=json.dumps([Path(file).name for file in files])))
+    monkeypatch.setattr(adb_device, "AdbDevice", adb_device.AdbDevice)
+    with farm_in(tmp_path_factory.mktemp("farm")) as farm:
+        phone = farm.phone()
+        use_folders({phone.serial: phone.root})
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(farm.port))
+        with agent(url, host_name(), ("adb:*",)):
+            until(lambda: bool(attached_devices(store)))
+            ort_mobile("lab", "submit", "npu.toml", "--database", url, cwd=here, process=True)
+            shutil.rmtree(here)
+            until(all_in(store, DONE, FAILED))
+    assert [(job.state, job.reason) for job in jobs_of(store)] == [(DONE, "")]
+    (run,) = store.runs(jobs_of(store)[0].campaign)
+    assert run.result.failure is None
+    assert run.result.device == f"adb:{phone.serial}@{host_name()}"
+    assert run.spec.plugin
+    assert [Path(file).name for file in run.spec.plugin.files] == [Path(file).name for file in files[1:]]
 
 
 def test_host_of_another_version_is_refused_and_says_why(

@@ -4,6 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -14,9 +15,18 @@ from pipeline.campaign.record import CampaignRecord, Host, JobRecord
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.check.compare import OutputPrecision
 from pipeline.check.result import Reference
-from pipeline.config import Config, MeasureConfig, ModelConfig, RunConfig
+from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, RunConfig
+from pipeline.core.errors import MissingError
 from pipeline.core.progress import NoProgress
-from pipeline.features.lab.campaigns import Carried, carried_files, carried_folder, close, fetched, planned_here
+from pipeline.features.lab.campaigns import (
+    Carried,
+    carried_files,
+    carried_folder,
+    close,
+    fetched,
+    planned_here,
+    submit,
+)
 from pipeline.features.lab.queue import (
     MOST_BYTES,
     MOST_FILES,
@@ -31,6 +41,7 @@ from pipeline.features.lab.queue import (
     files_of,
     jobs,
 )
+from pipeline.job.run import JobOptions
 from tests.campaign.test_plan import context
 from tests.features.lab.farm import entered
 
@@ -45,10 +56,11 @@ BAD_NAMES = (
 DIGEST = "a" * 64
 
 
-def test_contexts_are_run_by_hosts_of_a_lab_with_what_the_simulator_computed(tmp_path: Path) -> None:
+def test_contexts_are_run_by_hosts_of_a_lab_with_the_plugin_and_what_the_simulator_computed(tmp_path: Path) -> None:
     phone = DeviceFacts(name="adb:s24", platform="android", abis=("arm64-v8a",), soc="QTI SM8650")
+    plugins: dict[str, tuple[str, ...]] = {"qnn": ("/there/libqnn.so", "/sdk/libStub.so")}
     config = Config(
-        name="lab", models=(ModelConfig(path="m.onnx"),), measure=MeasureConfig(rounds=1),
+        name="lab", models=(ModelConfig(path="m.onnx"),), measure=MeasureConfig(rounds=1, plugins=plugins),
         runs=(RunConfig(provider="qnn", variants=("qnn-*",)),),
     )  # fmt: skip
     contexts = (context("SM8650"), context("SM8850"))
@@ -62,7 +74,11 @@ def test_contexts_are_run_by_hosts_of_a_lab_with_what_the_simulator_computed(tmp
     campaign = CampaignRecord(id="c", name="lab", created_at="2026-01-01T00:00:00.000Z", document=record)
     carried = Carried(campaign=campaign, record=record, artifacts=(), folder=tmp_path)
     assert [run.key for run in planned_here(carried, phone)] == ["adb:s24/m/qnn-SM8650/qnn"]
-    assert "reference/m/qnn-SM8650.y" in carried_files(tmp_path, (), record.references, (), contexts)
+    files = carried_files(tmp_path, (), record.references, config, contexts)
+    assert "reference/m/qnn-SM8650.y" in files
+    assert files["libraries/qnn-libqnn.so"] == Path("/there/libqnn.so")
+    here = tuple(str(tmp_path / "plugins/qnn" / name) for name in ("libqnn.so", "libStub.so"))
+    assert carried.config.measure.plugins == {"qnn": here}
     assert carried.references["m"].simulated["qnn-SM8650"][0].file == str(tmp_path / "reference/m/qnn-SM8650.y")
 
 
@@ -135,6 +151,30 @@ def test_a_campaign_with_a_bad_row_writes_nothing(
             fetched(store, campaign, tmp_path / "out")
     assert not (tmp_path / "outside").exists()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("plugins", [{"..": ("p.so",)}, {"a/b": ("p.so",)}, {"qnn": ("..",)}, {"qnn": ("",)}])
+def test_a_plugin_that_would_lie_elsewhere_writes_nothing(
+    plain: "contextlib.closing[Store]", tmp_path: Path, plugins: dict[str, tuple[str, ...]]
+) -> None:
+    with plain as store:
+        campaign = entered(store, ["rig:0@h"], 1)
+        config = campaign.job().config
+        measure = msgspec.structs.replace(config.measure, plugins=plugins)
+        record = msgspec.structs.replace(campaign.job(), config=msgspec.structs.replace(config, measure=measure))
+        with pytest.raises(StoreError, match="is no name of a campaign's file"):
+            fetched(store, msgspec.structs.replace(campaign, document=record), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plugin_that_is_not_there_is_an_error_before_anything_is_prepared(tmp_path: Path) -> None:
+    plugins: dict[str, tuple[str, ...]] = {"qnn": (str(tmp_path / "libqnn.so"),)}
+    config = Config(
+        name="lab", models=(ModelConfig(path="m.onnx"),), measure=MeasureConfig(plugins=plugins),
+        output=OutputConfig(database="postgresql://nobody@192.0.2.1/lab"),
+    )  # fmt: skip
+    with pytest.raises(MissingError, match=r"libqnn\.so"):
+        submit(config, JobOptions(), NoProgress())
 
 
 @pytest.mark.parametrize(("part", "content"), [(1, b""), (1, b"x" * 5), (0, b"x"), (0, b"x" * (PART_BYTES + 1))])

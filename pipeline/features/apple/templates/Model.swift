@@ -5,6 +5,11 @@ import OnnxRuntimeBindings
 #else
 import onnxruntime_objc  // the pod
 #endif
+{% if model.operators %}
+#if SWIFT_PACKAGE
+import {{ model.operators }}
+#endif
+{% endif %}
 
 /// The model {{ model.name }}, opened with the session options that it was released with.
 ///

@@ -33,6 +33,10 @@ private func made(_ make: (inout OpaquePointer?) -> OpaquePointer?) throws -> Op
     return pointer
 }
 
+/// What a library of custom operators exports as RegisterCustomOps.
+public typealias ORTCAPIRegisterCustomOpsFnPtr =
+    @convention(c) (OpaquePointer?, UnsafePointer<OrtApiBase>?) -> OpaquePointer?
+
 public enum ORTLoggingLevel: Int32, Sendable {
     case verbose, info, warning, error, fatal
 }
@@ -85,6 +89,10 @@ public final class ORTSessionOptions {
 
     public func addConfigEntry(withKey key: String, value: String) throws {
         try check(api.pointee.AddSessionConfigEntry(pointer, key, value))
+    }
+
+    public func registerCustomOps(functionPointer: ORTCAPIRegisterCustomOpsFnPtr) throws {
+        try check(functionPointer(pointer, OrtGetApiBase()))
     }
 
     public func appendExecutionProvider(_ name: String, providerOptions: [String: String]) throws {
