@@ -133,7 +133,8 @@ def render(report: CampaignReport, width: int) -> Iterator[Part]:
     for section in sections(report):
         yield section if section.title != DOUBTS else _in_short(section)
     if report.profiles:
-        yield claims(report.profiles)
+        listing = claims(report.profiles)
+        yield listing if listing.rows else Line((listing.title, "bold"))
     for view in report.profile_views:
         yield changes(view, most=SHORT)
         yield from map(Line, (*view_notes(view), ""))
