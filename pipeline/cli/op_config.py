@@ -172,14 +172,12 @@ def explain(
     needs = _needs(artifacts, providers, extended=extended)
     shown = _uses_of(operator, uses(needs))
     unused = list(operator_lines(superfluous(read_config(config), needs) if config else EMPTY))
-    outputs.write_json({"uses": shown, "superfluous": unused})
-    if outputs.text:
-        for use in shown:
-            _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
-            for name, nodes in use.artifacts.items():
-                _show(f"    {name}: {_nodes(nodes[0], len(nodes))}")
-        for line in unused:
-            click.echo(f"no model needs {line}")
+    lines = []
+    for use in shown:
+        lines.append(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
+        lines += [f"    {name}: {_nodes(nodes[0], len(nodes))}" for name, nodes in use.artifacts.items()]
+    lines += [f"no model needs {line}" for line in unused]
+    outputs.show_lines({"uses": shown, "superfluous": unused}, lines)
 
 
 def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
@@ -213,15 +211,10 @@ def diff(
 
     needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
     differences = changes(read_config(old), read_config(new), needs)
-    outputs.write_json({"old": str(old), "new": str(new), "changes": differences})
-    if not outputs.text:
-        return
-    for change in differences:
-        _show(sentence(change))
-    if differences:
+    lines = list(map(sentence, differences)) or ["the same operators, opsets and types"]
+    outputs.show_lines({"old": str(old), "new": str(new), "changes": differences}, lines)
+    if differences and outputs.text:
         click.echo(counted(differences), err=True)
-    else:
-        click.echo("the same operators, opsets and types")
 
 
 def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "dict[str, Needs]":

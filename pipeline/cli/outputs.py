@@ -66,6 +66,14 @@ class Outputs:
             version = {"version": DOCUMENT_VERSION}
             write_result(msgspec.json.encode({**version, **msgspec.to_builtins(document)}), self.json_to)
 
+    def show_lines(self, document: Any, lines: Iterable[str]) -> None:
+        """Write a document, and show lines for people, in which nothing can steer a terminal."""
+        from device_runner.files import visible
+
+        self.write_json(document)
+        for line in lines if self.text else ():
+            click.echo(visible(line))
+
     @property
     def for_ci(self) -> bool:
         """Whether `write_ci` has anything to write."""
