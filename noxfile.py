@@ -23,7 +23,7 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 EXAMPLE = "build_configs/mnist.toml"
 OWN_SESSIONS = (
     "device or android_host or network or postgresql or example or npu or slow or fresh_machine or first_hour "
-    "or trained or every_call or every_model or consumer or browser or lab or frameworks"
+    "or trained or every_call or every_model or consumer or browser or lab or frameworks or native"
 )
 """Marks of tests that need more than the development environment, or long."""
 
@@ -177,6 +177,33 @@ def tests(session: nox.Session) -> None:
 def long_tests(session: nox.Session) -> None:
     """Whole jobs, builds of the probe and others that take more than two seconds each: what `tests` leaves out."""
     pytest(session, *(session.posargs or LONG_TESTS))
+
+
+PROVEN_C = Path("tests/ground_truth/native.sha256")
+
+
+def c_digest() -> str:
+    """The digest of all that decides what the tests marked native say: C, how it is built, and these tests."""
+    code = (path for top in ("device_runner", "pipeline", "tests") for path in Path(top).rglob("*.[chSs]"))
+    proofs = (path for path in Path("tests").rglob("test_*.py") if "pytest.mark.native" in path.read_text("utf-8"))
+    digest = hashlib.sha256()
+    for path in sorted({*code, *proofs, Path("device_runner/build.py")}):
+        digest.update(f"{path.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+@development_session
+def native_tests(session: nox.Session) -> None:
+    """C under sanitizers and valgrind, and built for phones, where it changed since it passed; `-- --all` in any case.
+
+    What passes is recorded: commit tests/ground_truth/native.sha256 with the change of C.
+    """
+    digest, all_of_it = c_digest(), session.posargs in ([], ["--all"])
+    if not session.posargs and PROVEN_C.is_file() and PROVEN_C.read_text("ascii").strip() == digest:
+        session.skip("these C sources have passed: -- --all runs it again")
+    pytest(session, *TWO_PROCESSES, "-rs", "-m", "native", *(word for word in session.posargs if word != "--all"))
+    if all_of_it and shutil.which("valgrind") and shutil.which("gcc"):  # without them, tests skip
+        PROVEN_C.write_text(digest + "\n", "ascii")
 
 
 @development_session

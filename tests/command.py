@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,15 +61,25 @@ def ort_mobile(
     unless that is what a test is about: signals, an empty home, what is imported.
     """
     line = list(map(str, words))
-    done = (_in_process if process else _in_this_process)(line, cwd, encoding, env)
+    if process:
+        done = _in_process(["-m", "pipeline", *line], cwd, encoding, env)
+    else:
+        done = _in_this_process(line, cwd, encoding, env)
     assert code in (None, done.code), f"exit code {done.code}\n{done.text}"
     assert "--debug" in line or "Traceback" not in done.err, done.err
     return done
 
 
-def _in_process(line: list[str], cwd: Path | None, encoding: str, env: dict[str, str]) -> Done:
+def python(*words: object, cwd: Path = ROOT, path: Path = ROOT, code: int | None = 0, **env: str) -> Done:
+    """`python WORDS` in a folder, with the modules of `path` before this project's; it must end with `code`."""
+    done = _in_process(list(map(str, words)), cwd, "utf-8", {"PYTHONPATH": f"{path}{os.pathsep}{ROOT}", **env})
+    assert code in (None, done.code), f"exit code {done.code}\n{done.text}"
+    return done
+
+
+def _in_process(words: list[str], cwd: Path | None, encoding: str, env: dict[str, str]) -> Done:
     ended = subprocess.run(
-        [sys.executable, "-m", "pipeline", *line], cwd=cwd, capture_output=True, encoding=encoding, check=False,
+        [sys.executable, *words], cwd=cwd, capture_output=True, encoding=encoding, check=False,
         timeout=600, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT), **env},
     )  # fmt: skip
     return Done(ended.returncode, ended.stdout, ended.stderr)
@@ -84,6 +95,15 @@ def _in_this_process(line: list[str], cwd: Path | None, encoding: str, env: dict
         finally:
             logging.getLogger().setLevel(level)
     return Done(code, out.getvalue().decode(encoding), err.getvalue().decode(encoding))
+
+
+def stored_runs(folder: Path) -> int:
+    """How many runs a job has stored so far that may be at work with the output folder `folder`/out."""
+    try:
+        with sqlite3.connect(f"file:{folder / 'out/results.sqlite'}?mode=ro", uri=True, timeout=5) as connection:
+            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
 
 
 def leaves() -> Iterator[tuple[str, click.Command]]:

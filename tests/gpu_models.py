@@ -2,8 +2,9 @@
 
 `python -m tests.gpu_models TABLE.md [WORD…]` (`nox -s gpu_models`) writes a table; words are parts of the names of
 models, forms and layouts.
-ORT_MOBILE_VULKAN names another driver than lavapipe. Exit status 1 where a file that nothing refuses fails, or gives
-other outputs than its model on the CPU.
+ORT_MOBILE_VULKAN names another driver than lavapipe. Answers are kept in TABLE.jsonl as they come, and models in there
+are not run again. Exit status 1 where a file that nothing refuses fails, or gives other outputs than its model on the
+CPU.
 """
 
 import os
@@ -16,6 +17,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.library import LibraryFacts
@@ -41,7 +44,14 @@ from tests.releases_watch import newest_library
 
 FORMS = tuple(
     (form, layout)
-    for form in ("none-onnx.onnx", "extended-onnx.onnx", "basic-fixed.ort", "extended-fixed.ort")
+    for form in (
+        "none-onnx.onnx",
+        "extended-onnx.onnx",
+        "basic-fixed.ort",
+        "extended-fixed.ort",
+        "basic-fixed-webgpu.ort",
+        "extended-fixed-webgpu.ort",
+    )
     for layout in ("NHWC", "NCHW")
 )
 HALF = "none-onnx-fp16.onnx"
@@ -77,8 +87,11 @@ def rows_of(name: str, words: tuple[str, ...]) -> list[Row]:
             (folder / f"{name}.{form}", layout, reference) for form, layout in FORMS if _asked(words, form, layout)
         ]
         if tried:
-            levels = ("--level", "none,basic,extended", "--style", "fixed,onnx")
-            ort_mobile("convert", source.path, *levels, "--output", folder, code=None)
+            to = ("--output", folder)
+            ort_mobile(
+                "convert", source.path, "--level", "none,basic,extended", "--style", "fixed,onnx", *to, code=None
+            )
+            ort_mobile("convert", source.path, "--level", "basic,extended", "--ep", "webgpu", *to, code=None)
         if reference.precision is OutputPrecision.FLOAT32 and _asked(words, HALF):
             half = folder / f"{name}.{HALF}"
             transform(source, PRECISIONS["fp16"].steps, text, half.name, check=False)
@@ -86,8 +99,14 @@ def rows_of(name: str, words: tuple[str, ...]) -> list[Row]:
                 SourceModel(path=str(half)), sizes, Dataset(), str(folder / "half"), text, original=source
             )
             tried += [(half, layout, expected) for layout in ("NHWC", "NCHW")]
-        return [Row(name, f"{file.name.removeprefix(f'{name}.')} {layout}", *_tried(file, layout, wanted))
-                for file, layout, wanted in tried]  # fmt: skip
+        known: dict[tuple[bytes, str], tuple[str, str]] = {}  # files of two forms may be the same
+        rows = []
+        for file, layout, wanted in tried:
+            key = (file.read_bytes() if file.is_file() else b"", layout)
+            if key not in known:
+                known[key] = _tried(file, layout, wanted)
+            rows.append(Row(name, f"{file.name.removeprefix(f'{name}.')} {layout}", *known[key]))
+        return rows
 
 
 def _asked(words: tuple[str, ...], *names: str) -> bool:
@@ -135,10 +154,13 @@ def main(target: str, *words: str) -> int:
     forms = tuple(word for word in words if word not in models)
     chosen = [name for name in sorted(sizes, key=sizes.__getitem__) if _asked(models, name)]
     Path(target).parent.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
+    kept = Path(f"{target}.jsonl")
+    rows = msgspec.json.Decoder(Row).decode_lines(kept.read_bytes()) if kept.is_file() else []
+    missing = [name for name in chosen if name not in {row.model for row in rows}]
     with ProcessPoolExecutor(PROCESSES, max_tasks_per_child=1) as pool:
-        for future in as_completed([pool.submit(_answered, name, forms) for name in chosen]):
+        for future in as_completed([pool.submit(_answered, name, forms) for name in missing]):
             rows += future.result()
+            kept.write_bytes(msgspec.json.Encoder().encode_lines(rows))
             Path(target).write_text(table(rows), encoding="utf-8")
     return 1 if {row.verdict for row in rows} & {"wrong", "fails"} else 0
 

@@ -7,9 +7,10 @@ where a sweep was stopped.
 """
 
 import argparse
-import gzip
 import json
+import lzma
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,20 +22,35 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
+
 from device_runner.providers import CHIPS
 from pipeline.partition.answer import ModelAnswer
+from pipeline.partition.qnn.claims import CompilerAnswer
 from tests.ground_truth import ORACLE
 from tests.npu_models import OPERATORS, PROCESSES, answered, by_hand, cell, difference, model_names
 
-PATH = ORACLE / "ops.npu.jsonl.gz"
+PATH = ORACLE / "ops.npu.jsonl.xz"
 ASKED = ("SM8650", "SM8350", "SM8450", "SM8550", "SM8635", "SM8750", "SM8850")
 """A chip of each generation from V68 to V81, and SM8635, whose V73 computes no floats."""
+
+NO_ANSWER = "refused by ONNX Runtime"
 
 BATCH = 200
 """Models between two times that answers are written."""
 
-Answers = dict[str, dict[str, str]]
-"""What became of models, by their names and by chips."""
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A model on a chip: our answer without what depends on the computer, and what the compiler said, if asked."""
+
+    id: str
+    chip: str
+    text: str
+    compiler: CompilerAnswer | None = None
+
+
+Answers = dict[str, dict[str, Row]]
+"""Rows by models' names and chips."""
 
 LOADER = """
 import ctypes, json, os, runpy, signal, sys
@@ -88,43 +104,56 @@ def fork_programs() -> None:
     subprocess.run = Loader().run  # type: ignore[assignment]
 
 
-def recorded() -> Answers:
-    """The answers that were recorded with this compiler; empty for another one."""
-    if not PATH.is_file():
-        return {}
-    first, *lines = gzip.decompress(PATH.read_bytes()).splitlines()
-    rows = [json.loads(line) for line in lines] if json.loads(first) == _compiler() else []
-    return {row.pop("id"): row for row in rows}
+def recorded(compiler: Mapping[str, str] | None = None) -> Answers:
+    """The answers that were recorded, with this compiler if one is named; empty where there are none."""
+    first, *lines = lzma.decompress(PATH.read_bytes()).splitlines() if PATH.is_file() else [b"{}"]
+    answers: Answers = {}
+    if compiler and json.loads(first) != compiler:
+        return answers
+    for line in lines:
+        row = msgspec.json.decode(line, type=Row)
+        answers.setdefault(row.id, {})[row.chip] = row
+    return answers
 
 
 def record(answers: Answers) -> None:
     """Write answers, in the order of their names."""
-    lines = [json.dumps(_compiler()), *(json.dumps({"id": name, **answers[name]}) for name in sorted(answers))]
-    PATH.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    rows = (row for name in sorted(answers) for _, row in sorted(answers[name].items()))
+    lines = [json.dumps(_compiler()).encode(), *(msgspec.json.encode(row) for row in rows)]
+    PATH.write_bytes(lzma.compress(b"\n".join(lines)))
 
 
 def _compiler() -> dict[str, str]:
     return {package: metadata.version(package) for package in ("onnxruntime-qnn", "onnxruntime")}
 
 
-def asked(name: str, chips: Iterable[str], beside: str) -> tuple[str, dict[str, str], str]:
+def asked(name: str, chips: Iterable[str], beside: str) -> tuple[str, dict[str, Row], str]:
     """What becomes of a model on chips, and how the answer for the chip `beside` differs from a session by hand."""
     differing = ""
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(OPERATORS) as opened:
             path = Path(opened.extract(name, folder))
-        answers = {}
+        rows = {}
         for chip in chips:
-            row = answered(path, chip)
-            answers[chip] = text_of(row)
+            os.environ["ORT_MOBILE_CACHE"] = f"{folder}/{chip}"
+            answer = answered(path, chip)
+            kept = next(
+                Path(folder, chip).glob("npu/*[!r].json"), None
+            )  # beside it lies KEY.answer.json, which is ours
+            rows[chip] = Row(name, chip, text_of(answer), _plain(kept.read_bytes()) if kept else None)
             if chip == beside:
-                differing = difference(row, by_hand(path, chip), chip)
-    return name, answers, differing
+                differing = difference(answer, by_hand(path, chip), chip)
+    return name, rows, differing
+
+
+def _plain(kept: bytes) -> CompilerAnswer:
+    """What the compiler said, without names of scratch folders and hashes of them."""
+    return msgspec.json.decode(re.sub(rb"\d{10,}|/[\w/-]*/(?=asked-)", b"", kept), type=CompilerAnswer)
 
 
 def text_of(row: ModelAnswer) -> str:
     """An answer without what depends on the computer: partitions and nodes, or why no session is made."""
-    return "refused by ONNX Runtime" if row.error else cell(row)
+    return NO_ANSWER if row.error else cell(row)
 
 
 def kind_of(text: str) -> str:
@@ -135,9 +164,9 @@ def kind_of(text: str) -> str:
     return "no node" if partitions == 0 else "wholly taken" if taken == nodes else "partly taken"
 
 
-def table(answers: Mapping[str, Mapping[str, str]], chips: Iterable[str]) -> str:
+def table(answers: Mapping[str, Mapping[str, Row]], chips: Iterable[str]) -> str:
     """How many models there are of each kind, a column for a chip."""
-    counts = {chip: Counter(kind_of(row[chip]) for row in answers.values() if chip in row) for chip in chips}
+    counts = {chip: Counter(kind_of(row[chip].text) for row in answers.values() if chip in row) for chip in chips}
     kinds = sorted({kind for count in counts.values() for kind in count}, key=lambda kind: (kind[:5] == "fails", kind))
     lines = ["| answer | " + " | ".join(f"V{CHIPS[chip].htp_arch} ({chip})" for chip in counts) + " |"]
     lines.append("|---|" + "---|" * len(counts))
@@ -153,8 +182,7 @@ def main(*arguments: str) -> int:
     parser.add_argument("--beside", default=ASKED[0], help="the chip whose answers are compared with sessions by hand")
     parser.add_argument("words", nargs="*")
     given = parser.parse_intermixed_args(arguments)
-    os.environ["ORT_MOBILE_CACHE"] = tempfile.mkdtemp()  # no answer of another day
-    known, answers, wrong = recorded(), recorded() if given.record else {}, []
+    known, answers, wrong = recorded(), recorded(_compiler()) if given.record else {}, []
     chosen = [name for name in model_names(OPERATORS) if not given.words or any(word in name for word in given.words)]
     waiting = {name: [chip for chip in given.chips if chip not in answers.get(name, {})] for name in chosen}
     with ProcessPoolExecutor(PROCESSES, initializer=fork_programs) as pool:
@@ -167,12 +195,12 @@ def main(*arguments: str) -> int:
                 record(answers)
     shown = {name: row for name, row in answers.items() if name in waiting}
     for name, row in shown.items():
-        wrong += [f"{name} on {chip}: {text}" for chip, text in row.items() if text == "fails (hang)"]
+        wrong += [f"{name} on {chip}: {answer.text}" for chip, answer in row.items() if answer.text == "fails (hang)"]
         before = known.get(name, row)
         wrong += [
-            f"{name} on {chip}: {row[chip]}, recorded {before[chip]}"
+            f"{name} on {chip}: {row[chip].text}, recorded {before[chip].text}"
             for chip in row.keys() & before.keys()
-            if row[chip] != before[chip]
+            if row[chip].text != before[chip].text
         ]
     print(table(shown, given.chips), *wrong, sep="\n")
     return 1 if wrong else 0

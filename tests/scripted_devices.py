@@ -13,7 +13,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, run_of
 from pipeline.campaign.record import CampaignRecord
-from pipeline.campaign.store import Store
+from pipeline.campaign.store import Store, open_store
 from pipeline.config import ConditionsConfig, MeasureConfig
 from pipeline.core.variant import Artifact, Level, Variant
 
@@ -23,6 +23,13 @@ ARTIFACT = Artifact(
     model="m", variant=Variant(level=Level.BASIC), file="m.ort", size_bytes=1, sha256="a" * 64,
     semantic_digest="b" * 64, operators={}, source_operators={},
 )  # fmt: skip
+
+
+def opened(folder: Path) -> Store:
+    """A database with the campaign."""
+    store = open_store(f"sqlite:///{folder / 'results.sqlite'}")
+    store.start(CAMPAIGN)
+    return store
 
 
 def latencies_of(device: str, spec_id: str) -> tuple[int, ...]:

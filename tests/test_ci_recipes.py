@@ -11,23 +11,21 @@ from typing import Any
 import pytest
 
 from pipeline import __version__
+from tests.configs import BASIC, short
 from tests.onnx_samples import linear, save
 
 RECIPES = Path(__file__).resolve().parents[1] / "build_configs" / "ci"
 PROGRAMS = Path(sys.executable).parent
-CONFIG = """
+CONFIG = (
+    """
 name = "my"
 [[models]]
 path = "my.onnx"
 dimensions = { batch = 1 }
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[measure]
-rounds = 1
-min_runs = 2
-min_seconds = 0.001
 """
+    + BASIC
+    + short(min_runs=2)
+)
 GITHUB = sorted(path.name for path in RECIPES.glob("github-*.yml"))
 LINTS = {
     **{name: ("actionlint", "-ignore", 'label "phones" is unknown', name) for name in GITHUB},

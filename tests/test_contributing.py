@@ -1,16 +1,14 @@
 """CONTRIBUTING.md is true: the files exist, there are few of them, and its examples work in a copy of the code."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 
+from tests import command
 from tests.partition_samples import chain
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,12 +61,7 @@ def edit(path: Path, before: str, new: str) -> None:
 
 def python(copy: Path, *arguments: str) -> str:
     """Stdout of a Python process that has the copy's packages."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return command.python(*arguments, cwd=copy, path=copy, PYTHONSAFEPATH="1").out
 
 
 def test_the_example_of_a_provider_works(copy: Path) -> None:

@@ -488,7 +488,8 @@ def _of_contexts(
         if facts.name.startswith("adb:"):
             refused = _phone_refuses(context, facts)
         else:
-            refused = "" if asked in (None, chip.name, str(chip.soc_model)) else f"the run asks for {asked}"
+            other = "" if asked in (None, chip.name, str(chip.soc_model)) else f"the run asks for {asked}"
+            refused = context.not_run or other
             options = msgspec.structs.replace(
                 options, provider_options={**options.provider_options, "soc_model": asked or chip.name}
             )

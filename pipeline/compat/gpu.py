@@ -21,10 +21,9 @@ from pipeline.partition.answer import Settings, layout_window, webgpu_settings
 from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
 from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.view import infer, view_of_file
-from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias
+from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories
 
 WEBGPU = "webgpu"
-COPIES = frozenset({"MemcpyToHost", "MemcpyFromHost"})
 MOST_NAMED = 4
 
 
@@ -74,32 +73,15 @@ def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:
 
 
 def _alone(file: GpuFile) -> str:
-    """Nodes of an ORT format file that read in one memory what is made in the other, without a copy between.
-
-    A node on the GPU keeps some values at the CPU, too: the bounds of Clip, the shape of Reshape.
-    """
+    """Nodes of an ORT format file that read in one memory what is made in the other, without a copy between."""
     if not file.ort_format:
         return ""
-    from pipeline.partition.webgpu.kernels import cpu_slots
-
-    graph, claimed = file.graph, file.claimed
-    written: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is the GPU's memory
-    read: dict[bool, dict[str, list[Node]]] = {True: {}, False: {}}
-    for index, node in graph.nodes.items():
-        if node.op_type in COPIES:
-            continue
-        on_gpu = index in claimed
-        at_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
-        for slot, name in enumerate(node.inputs):
-            read[on_gpu and f"in{slot}" not in at_cpu].setdefault(name, []).append(node)
-        for name in node.implicit_inputs:
-            read[on_gpu].setdefault(name, []).append(node)
-        for slot, name in enumerate(node.outputs):
-            written[on_gpu and f"out{slot}" not in at_cpu].add(name)
-    both = read[True].keys() & read[False].keys() & {*graph.inputs, *graph.initializers}
-    around = read[False].keys() - graph.values.keys() - graph.initializers.keys()  # outer values of a body
-    crossing = (written[True] & read[False].keys()) | (written[False] & read[True].keys()) | both | around
-    readers = [node for side in read.values() for name in crossing - {""} for node in side.get(name, ())]
+    graph = file.graph
+    gpu, cpu = memories(graph, file.claimed)
+    both = gpu.read.keys() & cpu.read.keys() & {*graph.inputs, *graph.initializers}
+    around = cpu.read.keys() - graph.values.keys() - graph.initializers.keys()  # outer values of a body
+    alone = (gpu.written & cpu.read.keys()) | (cpu.written & gpu.read.keys()) | both | around
+    readers = [node for side in (gpu, cpu) for name in alone for node, _ in side.read.get(name, ())]
     return _named(iter({node.index: node for node in readers}.values()))
 
 
@@ -244,7 +226,8 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "memories", _alone,
         "WebGPU fails at the first run or gives garbage: an ORT format file copies nothing between GPU and CPU, and "
         "{mark} would read in one memory what is made in the other",
-        "ship the format .onnx (variants `*-onnx`), or have every node claimed (`ort-mobile partition --ep webgpu`)",
+        "make the file for WebGPU (`convert --ep webgpu`, variants `*-webgpu`), which writes the copies into it, and "
+        "open it in the layout that it loads in, or ship the format .onnx (variants `*-onnx`)",
     ),
     _rule(
         "fused layout", _fused_in_nhwc,

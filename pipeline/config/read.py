@@ -379,6 +379,14 @@ def problems(config: Config) -> Iterator[Problem]:
         what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
         yield Problem(("variants", "aware"), what, why, _suggest(name, possible))
     yield from _of_chips(config.variants.contexts)
+    if config.variants.share_weights and not (config.variants.contexts and any(row.lists for row in config.models)):
+        what, why = "there are no weights to share", "sizes of one model share them, in contexts"
+        yield Problem(
+            ("variants", "share_weights"),
+            what,
+            why,
+            "give a model several sizes, as in dimensions = { width = [224, 320] }, and `contexts` chips",
+        )
     yield from _of_metric(config.accuracy.metric)
     for number, model in enumerate(config.models):
         yield from _of_parts(("models", number), model)

@@ -191,6 +191,9 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     contexts: tuple[str, ...] = ()
     """Snapdragon chips, such as SM8650, whose NPU gets contexts: each model compiled for it, in the first of
     `precisions` that the chip can have. Needs the extra qnn. [docs/npu.md](../npu.md) lists the chips."""
+    share_weights: bool = False
+    """Whether contexts of the sizes of one model (a dimension that is a list) have one binary for each chip, with the
+    weights once. No computer runs such a context: it ships without having been compared."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
     installed (the onnxruntime of this Python), or none (claims of our rules)."""

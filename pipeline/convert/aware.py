@@ -16,7 +16,7 @@ from device_runner.errors import RunnerError
 from device_runner.host_device import default_abi, find_processor
 from device_runner.library import Library, LibraryFacts, resolve
 from device_runner.spec import OptimizationLevel
-from pipeline.convert.claims import WholeGraph, close_off, find_claims, look_at
+from pipeline.convert.claims import WholeGraph, close_off, find_claims, for_gpu, look_at
 from pipeline.convert.request import AwareSource, AwareSpec, SessionSettings, has_installed
 from pipeline.convert.steps import (
     PLAIN,
@@ -39,7 +39,7 @@ from pipeline.model.edit import copied, first_output, subgraphs
 from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.graph import Node
 from pipeline.partition.reference import check_asked, claims_of_named, differing, plain_name, reference_aware
-from pipeline.partition.shown import CLAIMS, claims_device, claims_file, node_key
+from pipeline.partition.shown import CLAIMS, CLAIMS_PROVIDER, claims_devices, claims_file, node_key
 from pipeline.partition.view import name_nodes, remove_model, write_model
 from pipeline.passes.base import PassContext
 
@@ -59,7 +59,7 @@ def only_nnapi() -> ConfigError:
     """The error of a library that is named for other providers than NNAPI alone, or with --safe."""
     return ConfigError(
         "a reference library makes models aware of NNAPI alone",
-        why="it decides by itself what is claimed, and Android's libraries have no CoreML",
+        why="it decides by itself what is claimed, has no CoreML, and the copies of files for WebGPU are written here",
         remedy="give --ep nnapi without --safe, or leave --reference out",
     )
 
@@ -169,13 +169,15 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
 
     # Else the installed onnxruntime does, with a provider that claims what our rules say.
     plain = msgspec.structs.replace(settings, aware=None)
-    notes = whole.notes
+    notes, start = whole.notes, model
     same = _texts(whole.model) == _texts(optimizer.basic)  # so the CPU's session did nothing beyond level basic
+    gpu = next((provider for provider in wish.providers if provider.rules.copies), None)
+    title = gpu.rules.run.ort_name if gpu else CLAIMS_PROVIDER
     if not wish.safe and (not whole.claims or (same and settings.level is Level.BASIC)):
         parts = optimizer.parts(plain)
     else:
         try:
-            claims_device()
+            claims_devices()
         except RunnerError as error:
             note = f"it is optimized for the CPU alone, because {error.what}: {error.why} ({error.remedy})"
             return replace(optimizer.parts(plain), notes=(*notes, note, *refused))
@@ -183,13 +185,17 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
         again = same and bool(model.weights) and optimizer.is_settled
         start = optimizer.basic if again else model
         chosen = msgspec.structs.replace(plain, keep_constants=again)
-        parts, lost = save_with_claims(start, whole, chosen, shop)
+        parts, lost = save_with_claims(start, whole, chosen, shop, title)
         notes += lost
         if wish.safe:  # the phone partitions the file again: it must not find what it cannot build
             closed = as_onnx(parts, start, shop)
             look = look_at(closed, shop.folder)
             notes += tuple(note for provider in wish.providers for note in close_off(closed, provider, look))
             parts = to_parts(closed, SAVE, shop)
+    if gpu and whole.claims:
+        saved = as_onnx(parts, start, shop)
+        copying = for_gpu(saved, gpu, look_at(saved, shop.folder))
+        parts = parts if copying is saved else to_parts(copying, SAVE, shop)
     borrowed = [provider.ort_release for provider in wish.providers if not has_rules(provider.ort_release)]
     aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
     return replace(parts, claimed=whole.claimed, notes=(*notes, *refused), aware_by=aware_by)
@@ -200,7 +206,7 @@ def _texts(model: LeanModel) -> list[bytes]:
 
 
 def save_with_claims(
-    model: LeanModel, whole: WholeGraph, settings: SessionSettings, shop: PassContext
+    model: LeanModel, whole: WholeGraph, settings: SessionSettings, shop: PassContext, title: str = CLAIMS_PROVIDER
 ) -> tuple[OrtParts, tuple[str, ...]]:
     """The ORT format file of a model at a level with the claims of `whole` kept, and a warning where one could not be.
 
@@ -220,9 +226,9 @@ def save_with_claims(
         listed, target = shop.new_file(".claims"), shop.new_file(".ort")
         listed.write_bytes(claims_file(claims))
         extra = {WEIGHTS_FOLDER: str(lean.folder), CLAIMS: str(listed)}
-        message = loadable(lean).SerializeToString()
+        message, device = loadable(lean).SerializeToString(), claims_devices()[title]
         try:
-            save_optimized(message, settings, target, extra, ort_format=True, where=shop.where, device=claims_device())
+            save_optimized(message, settings, target, extra, ort_format=True, where=shop.where, device=device)
             with target.open("rb") as file:
                 return OrtParts(skeleton=mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), weights=weights)
         finally:

@@ -3,12 +3,24 @@
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pipeline.convert.request import AwareSpec
 from pipeline.core.errors import ModelError
-from pipeline.model.edit import ONNX_DOMAINS, copied, first_output, keep_only, set_nodes
+from pipeline.model.edit import (
+    ONNX_DOMAINS,
+    copied,
+    first_output,
+    fresh_name,
+    keep_only,
+    names_in,
+    set_nodes,
+    sort_nodes,
+)
 from pipeline.model.onnx_model import LeanModel
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
 from pipeline.partition.graph import FreshNames, Graph, Node, bodies
@@ -23,6 +35,7 @@ from pipeline.partition.shown import (
 )
 from pipeline.partition.units import node_units, unique_dq, unit_of_node
 from pipeline.partition.view import body_types, dynamic_names, tensor_reader, view
+from pipeline.partition.webgpu.claims import COPIES, crossing, memories
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -106,6 +119,46 @@ def _hide(proto: "ModelProto", name: str, constant: str, fresh: FreshNames) -> N
     node.input[:] = [hidden if value == constant else value for value in node.input]
     identity = type(node)(op_type="Identity", input=[constant], output=[hidden])
     set_nodes(graph, (identity, *graph.node))
+
+
+FUSED_CONV = "FusedConv"
+
+
+def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
+    """A finished model with copies between the memories of GPU and CPU, which ONNX Runtime inserts in ONNX files alone.
+
+    The same model where none are needed. A constant that both sides read is there twice. Bodies of If and Loop get no
+    copies: where they need some, the file is refused for the phone (webgpu-memories). The layout decides what of the
+    computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
+    """
+    graph = look(model.proto)
+    layout = "NCHW" if any(node.op_type == FUSED_CONV for node in graph.nodes.values()) else settings.webgpu.layout
+    options = msgspec.structs.replace(settings.webgpu, layout=layout)
+    gpu, cpu = memories(graph, claim(graph, msgspec.structs.replace(settings, webgpu=options)).claimed)
+    to_gpu, to_cpu = crossing(graph, gpu, cpu)
+    doubled = graph.initializers.keys() & gpu.read.keys() & cpu.read.keys()
+    if not (to_gpu or to_cpu or doubled):
+        return model
+
+    # Readers by the first outputs of their nodes, which is what messages and view have in common.
+    proto, weights = copied(model.proto), dict(model.weights)
+    nodes = {first_output(node): node for node in proto.graph.node}
+    initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
+    taken = names_in(proto.graph)
+    moves = [(name, gpu, COPIES[0]) for name in to_gpu] + [(name, cpu, COPIES[1]) for name in to_cpu]
+    for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
+        copy = fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
+        for node, slot in side.read[name]:
+            if slot < len(node.inputs):
+                nodes[node.first_output].input[slot] = copy
+        if operator:
+            proto.graph.node.add(op_type=operator, name=copy, input=[name], output=[copy])
+        elif name in initializers:
+            proto.graph.initializer.add().MergeFrom(initializers[name])
+            proto.graph.initializer[-1].name = copy
+            weights.update({copy: weights[name]} if name in weights else {})
+    sort_nodes(proto.graph)
+    return LeanModel(proto=proto, folder=model.folder, weights=weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

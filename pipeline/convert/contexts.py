@@ -317,20 +317,26 @@ def compatibility_of(path: Path) -> str:
 
 def make_contexts(
     groups: Sequence[Sequence[ModelInPrecision]], chips: Sequence[str], output: Path, progress: Progress,
-    *, share: bool = False,
+    *, sizes: Mapping[str, str] | None = None, share: bool = False,
 ) -> list[tuple[tuple[NpuContext, ...], tuple[VariantFailure, ...]]]:  # fmt: skip
-    """Compile models in each of their precisions for each chip, in worker processes; with `share`, all of a precision
-    into one binary. For each model its contexts, and why there is none.
+    """Compile models in each of their precisions for each chip, in worker processes. For each model its contexts, and
+    why there is none.
+
+    `sizes` has, by the names of models of one size, the open model that they are of, which gets no context; with
+    `share` they have one binary for each precision and chip.
 
     A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
     """
     compiler_name()
+    sizes = sizes or {}
+    groups = [[form for form in forms if form.model.name not in sizes.values()] for forms in groups]
     pairs = [(form, context_variant(chip, form.precision)) for forms in groups for form in forms for chip in chips]
     failures = {(form.name, variant): _unsuited(form, variant) for form, variant in pairs}
     jobs: dict[object, tuple[Variant, list[ModelInPrecision]]] = {}
     for form, variant in pairs:
         if failures[form.name, variant] is None:
-            jobs.setdefault(variant if share else (form.name, variant), (variant, []))[1].append(form)
+            name = sizes.get(form.model.name) if share else None
+            jobs.setdefault((form.name if name is None else name, variant), (variant, []))[1].append(form)
     contexts: dict[tuple[str, Variant], NpuContext] = {}
     with scratch(output) as work, progress.stage("compile", len(jobs)) as stage:
         tasks = {_task(forms, variant, output, work): (variant, forms) for variant, forms in jobs.values()}

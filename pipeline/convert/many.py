@@ -178,14 +178,18 @@ def with_contexts(
     output: Path,
     progress: Progress,
     *,
+    sizes: Mapping[str, str] | None = None,
     share: bool = False,
 ) -> tuple[Converted, ...]:
-    """The same with contexts for chips, of every precision that they can have; MissingError without the compiler."""
+    """The same with contexts for chips, of every precision that they can have; MissingError without the compiler.
+
+    `sizes` and `share` are as for `make_contexts`.
+    """
     if not chips:
         return tuple(converted)
     from pipeline.convert.contexts import make_contexts  # with the compiler's side of claims, which few need
 
-    by_model = make_contexts([group.models for group in sets], chips, output, progress, share=share)
+    by_model = make_contexts([group.models for group in sets], chips, output, progress, sizes=sizes, share=share)
     return tuple(
         replace(row, contexts=contexts, without_context=failures)
         for row, (contexts, failures) in zip(converted, by_model, strict=True)
@@ -388,7 +392,10 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             preflight=True,
             processes=order.processes,
         )
-        converted = with_contexts(converted, sets, order.chips, order.output, progress, share=order.share_weights)
+        sizes = {group.model.name: "" for group in sets}
+        converted = with_contexts(
+            converted, sets, order.chips, order.output, progress, sizes=sizes, share=order.share_weights
+        )
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()

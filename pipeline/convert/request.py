@@ -10,7 +10,7 @@ from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.config import REPLAY_KEY
 from pipeline.core.abis import ARM64, ARM_ABIS, X86_64
 from pipeline.core.errors import Finding, Severity
-from pipeline.core.providers import NNAPI, aware_names
+from pipeline.core.providers import NNAPI, WEBGPU, aware_names
 from pipeline.core.releases import Release
 from pipeline.core.variant import Artifact, Level, Style, Variant, Way
 from pipeline.model.ort_format import OrtModel
@@ -74,7 +74,8 @@ class AwareSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.reference.library:
             return Way.LIBRARY if self.library_serves or not self.reference.optional else Way.PLUGIN
         (settings, *others) = self.providers
-        serves = not others and not self.safe and not settings.nnapi_flags and has_installed(settings)
+        asked = not others and not self.safe and not settings.nnapi_flags and not settings.rules.copies
+        serves = asked and has_installed(settings)
         return Way.INSTALLED if serves or not self.reference.optional else Way.PLUGIN
 
 
@@ -152,6 +153,9 @@ def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str,
         (not set(variant.providers) <= set(aware_names()),
          f"models can be made aware of {', '.join(aware_names())} only",
          "use variants of these"),
+        (len(variant.providers) > 1 and WEBGPU in variant.providers,
+         "the copies between GPU and CPU that such a file has divide what other providers take",
+         "make one file for webgpu and one for the others"),
         (bool(variant.providers) and variant.style is Style.ONNX,
          "a session asks its providers itself about an ONNX file", "use style fixed, or onnx without providers"),
         (bool(variant.providers) and variant.style is Style.RUNTIME,

@@ -75,7 +75,7 @@ _RULES = (
         rules="pipeline.partition.xnnpack", load="pipeline.partition.xnnpack",
     ),
     ProviderRules(
-        name=WEBGPU, provider="webgpu", title="WebGPU", copies=True, aware=False,
+        name=WEBGPU, provider="webgpu", title="WebGPU", copies=True,
         rules="pipeline.partition.webgpu.claims", load="pipeline.partition.webgpu.claims",
     ),
     ProviderRules(

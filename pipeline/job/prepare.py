@@ -24,7 +24,7 @@ from pipeline.check.many import (
 )
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
-from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, RunConfig, Target, wanted_variants
+from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, with_contexts
@@ -260,7 +260,7 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
         (source, form)
         for table in config.models
         for source in find_models([table.path])
-        for form in _of_sizes(table, source, config.runs)
+        for form in _of_sizes(table, source, config)
     ]
     models = name_models(
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
@@ -268,10 +268,16 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
     return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
 
 
-def _of_sizes(table: ModelConfig, source: SourceModel, runs: Sequence[RunConfig]) -> Iterator[ModelConfig]:
+def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """By the names of models of one size, the open model that they are of."""
+    return {sized: name for name, table in tables.items() for sized in table.sized(name)}
+
+
+def _of_sizes(table: ModelConfig, source: SourceModel, config: Config) -> Iterator[ModelConfig]:
     """The table; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
     yield table
-    wanted = {provider for run in runs for provider in run.providers if provider_named(provider).fixed_shapes}
+    wanted = {*config.variants.contexts}
+    wanted |= {name for run in config.runs for name in run.providers if provider_named(name).fixed_shapes}
     name = table.name or PurePosixPath(source.member or Path(source.path).name).stem
     for sized, dimensions in table.sized(name).items() if wanted else ():
         yield msgspec.structs.replace(table, name=sized, dimensions=dimensions)
@@ -322,7 +328,11 @@ def prepare(
             else AwareSpec(),
             done=stage.done,
         )
-    converted = with_contexts(converted, sets, config.variants.contexts, folder / ARTIFACTS, progress)
+    variants = config.variants
+    sizes = sizes_of({model.name: table for model, table in models})
+    converted = with_contexts(
+        converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
+    )
     errors = [model.error for model in converted if model.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]

@@ -288,12 +288,13 @@ class CampaignJob:
 
     @property
     def contexts(self) -> list[NpuContext]:
-        """What was compiled for chips and compared in their simulators without being wrong."""
+        """What was compiled for chips and compared in their simulators without being wrong, or cannot be compared."""
         sound = [(model, context) for model in self.prepared for context in model.converted.contexts]
         return [
             context
             for model, context in sound
-            if (checks := model.checks.get(context.variant.name)) and not any(check.failed for check in checks)
+            if context.not_run
+            or ((checks := model.checks.get(context.variant.name)) and not any(check.failed for check in checks))
         ]
 
     def possible(

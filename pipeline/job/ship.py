@@ -27,7 +27,7 @@ from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble, with_earlier
-from pipeline.job.prepare import oldest_release
+from pipeline.job.prepare import oldest_release, sizes_of
 from pipeline.job.stored import with_stages, write_reports
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
@@ -198,9 +198,9 @@ def signatures(assembled: Assembled, folder: Path) -> tuple[ModelSignature, ...]
     """The inputs and outputs of each model that ships, as its file declares them, with what the config says of them."""
     files = {choice.artifact.model: folder / ARTIFACTS / choice.artifact.file for choice in assembled.choices}
     tables = assembled.record.tables
-    open_models = {sized: name for name, table in tables.items() for sized in table.sized(name)}
+    sizes = sizes_of(tables)
     return tuple(
-        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=open_models.get(model, ""))
+        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=sizes.get(model, ""))
         for model, file in files.items()
     )
 

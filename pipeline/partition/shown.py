@@ -38,23 +38,25 @@ if TYPE_CHECKING:
 
 LIBRARY = "libort_mobile_claims.so"
 VENDOR = "ort-mobile"
+CLAIMS_PROVIDER = "OrtMobileClaims"
 CLAIMS = "ort_mobile.claims"
 """The session config entry with the path of the list."""
 
 
 @cache
-def claims_device() -> Any:
-    """Its device, as sessions take it; built and loaded once in a process.
+def claims_devices() -> Mapping[str, Any]:
+    """Its devices by the name of the provider, as sessions take them; built and loaded once in a process.
 
-    UnavailableError where there is no compiler or onnxruntime does not take it, RunnerError when the compiler fails.
+    WebGPU has one by its own name. UnavailableError where there is no compiler or onnxruntime does not take it,
+    RunnerError when the compiler fails.
     """
     from onnxruntime.capi import _pybind_state as ort
 
     library = build_library(Path(__file__).parent / "plugin", LIBRARY)
-    refusals: tuple[type[Exception], ...] = (AttributeError, StopIteration, *ort_errors())
+    refusals: tuple[type[Exception], ...] = (AttributeError, *ort_errors())
     try:
         ort.register_execution_provider_library(VENDOR, str(library))
-        return next(device for device in ort.get_ep_devices() if device.ep_vendor == VENDOR)
+        return {device.ep_name: device for device in ort.get_ep_devices() if device.ep_vendor == VENDOR}
     except refusals as error:
         raise UnavailableError(
             "the installed onnxruntime does not load the provider that stands in for those of phones",

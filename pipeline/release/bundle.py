@@ -162,7 +162,7 @@ NPU = """\
 ### On a Snapdragon's NPU
 
 Phones with one of these chips open the model's context first: `FILE` by its path, with `BINARY` beside it. It was
-compiled by QAIRT {qairt} for that very chip, and compared with the original in a simulator, never measured.
+compiled by QAIRT {qairt} for that very chip, and {compared}.
 
 | model | chip | file | binary | other phones that would take it |
 |---|---|---|---|---|
@@ -189,7 +189,10 @@ def _contexts(contexts: Sequence[ShippedContext]) -> Iterator[str]:
         cells = (context.model, context.chip, context.file, context.binary)
         rows.append(f"| {' | '.join(map(_code, cells))} | {', '.join(others)} |")
     plugin, runtime = gradle_notations(contexts)
-    yield NPU.format(qairt=contexts[0].qairt, rows="\n".join(rows), plugin=plugin, runtime=runtime)
+    compared = "compared with the original in a simulator, never measured"
+    if not_run := ", ".join(dict.fromkeys(context.model for context in contexts if context.not_run)):
+        compared += f"; of {not_run} it was made and run on no computer, as sizes share a binary"
+    yield NPU.format(compared=compared, qairt=contexts[0].qairt, rows="\n".join(rows), plugin=plugin, runtime=runtime)
 
 
 def basis_text(shipped: Shipped) -> str:

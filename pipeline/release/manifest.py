@@ -109,7 +109,7 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
     A phone that refuses it goes on with `selection`, or with the model's first in `ships`. `chip` is Android's
     Build.SOC_MODEL without the letters of a variant. `binary` lies beside `file`, which names it. `compatibility` is
     what the provider wrote of it; `qairt` is the version of the runtime that the app needs at least, and `plugin` that
-    of the provider that belongs to it.
+    of the provider that belongs to it. `not_run` says why no computer has run it, "" where one has.
     """
 
     target: str
@@ -125,6 +125,7 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
     ort_release: str
     min_api_level: int
     steps: tuple[str, ...] = ()
+    not_run: str = ""
 
 
 class TensorSignature(Struct, frozen=True, kw_only=True):

@@ -434,14 +434,14 @@ def takes_contexts(target: Target) -> bool:
 def chosen_contexts(
     contexts: Iterable[NpuContext], checks: Mapping[str, Mapping[str, tuple[OutputCheck, ...]]]
 ) -> tuple[NpuContext, ...]:
-    """For each model and chip the first context whose outputs in the simulator are not wrong.
+    """For each model and chip the first context whose outputs in the simulator are not wrong, or that it cannot run.
 
     They come in the order of the precisions that were asked for.
     """
     chosen: dict[tuple[str, str], NpuContext] = {}
     for context in contexts:
         compared = checks.get(context.model, {}).get(context.variant.name, ())
-        if compared and not any(check.failed for check in compared):
+        if context.not_run or (compared and not any(check.failed for check in compared)):
             chosen.setdefault((context.model, context.chip.name), context)
     return tuple(chosen.values())
 
@@ -496,13 +496,15 @@ def shipped_context(
         ort_release=ort_release,
         min_api_level=max(target.min_api_level or 0, CHIP_API_LEVEL),
         steps=context.steps,
+        not_run=context.not_run,
     )
 
 
 def context_line(context: ShippedContext) -> str:
     """What ships to phones with a chip, as commands show it."""
     chip = f"{context.chip} ({CHIPS[context.chip].title})" if context.chip in CHIPS else context.chip
-    return f"context  {context.target}: {context.model} {context.variant.name} for {chip}, QAIRT {context.qairt}"
+    text = f"context  {context.target}: {context.model} {context.variant.name} for {chip}, QAIRT {context.qairt}"
+    return f"{text}; {context.not_run}" if context.not_run else text
 
 
 def gradle_notations(contexts: Iterable[ShippedContext]) -> tuple[str, ...]:

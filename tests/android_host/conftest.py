@@ -3,13 +3,16 @@
 import contextlib
 import ctypes.util
 import importlib.metadata
+import importlib.util
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.device import Device, open_device
 from device_runner.errors import UnavailableError
 from device_runner.host_device import check_host
 from device_runner.library import LibraryFacts, resolve
@@ -57,6 +60,22 @@ def vulkan() -> str:
     with contextlib.suppress(UnavailableError):
         return find_driver("swiftshader").library
     return find_driver(str(unpacked("chromium-common", with_dependencies=False, suite="bookworm"))).library
+
+
+needs_plugin = pytest.mark.skipif(
+    not importlib.util.find_spec("onnxruntime_ep_webgpu"), reason="onnxruntime-ep-webgpu is not installed"
+)
+
+
+@pytest.fixture(params=[pytest.param("local", marks=needs_plugin, id="plugin"), pytest.param("", id="android")])
+def gpu(request: pytest.FixtureRequest, library: LibraryFacts, vulkan: str) -> Iterator[Device]:
+    """A software GPU: the plugin's in this computer's library, and the Android library's."""
+    if request.param:
+        with open_device(f"local?vulkan={vulkan}") as here:
+            yield here
+    else:
+        with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
+            yield phone
 
 
 @pytest.fixture(scope="session")

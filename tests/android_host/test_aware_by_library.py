@@ -17,6 +17,7 @@ from pipeline.core.variant import Level, Variant, Way
 from pipeline.model.sources import SourceModel
 from tests.android_host.conftest import NEWEST, OLDEST, fetch
 from tests.command import Done, ort_mobile
+from tests.configs import short
 from tests.convert.test_aware import digits
 from tests.onnx_samples import save
 from tests.partition_samples import chain
@@ -42,11 +43,7 @@ aware = ["nnapi"]
 reference = "{reference}"
 [[runs]]
 variants = ["*-nnapi"]
-[measure]
-rounds = 1
-min_runs = 1
-min_seconds = 0.001
-"""
+""" + short(min_runs=1)
 
 
 def call(tmp_path: Path, name: str, *arguments: str) -> tuple[Done, list[dict[str, Any]]]:

@@ -8,12 +8,14 @@ import onnx
 import pytest
 
 from device_runner.android_host.device import AndroidHost, Phone
+from device_runner.device import Device
 from device_runner.library import LibraryFacts
 from device_runner.result import RunResult
 from device_runner.spec import RunOptions, RunSpec
 from pipeline.compat.gpu import gpu_findings
 from pipeline.core.releases import Release
 from tests.android_host.runs import distance, outputs, run
+from tests.command import ort_mobile
 from tests.ort_models import CONV_WEIGHTS, conv_relu, convert, parsed, residual
 
 pytestmark = pytest.mark.android_host
@@ -124,6 +126,23 @@ def test_squares_in_half_precision_are_infinite(library: LibraryFacts, lavapipe:
         gpu, cpu = (outputs(run(phone, file, tmp_path / name, provider=name))["y"] for name in ("webgpu", "cpu"))
     assert np.isfinite(cpu).all()
     assert np.isinf(gpu).all()
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3] == "webgpu-memories"])
+def test_with_copies_in_the_file_it_runs(gpu: Device, tmp_path: Path, name: str, layout: str) -> None:
+    """In Android's library and in the plugin."""
+    path = tmp_path / "m.onnx"
+    onnx.save(CASES[name][0](), path)
+    ort_mobile("convert", path, "--level", "basic", "--ep", "webgpu", "--output", tmp_path, code=0)
+    file = tmp_path / "m.basic-fixed-webgpu.ort"
+    assert list(gpu_findings(file, Release(1, 29), {"preferredLayout": layout}, "m")) == []
+    config = {"ep.webgpuexecutionprovider.preferredLayout": layout}
+    results = [
+        run(gpu, file, tmp_path / "gpu", provider="webgpu", session_config=config),
+        run(gpu, path, tmp_path / "cpu"),
+    ]
+    assert distance(*map(outputs, results)) < 1e-6
 
 
 @pytest.mark.parametrize("name", CASES)

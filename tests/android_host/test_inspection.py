@@ -323,7 +323,7 @@ WRONG = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.native
 @pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
 @pytest.mark.parametrize("asked", [[line for one in questions() for line in one.triples()], *WRONG])
 def test_questions_are_clean_under_sanitizers(asked: list[tuple[str, str, str]], tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
 """WebGPU of genuine libraries on a Vulkan driver that computes on the CPU."""
 
 import ctypes.util
-import importlib.util
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, RunSpec, Stream, TensorFile
 from device_runner.vulkan import DRIVERS, VARIABLE
+from tests.android_host.conftest import needs_plugin
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
 from tests.debian_packages import unpacked
@@ -39,11 +39,6 @@ def test_an_android_library_computes_on_a_software_gpu(
     assert (gpu.load_ns, gpu.first_run_ns, gpu.latencies_ns, gpu.memory_peak_bytes) == (0, 0, (), 0)
 
 
-needs_plugin = pytest.mark.skipif(
-    not importlib.util.find_spec("onnxruntime_ep_webgpu"), reason="onnxruntime-ep-webgpu is not installed"
-)
-
-
 @needs_plugin
 def test_the_plugin_and_an_android_library_compute_the_same(
     library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path
@@ -58,18 +53,6 @@ def test_the_plugin_and_an_android_library_compute_the_same(
 
 
 CAPTURE = {"ep.webgpuexecutionprovider.enableGraphCapture": "1"}
-PLUGIN = pytest.param("local", marks=needs_plugin, id="plugin")
-
-
-@pytest.fixture(params=[PLUGIN, pytest.param("", id="android")])
-def gpu(request: pytest.FixtureRequest, library: LibraryFacts, vulkan: str) -> Iterator[Device]:
-    """A software GPU: the plugin's in this computer's library, and the Android library's."""
-    if request.param:
-        with open_device(f"local?vulkan={vulkan}") as here:
-            yield here
-    else:
-        with AndroidHost("android-host", library, Phone(vulkan=vulkan)) as phone:
-            yield phone
 
 
 def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from device_runner.spec import RunOptions, RunSpec
 from pipeline.campaign.plan import known_denied, plan_runs
 from pipeline.config import RunConfig
 from tests.command import ort_mobile
+from tests.configs import BASIC, EVERY
 from tests.scripted_devices import ARTIFACT, ScriptedDevice
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -100,11 +101,7 @@ name = "blamed"
 devices = ["told:x"]
 [[models]]
 path = "{EXAMPLE}"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[[runs]]
-variants = ["*"]
+{BASIC}{EVERY}
 threads = [0, 2]
 session_config = {{ "session.a" = "1", "session.b" = ["0", "1"] }}
 [measure]

@@ -14,9 +14,9 @@ from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
 from pipeline.campaign.measure import CampaignPlan, looking, measure
 from pipeline.campaign.plan import PlannedRun, decision_rule, planned_id
-from pipeline.campaign.store import Store, open_store
+from pipeline.campaign.store import Store
 from pipeline.config import MeasureConfig
-from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, plan_of
+from tests.scripted_devices import CAMPAIGN, ScriptedDevice, lanes_of, opened, plan_of
 
 LANES = lanes_of(["one"], 4)
 FACTORS = {1: (1.0, 0.0), 2: (1.5, 0.001), 3: (1.0, 0.001), 4: (1.0, 0.2)}
@@ -47,12 +47,6 @@ def measured(plan: CampaignPlan, store: Store, folder: Path, device: ScriptedDev
     plan = replace(plan, schedules=looking(plan, plan.planned_runs, store))
     measure(plan, {"one": device or TimedDevice("one")}, store, folder)
     return Counter(run.planned for run in store.runs(CAMPAIGN.id) if run.result.failure is None)
-
-
-def opened(folder: Path) -> Store:
-    store = open_store(f"sqlite:///{folder / 'results.sqlite'}")
-    store.start(CAMPAIGN)
-    return store
 
 
 def rounds_of(lanes: list[PlannedRun], *counts: int) -> dict[str, int]:

@@ -17,17 +17,11 @@ from device_runner.spec import RunSpec
 from pipeline.campaign.measure import GIVE_UP_AFTER, CampaignPlan, measure, runs_left
 from pipeline.campaign.plan import PlannedRun, planned_id
 from pipeline.campaign.record import RunRecord
-from pipeline.campaign.store import REPEATED, Store, open_store
-from tests.scripted_devices import CAMPAIGN, ScriptedDevice, check_attribution, lanes_of, plan_of
+from pipeline.campaign.store import REPEATED, Store
+from tests.scripted_devices import CAMPAIGN, ScriptedDevice, check_attribution, lanes_of, opened, plan_of
 
 NAMES = ("one", "two", "three")
 ROUNDS = 3
-
-
-def opened(folder: Path) -> Store:
-    store = open_store(f"sqlite:///{folder / 'results.sqlite'}")
-    store.start(CAMPAIGN)
-    return store
 
 
 def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:

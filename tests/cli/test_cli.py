@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import ModelConfig
 from tests import command
-from tests.command import Done
+from tests.command import Done, python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,9 +28,7 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = {'onnx', 'onnxruntime', 'numpy', 'sqlalchemy', 'rich', 'adbutils', 'jinja2'} & set(sys.modules)\n"
         "sys.exit(', '.join(heavy) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "From a model to a release:" in done.stdout
+    assert "From a model to a release:" in python("-c", code).out
 
 
 def test_a_history_is_read_without_what_converts_measures_or_draws() -> None:
@@ -39,8 +37,7 @@ def test_a_history_is_read_without_what_converts_measures_or_draws() -> None:
         "wrong = {'onnx', 'onnxruntime', 'jinja2', 'pipeline.convert', 'pipeline.job.assemble'}\n"
         "sys.exit(', '.join(wrong & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
+    python("-c", code)
 
 
 def test_a_misspelt_command_is_a_usage_error_with_a_suggestion() -> None:
@@ -76,8 +73,7 @@ def test_control_characters_in_the_log_are_written_out() -> None:
         "cli.main(['schema'], standalone_mode=False)\n"
         f"logging.getLogger('device').warning('%s: lost', {HOSTILE_NAME!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert done.stderr.splitlines() == [
+    assert python("-c", code).err.splitlines() == [
         r"WARNING device: \x1b[2J\x1b[H9 files are as they were made", r"  | remedy: none\x9b31m\u202e: lost",
     ]  # fmt: skip
 
@@ -123,9 +119,7 @@ def test_a_connection_that_breaks_is_an_error(tmp_path: Path) -> None:
         "main.LateGroup.get_command = lambda self, ctx, name: broken\n"
         "main.main(['broken'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 1
-    assert "a connection broke" in done.stderr
+    assert "a connection broke" in python("-c", code, code=1).err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -14,11 +14,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from device_runner.errors import UnavailableError
+from pipeline.compat.gpu import gpu_findings
 from pipeline.convert import ConvertRequest, ConvertResult, aware, convert_model
 from pipeline.convert.aware import save_with_claims
 from pipeline.convert.claims import find_claims
 from pipeline.convert.engine import Optimizer
 from pipeline.convert.request import AwareSpec, SessionSettings
+from pipeline.core.releases import Release
 from pipeline.core.variant import Level, Variant
 from pipeline.model.onnx_model import load_model, loadable, prepare_model
 from pipeline.model.ort_format import read_ort
@@ -32,6 +34,8 @@ from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, quantized, s
 
 NNAPI = Settings(provider="nnapi")
 COREML = Settings(provider="coreml-mlprogram")
+RELEASE = Release(1, 29)
+WEBGPU = make_settings("webgpu", release=str(RELEASE))
 
 
 def digits() -> onnx.ModelProto:
@@ -130,7 +134,7 @@ def test_without_a_compiler_files_are_for_the_cpu_and_that_is_told_and_not_kept(
     path = save(digits(), tmp_path / "model.onnx")
     wanted = msgspec.structs.replace(request(path, tmp_path, NNAPI), cache_folder=str(tmp_path / "cache"))
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.convert.aware.claims_device", missing)
+        patched.setattr("pipeline.convert.aware.claims_devices", missing)
         (plain,) = convert_model(wanted).artifacts
     assert (plain.aware_by, plain.claimed) == (None, {})
     assert "optimized for the CPU alone, because no C compiler" in plain.notes[-1]
@@ -230,6 +234,46 @@ def test_what_is_claimed_in_a_body_stays(tmp_path: Path) -> None:
         bodies[name] = {node.op_type for body in owner.subgraphs() for node in body.nodes}
     assert bodies["inside"] == {"Conv", "Relu", "Neg"}
     assert "FusedConv" in bodies["outside"]
+
+
+def test_copies_stand_where_values_cross_between_gpu_and_cpu(tmp_path: Path) -> None:
+    """Softsign has no kernel on the GPU; `one` and x are read on both sides, the shape of Reshape at the CPU."""
+    nodes = parsed_nodes("""
+        r = Relu (x)  s = Softsign (r)  a = Add (s, one)  b = Softsign (one)  c = Softsign (x)
+        d = Add (b, c)  y = Add (a, d)  z = Neg (r)""")
+    made = make(nodes, [value("x", [1, 4])], [value("y", [1, 4]), value("z", [1, 4])], [weight("one", 4)])
+    path = save(made, tmp_path / "model.onnx")
+    result = convert(path, tmp_path, WEBGPU, levels=(Level.BASIC, Level.EXTENDED))
+    assert result.failures == ()
+    feeds = random_input(1, 4)
+    for artifact in result.artifacts:
+        file = tmp_path / "out" / artifact.file
+        counted = Counter(node.op_type for node in read_ort(file).graph.nodes)
+        assert (counted["MemcpyFromHost"], counted["MemcpyToHost"]) == (3, 1)  # s, d and x to the GPU; r from it
+        for layout in ("NHWC", "NCHW"):
+            assert list(gpu_findings(file, RELEASE, {"preferredLayout": layout}, "m")) == []
+        for ours, original in zip(outputs(file, feeds), outputs(path, feeds), strict=True):
+            np.testing.assert_array_equal(ours, original)
+
+
+def test_only_fusions_of_the_gpu_are_made_for_it(tmp_path: Path) -> None:
+    """FusedMatMul has no kernel there; QuickGelu and FusedConv have."""
+    nodes = parsed_nodes("""
+        c = Conv <pads = [1, 1, 1, 1]> (x, w)  r = Relu (c)  t = Transpose <perm = [0, 1, 3, 2]> (r)
+        m = MatMul (t, r)  e = Sigmoid (m)  y = Mul (m, e)""")
+    made = make(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 4, 8, 8])], [weight("w", 4, 4, 3, 3)])
+    path = save(made, tmp_path / "model.onnx")
+    operators = {
+        name: convert(path, tmp_path / name, *aware).artifacts[0].operators
+        for name, aware in (("cpu", ()), ("gpu", (WEBGPU,)))
+    }
+    assert "com.microsoft:FusedMatMul" in operators["cpu"]
+    assert operators["gpu"] == {
+        "com.microsoft:FusedConv": 1,
+        "com.microsoft:QuickGelu": 1,
+        "ai.onnx:MatMul": 1,
+        "ai.onnx:Transpose": 1,
+    }
 
 
 def unbuildable() -> onnx.ModelProto:

@@ -5,9 +5,6 @@ import too, with rules that claim every Relu.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from device_runner.spec import RunOptions
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import BUILD_PROVIDERS, PROVIDER_RULES, rules_of_run
 from pipeline.partition.answer import make_settings
+from tests import command
 from tests.partition_samples import chain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,12 +113,7 @@ def folder(tmp_path: Path) -> Path:
 
 def python(folder: Path, *arguments: str) -> str:
     """Stdout of a Python process that has the provider."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return command.python(*arguments, cwd=folder, path=folder).out
 
 
 def test_the_command_line_offers_it(folder: Path) -> None:

@@ -13,6 +13,7 @@ from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
+from tests.configs import BASIC, EVERY
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.signals import PYTHON_THAT_HEARS
 
@@ -135,11 +136,7 @@ path = "{EXAMPLE}"
 [[targets]]
 name = "box"
 platform = "linux"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[[runs]]
-variants = ["*"]
+{BASIC}{EVERY}
 [measure]
 rounds = 50
 min_seconds = 1.0

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from device_runner.adb.device import AdbDevice, Tools
 from device_runner.adb.link import Link, server_at
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
+from tests.command import stored_runs
+from tests.configs import EVERY, MNIST, short
 from tests.device.adb_farm import BATTERY, Farm, farm_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +23,7 @@ EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
 CONFIG = f"""
 name = "lab"
 devices = ["adb:*"]
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 labels = "{EXAMPLE / "evaluation.npz"}"
 [[targets]]
 name = "box"
@@ -32,35 +31,22 @@ platform = "linux"
 [variants]
 levels = ["none", "basic"]
 styles = ["fixed"]
-[[runs]]
-variants = ["*"]
-[[runs]]
-variants = ["*"]
+{EVERY}{EVERY}
 threads = 1
-[measure]
-rounds = 3
-min_runs = 3
-min_seconds = 0.001
+{short(3)}
 """
 RUNS_OF_A_DEVICE = 2 * 2 * 3
 
 
-def start(farm: Farm, folder: Path, *more: str) -> subprocess.Popen[str]:
+def start(farm: Farm, folder: Path, name: str, *more: str) -> subprocess.Popen[str]:
+    """`ort-mobile NAME lab.toml` in a folder, with the phones of a farm."""
     roots = {phone.serial: phone.root for phone in farm.phones}
-    command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps(roots), "run"]
+    command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps(roots), name]
     return subprocess.Popen(
         [*command, str(folder / "lab.toml"), "--output", str(folder / "out"), *more],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "160"},
     )  # fmt: skip
-
-
-def stored(folder: Path) -> int:
-    try:
-        with sqlite3.connect(f"file:{folder / 'out/results.sqlite'}?mode=ro", uri=True, timeout=5) as connection:
-            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0
 
 
 def runs_of(folder: Path) -> list[RunRecord]:
@@ -81,17 +67,17 @@ def test_four_phones_killed_resumed_shared_and_late(
             levels[f"adb:{phone.serial}"] = level
         late = farm.phones[3]
         late.stop()
-        job = start(farm, tmp_path)
-        while stored(tmp_path) < 4 and job.poll() is None:
+        job = start(farm, tmp_path, "run")
+        while stored_runs(tmp_path) < 4 and job.poll() is None:
             time.sleep(0.02)
         job.kill()
         said, _ = job.communicate()
         assert job.returncode < 0, said
-        assert 4 <= stored(tmp_path) < 3 * RUNS_OF_A_DEVICE
+        assert 4 <= stored_runs(tmp_path) < 3 * RUNS_OF_A_DEVICE
 
         taken = farm.phones[2]
         with AdbDevice(Link(server_at(f"127.0.0.1:{farm.port}"), taken.serial), root=taken.root, tools=tools):
-            ended = start(farm, tmp_path, "--resume")
+            ended = start(farm, tmp_path, "run", "--resume")
             said, _ = ended.communicate(timeout=120)
         assert ended.returncode == 1
         assert f"process {os.getpid()} of this computer runs on it" in " ".join(said.split())
@@ -101,7 +87,7 @@ def test_four_phones_killed_resumed_shared_and_late(
         assert f"adb:{late.serial}" not in counts
 
         late.start()
-        ended = start(farm, tmp_path, "--resume")
+        ended = start(farm, tmp_path, "run", "--resume")
         said, _ = ended.communicate(timeout=120)
         assert ended.returncode == 0, said
         runs = runs_of(tmp_path)

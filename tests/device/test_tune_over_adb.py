@@ -4,24 +4,21 @@ The goal is memory: times of a program that plays a phone rank nothing, and are 
 """
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.release.manifest import read_manifest
-from tests.device.adb_farm import Farm, farm_in
-from tests.device.test_campaign_over_adb import EXAMPLE, ROOT, stored
+from tests.command import stored_runs
+from tests.configs import EVERY, MNIST
+from tests.device.adb_farm import farm_in
+from tests.device.test_campaign_over_adb import start
 
 CONFIG = f"""
 name = "lab"
 devices = ["adb:*"]
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 [[targets]]
 name = "boxes"
 platform = "linux"
@@ -29,8 +26,7 @@ abis = ["x86_64"]
 [variants]
 levels = ["basic", "all"]
 styles = ["fixed"]
-[[runs]]
-variants = ["*"]
+{EVERY}
 [tune]
 goals = "memory"
 threads = [1, 2]
@@ -41,16 +37,6 @@ min_seconds = 0.001
 """
 
 
-def start(farm: Farm, folder: Path, *more: str) -> subprocess.Popen[str]:
-    roots = {phone.serial: phone.root for phone in farm.phones}
-    command = [sys.executable, str(Path(__file__).with_name("farm_cli.py")), json.dumps(roots), "tune"]
-    return subprocess.Popen(
-        [*command, str(folder / "lab.toml"), "--output", str(folder / "out"), *more],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "ANDROID_ADB_SERVER_PORT": str(farm.port), "COLUMNS": "150"},
-    )  # fmt: skip
-
-
 def test_two_chips_are_searched_killed_resumed_and_answered(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -58,14 +44,14 @@ def test_two_chips_are_searched_killed_resumed_and_answered(
     with farm_in(tmp_path_factory.mktemp("farm")) as farm:
         for chip in ("SM8450", "SM8550"):
             farm.phone().write("prop/ro.soc.model", chip)
-        job = start(farm, tmp_path, "--minutes", "5")
-        while stored(tmp_path) < 6 and job.poll() is None:
+        job = start(farm, tmp_path, "tune", "--minutes", "5")
+        while stored_runs(tmp_path) < 6 and job.poll() is None:
             time.sleep(0.02)
         job.kill()
         said, _ = job.communicate()
         assert job.returncode < 0, said
-        kept = stored(tmp_path)
-        ended = start(farm, tmp_path, "--minutes", "0.15", "--resume")
+        kept = stored_runs(tmp_path)
+        ended = start(farm, tmp_path, "tune", "--minutes", "0.15", "--resume")
         said, _ = ended.communicate(timeout=240)
     assert ended.returncode == 0, said
     report = json.loads((tmp_path / "out/tune.json").read_text())

@@ -186,7 +186,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize(
     "flags",
-    [("-Werror",), pytest.param(("-Werror", "-g", "-fsanitize=address,undefined"), marks=pytest.mark.long)],
+    [("-Werror",), pytest.param(("-Werror", "-g", "-fsanitize=address,undefined"), marks=pytest.mark.native)],
     ids=["plain", "sanitized"],
 )
 def test_a_hostile_patch_is_refused_and_leaves_nothing(tmp_path: Path, case: str, flags: tuple[str, ...]) -> None:

@@ -110,7 +110,7 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.long
+@pytest.mark.native
 @pytest.mark.skipif(platform.system() != "Linux", reason="sanitizers are run on Linux only")
 @needs_cc
 def test_clean_under_address_and_undefined_behaviour_sanitizers(models: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ NOT_OURS = {"inside onnxruntime": "obj:*/libonnxruntime.*", "ld.so reads by word
 KINDS = ("Addr1", "Addr2", "Addr4", "Addr8", "Addr16", "Cond", "Value8", "Overlap", "Leak")
 
 
-@pytest.mark.long
+@pytest.mark.native
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
 @needs_cc
 def test_clean_under_valgrind(models: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_every_call_of_the_source_is_in_the_table() -> None:
     assert used - {"name"} == listed
 
 
-@pytest.mark.long
+@pytest.mark.native
 @needs_zig
 @pytest.mark.parametrize("abi", ANDROID_ABIS)
 def test_an_android_build_is_as_android_wants_it(abi: str) -> None:
@@ -238,7 +238,7 @@ def test_an_android_build_is_as_android_wants_it(abi: str) -> None:
     assert {"__libc_init", "dlopen", "fork"} <= elf.undefined
 
 
-@pytest.mark.long
+@pytest.mark.native
 @needs_zig
 @pytest.mark.parametrize(
     ("code", "said"),
@@ -284,7 +284,7 @@ def test_headers_declare_nothing_but_the_allow_list() -> None:
     assert functions <= build.LIBC | build.LIBDL
 
 
-@pytest.mark.long
+@pytest.mark.native
 @needs_zig
 def test_a_build_is_made_once_and_is_the_same_anywhere(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -301,7 +301,7 @@ def test_a_build_is_made_once_and_is_the_same_anywhere(
     assert list(cache.rglob(".build-*")) == []
 
 
-@pytest.mark.long
+@pytest.mark.native
 @needs_zig
 @pytest.mark.parametrize("target", build.LINUX_TARGETS)
 def test_linux_builds(target: str) -> None:

@@ -6,18 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.command import ort_mobile
+from tests.configs import BASIC, MNIST
 from tests.job.test_job import EXAMPLE
 from tests.perf_tests import stand_in
 
 CONFIG = f"""
 name = "tool"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 labels = "{EXAMPLE / "evaluation.npz"}"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
+{BASIC}
 [[runs]]
 provider = ["cpu", "hypothetical"]
 variants = ["*"]

@@ -9,13 +9,11 @@ import pytest
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS
 from pipeline.campaign.store import open_store
 from tests.command import ort_mobile
-from tests.job.test_job import EXAMPLE
+from tests.configs import EVERY, MNIST, short
 
 CONFIG = f"""
 name = "fresh"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 [[targets]]
 name = "here"
 platform = "linux"
@@ -23,12 +21,7 @@ abis = ["{platform.machine()}"]
 [variants]
 levels = ["none", "all"]
 styles = ["fixed"]
-[[runs]]
-variants = ["*"]
-[measure]
-rounds = 5
-min_runs = 3
-min_seconds = 0.001
+{EVERY}{short(5)}
 """
 
 

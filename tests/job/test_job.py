@@ -14,34 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import ort_mobile
+from tests.command import ort_mobile, stored_runs
+from tests.configs import DESK, EVERY, MNIST, PHONE, short
 from tests.signals import PYTHON_THAT_HEARS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
 CONFIG = f"""
 name = "demo"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 labels = "{EXAMPLE / "evaluation.npz"}"
-[[targets]]
-name = "phone"
-platform = "android"
-[[targets]]
-name = "desk"
-platform = "linux"
+{PHONE}{DESK}
 [variants]
 levels = ["none", "basic", "extended"]
 [[runs]]
 provider = "nnapi"
 variants = ["basic-*"]
-[[runs]]
-variants = ["*"]
-[measure]
-rounds = 2
-min_runs = 3
-min_seconds = 0.001
+{EVERY}{short(2)}
 """
 
 
@@ -223,14 +212,14 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> 
 def test_a_model_that_is_there_again_joins_the_campaign_and_the_others_are_not_measured_anew(tmp_path: Path) -> None:
     second = tmp_path / "second.onnx"
     text = CONFIG.replace("[[targets]]", f'[[models]]\npath = "{second}"\n[[targets]]', 1)
-    config, database = write_config(tmp_path, text), tmp_path / "out" / "results.sqlite"
+    config = write_config(tmp_path, text)
     second.write_bytes(b"\x08")  # half of it is there
     ort_mobile("run", config, "--output", tmp_path / "out", code=1)
-    before = count(database)
+    before = stored_runs(tmp_path)
     assert before == 8
     shutil.copyfile(EXAMPLE / "mnist.onnx", second)
     ort_mobile("run", config, "--output", tmp_path / "out", "--resume")
-    with sqlite3.connect(database) as connection:
+    with sqlite3.connect(tmp_path / "out" / "results.sqlite") as connection:
         runs = connection.execute("SELECT campaign_id, model FROM runs").fetchall()
     assert len({campaign for campaign, _ in runs}) == 1
     assert sorted(model for _, model in runs) == ["mnist"] * 8 + ["second"] * 8
@@ -299,7 +288,7 @@ def test_the_second_ctrl_c_ends_the_run_in_progress_and_leaves_nothing_of_it(tmp
     assert probes() == []
     assert list(temporary.iterdir()) == []
     assert "Traceback" not in said.read_text()
-    assert count(tmp_path / "out" / "results.sqlite") == 0
+    assert stored_runs(tmp_path) == 0
 
 
 def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = ("run",)) -> tuple[int, list[str]]:
@@ -307,33 +296,22 @@ def interrupted(folder: Path, number: signal.Signals, words: tuple[str, ...] = (
     config = write_config(
         folder, CONFIG.replace("min_seconds = 0.001", "min_seconds = 0.6") + "[release]\ngates = []\n"
     )
-    database = folder / "out" / "results.sqlite"
     job = subprocess.Popen(
         [*PYTHON_THAT_HEARS, "-m", "pipeline", *words, str(config), "--output", str(folder / "out")],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    while count(database) < 2 and job.poll() is None:
+    while stored_runs(folder) < 2 and job.poll() is None:
         time.sleep(0.05)
     job.send_signal(number)
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 130
-    kept = count(database)
+    kept = stored_runs(folder)
     said = [line for line in errors.decode().splitlines() if line and not PROGRESS.match(line)]
     waits, told, command = said
     assert waits == "interrupted: finishing the runs in progress, for at most 5 min; Ctrl-C again ends them at once"
     assert told == f"interrupted: {kept} of 8 runs are kept; no report and no bundle were written"
     assert not [path for path in (folder / "out").rglob("*") if path.name.startswith(".work")]
     return kept, shlex.split(command.removeprefix("continue with: "))
-
-
-def count(database: Path) -> int:
-    if not database.is_file():
-        return 0
-    try:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5) as connection:
-            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0
 
 
 def test_runs_that_make_no_sense_are_told_before_anything_is_converted(tmp_path: Path) -> None:

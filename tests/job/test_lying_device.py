@@ -15,27 +15,14 @@ from pipeline.core.errors import ExitCode
 from pipeline.core.progress import progress_for
 from pipeline.job.run import JobOptions, run_job
 from pipeline.release.manifest import verify_bundle
+from tests.configs import BASIC, DESK, EVERY, MNIST, short
 from tests.lying_adb import Document, Lie, LyingAdb, document
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "build_configs" / "examples" / "mnist"
 CONFIG = f"""
 name = "one"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
-[[targets]]
-name = "desk"
-platform = "linux"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[[runs]]
-variants = ["*"]
-[measure]
-rounds = 1
-min_runs = 3
-min_seconds = 0.001
+{MNIST}{DESK}{BASIC}{EVERY}{short()}
 """
 
 LIES: dict[str, Callable[[Document], object]] = {

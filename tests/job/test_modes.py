@@ -6,17 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.command import ort_mobile
+from tests.configs import BASIC, EVERY
 from tests.job.test_job import EXAMPLE
 
 CONFIG = f"""
 name = "modes"
 [[models]]
 path = "{EXAMPLE / "mnist.onnx"}"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[[runs]]
-variants = ["*"]
+{BASIC}{EVERY}
 threads = [1, 2]
 [measure]
 mode = ["steady", "cold", "sustained"]

@@ -10,16 +10,11 @@ from pipeline.core.errors import ExitCode, ModelError
 from pipeline.core.progress import progress_for
 from pipeline.job.run import JobOptions, run_job
 from pipeline.model.ort_format import OrtModel, parse_each_once, parse_ort, read_artifact
-from tests.job.test_job import EXAMPLE
+from tests.configs import MNIST, PHONE
 
 CONFIG = f"""
 name = "digits"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
-[[targets]]
-name = "phone"
-platform = "android"
+{MNIST}{PHONE}
 min_api_level = 29
 [variants]
 levels = ["basic", "all"]

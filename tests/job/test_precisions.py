@@ -9,18 +9,15 @@ import pytest
 
 from pipeline.config import read_config
 from tests.command import ort_mobile
+from tests.configs import BASIC, MNIST, PHONE
 from tests.job.test_job import EXAMPLE
 from tests.onnx_samples import loud_spectrum, save
 
 CONFIG = f"""
 name = "digits"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 labels = "{EXAMPLE / "evaluation.npz"}"
-[[targets]]
-name = "phone"
-platform = "android"
+{PHONE}
 min_api_level = 29
 [variants]
 levels = ["all"]
@@ -150,9 +147,7 @@ def test_a_precision_without_data_costs_its_variants_alone(tmp_path: Path) -> No
 
 IPHONE = f"""
 name = "digits"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
+{MNIST}
 [[models.transforms]]
 do = "opset"
 options = {{ version = 17 }}
@@ -160,9 +155,7 @@ options = {{ version = 17 }}
 name = "iphone"
 platform = "ios"
 min_os_version = "16.0"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
+{BASIC}
 precisions = ["auto"]
 [[runs]]
 provider = "coreml"

@@ -9,23 +9,13 @@ import pytest
 from pipeline.campaign.record import RunRecord
 from pipeline.campaign.store import open_store
 from tests.command import ort_mobile
-from tests.job.test_job import EXAMPLE
+from tests.configs import BASIC, EVERY, MNIST, short
 
 CONFIG = f"""
 name = "profiled"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[[runs]]
-variants = ["*"]
+{MNIST}{BASIC}{EVERY}
 threads = [1, 2]
-[measure]
-rounds = 1
-min_runs = 3
-min_seconds = 0.001
+{short()}
 profile = true
 """
 

@@ -14,17 +14,18 @@ from pipeline.job.assemble import resume, stored_config
 from pipeline.job.stored import keep_campaign, kept_campaigns, list_campaigns, stored
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN
 from tests.command import ort_mobile
+from tests.configs import BASIC
 from tests.onnx_samples import linear, save
 
-CONFIG = """
+CONFIG = (
+    """
 name = "{name}"
 [[models]]
 path = "my.onnx"
 dimensions = {{ batch = 1 }}
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
 """
+    + BASIC
+)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import contextlib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,15 +111,8 @@ def test_a_place_beyond_all_files_is_refused(tmp_path: Path) -> None:
 def test_a_library_of_linux_is_none_for_phones(tmp_path: Path) -> None:
     path = write(tmp_path / "l.so", library("x86_64", needed="libc.so.6"))
     assert read_facts(path).system == "linux"
-    with pytest.raises(UnavailableError, match="no Android libonnxruntime"):
+    with pytest.raises(UnavailableError, match=r"no Android libonnxruntime.*not built for Android"):
         resolve(str(path), "x86_64").android()
-
-
-def test_an_aar_for_another_abi_names_those_it_has(tmp_path: Path) -> None:
-    path = official_aar(tmp_path / "a.aar", abis=("arm64-v8a",))
-    with pytest.raises(UnavailableError) as caught:
-        resolve(str(path), "x86_64")
-    assert caught.value.why == "it has arm64-v8a"
 
 
 def test_a_member_under_a_wrong_abi_is_told(tmp_path: Path) -> None:
@@ -129,25 +123,19 @@ def test_a_member_under_a_wrong_abi_is_told(tmp_path: Path) -> None:
         _ = resolve(str(path), "arm64-v8a").facts
 
 
-@pytest.mark.parametrize("cut", [30, 300, -200, -10])
-def test_a_truncated_aar_leaves_nothing_behind(tmp_path: Path, cut: int) -> None:
+def flip(content: bytes) -> bytes:
+    """Another byte in the data of the member."""
+    place = content.index(b"jni/x86_64/libonnxruntime.so") + 50
+    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize("damage", [lambda content, cut=cut: content[:cut] for cut in (30, 300, -200, -10)] + [flip])
+def test_a_damaged_aar_leaves_nothing_behind(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = official_aar(tmp_path / "a.aar")
-    path.write_bytes(path.read_bytes()[:cut])
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UnavailableError) as caught:
         resolve(str(path))
     assert "cannot be unpacked" in caught.value.what
-    assert not [file for file in library_folder().rglob("*") if file.is_file()]
-
-
-def test_a_damaged_member_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = official_aar(tmp_path / "a.aar")
-    with zipfile.ZipFile(path) as archive:
-        place = archive.getinfo("jni/x86_64/libonnxruntime.so").header_offset + 80
-    content = bytearray(path.read_bytes())
-    content[place] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(UnavailableError, match="cannot be unpacked"):
-        resolve(str(path))
     assert not [file for file in library_folder().rglob("*") if file.is_file()]
 
 

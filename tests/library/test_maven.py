@@ -5,7 +5,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -90,22 +90,21 @@ def test_another_checksum_keeps_the_file_out_of_the_cache(repository: Path, dige
     assert not library_folder().exists()
 
 
-def test_a_file_without_checksum_is_not_used(repository: Path) -> None:
-    path = publish(repository)
-    path.with_name(f"{path.name}.sha1").unlink()
-    with pytest.raises(MissingError, match="has no checksum"):
-        by_https(WANTED)
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing there": (Path.unlink, "404"),
+    "no checksum": (lambda path: Path(f"{path}.sha1").unlink(), "has no checksum"),
+    "checksum without end": (lambda path: Path(f"{path}.sha1").write_text("0" * 1_000_000), "has no checksum"),
+    "cut off": (lambda path: Path(f"{path}.cut").touch(), "came cut off"),
+    "sent without end": (lambda path: Path(f"{path}.slow").touch(), "too slow.*within 1 seconds"),
+}
 
 
-def test_a_file_that_comes_cut_off_is_not_used(repository: Path) -> None:
-    path = publish(repository)
-    path.with_name(f"{path.name}.cut").touch()
-    with pytest.raises(MissingError):
-        by_https(WANTED)
-
-
-def test_what_is_not_there_says_what_the_server_said(repository: Path) -> None:
-    with pytest.raises(MissingError, match="404"):
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_a_server_sends_wrongly_is_not_used(repository: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, why = FAULTS[fault]
+    make(publish(repository))
+    monkeypatch.setattr(fetch, "FETCH_SECONDS", 1 if fault == "sent without end" else fetch.FETCH_SECONDS)
+    with pytest.raises(MissingError, match=why):
         by_https(WANTED)
 
 
@@ -195,15 +194,6 @@ def test_a_kept_file_that_was_damaged_is_fetched_again(repository: Path) -> None
     assert Path(entry.file).read_bytes() == whole
 
 
-def test_a_server_that_sends_without_end_is_given_up(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = publish(repository)
-    path.with_name(f"{path.name}.slow").touch()
-    monkeypatch.setattr(fetch, "FETCH_SECONDS", 1)
-    with pytest.raises(MissingError, match="too slow") as caught:
-        by_https(WANTED)
-    assert "within 1 seconds" in caught.value.why
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -223,13 +213,6 @@ def test_what_is_no_package_is_not_kept(repository: Path, content: bytes, why: s
     assert "no such package" in caught.value.why
     assert why in caught.value.why
     assert entries() == []
-
-
-def test_a_checksum_without_end_is_not_read(repository: Path) -> None:
-    path = publish(repository)
-    path.with_name(f"{path.name}.sha1").write_text("0" * 1_000_000)
-    with pytest.raises(MissingError, match="has no checksum"):
-        by_https(WANTED)
 
 
 def test_a_release_that_does_not_exist_names_the_nearest_that_does(repository: Path) -> None:

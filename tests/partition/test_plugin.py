@@ -19,7 +19,7 @@ from pipeline.core.ort_session import HostSession, load_session, ort_errors
 from pipeline.core.variant import Level
 from pipeline.model.ort_format import read_ort
 from pipeline.partition import shown
-from pipeline.partition.shown import CLAIMS, LIBRARY, claims_device, claims_file
+from pipeline.partition.shown import CLAIMS, CLAIMS_PROVIDER, LIBRARY, claims_devices, claims_file
 from tests.debian_packages import unpacked
 from tests.onnx_samples import make, value, weight
 
@@ -44,7 +44,9 @@ def saved(model: onnx.ModelProto, folder: Path, claims: list[str] | None) -> lis
     config = {"session.save_model_format": "ORT", CLAIMS: str(told)}
     if claims is not None:
         told.write_bytes(claims_file(claims))
-    settings = HostSession(level=Level.EXTENDED, save_to=target, config=config, device=claims_device())
+    settings = HostSession(
+        level=Level.EXTENDED, save_to=target, config=config, device=claims_devices()[CLAIMS_PROVIDER]
+    )
     load_session(model.SerializeToString(), settings).initialize_session([], [], set())
     return sorted(node.op_type for node in read_ort(target).graph.nodes)
 
@@ -66,13 +68,13 @@ def test_a_list_that_cannot_be_read_ends_the_session(tmp_path: Path) -> None:
 
 
 def test_it_is_loaded_once() -> None:
-    assert claims_device() is claims_device()
+    assert claims_devices() is claims_devices()
 
 
 def test_without_a_compiler_or_with_an_old_wheel_the_reason_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = claims_device.__wrapped__
+    load = claims_devices.__wrapped__
     with monkeypatch.context() as patched:
         patched.setenv("ORT_MOBILE_CACHE", str(tmp_path))
         patched.setattr(shutil, "which", lambda name: None)

@@ -38,10 +38,10 @@ def old_clip() -> onnx.ModelProto:
     return model(parsed_nodes("y = Clip <max = 6.0, min = 0.0> (x)"), [value("x", DIMS)], ["y"], opset=10)
 
 
-def resize() -> onnx.ModelProto:
+def resize(rounding: str, coordinates: str) -> onnx.ModelProto:
     node = helper.make_node(
-        "Resize", ["x", "", "s"], ["y"], mode="nearest", nearest_mode="floor",
-        coordinate_transformation_mode="half_pixel",
+        "Resize", ["x", "", "s"], ["y"], mode="nearest", nearest_mode=rounding,
+        coordinate_transformation_mode=coordinates,
     )  # fmt: skip
     return model([node], [value("x", DIMS)], ["y"], {"s": np.array([1, 1, 1.5, 1.5], np.float32)})
 
@@ -78,7 +78,8 @@ def large_norm() -> onnx.ModelProto:
 
 WRONG = {
     "clip": (old_clip(), "Clip", "opset-13"),
-    "resize": (resize(), "Resize", "gathered-resize"),
+    "resize": (resize("floor", "half_pixel"), "Resize", "gathered-resize"),
+    "corners": (resize("ceil", "align_corners"), "Resize", "gathered-resize"),
     "counted": (pool(pads=[1] * 4, count_include_pad=1), "AveragePool", "counted-pads"),
     "padding": (wide_padding(), "Conv", "wide-padding"),
     "casts": (casts(), "Cast", "floored-casts"),
@@ -187,6 +188,33 @@ def test_a_quantized_node_that_departs_is_named_by_its_own_name(tmp_path: Path) 
     answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-5:5")["simulated"]
     assert (answer["passed"], answer["op_type"], answer["first"]) == (False, "Conv", "c")
     assert "scale" in answer["remedy"]
+
+
+def branched(chosen: str) -> onnx.ModelProto:
+    """A convolution or the negated input, each a branch, or both computed and one chosen."""
+    weights = np.linspace(-1, 1, 8 * 8 * 9, dtype=np.float32).reshape(8, 8, 3, 3)
+    held = onnx.numpy_helper.from_array(weights, "w")
+    nodes = parsed_nodes("a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Neg (x)")
+    condition = helper.make_tensor_value_info("p", onnx.TensorProto.BOOL, [])
+    if chosen == "Where":
+        nodes += parsed_nodes("y = Where (p, a, b)")
+        return model(nodes, [value("x", DIMS), condition], ["y"], {"w": weights})
+    then, other = (helper.make_graph([node], "body", [], [value(node.output[0], DIMS)], [held]) for node in nodes)
+    node = helper.make_node("If", ["p"], ["y"], then_branch=then, else_branch=other)
+    return model([node], [value("x", DIMS), condition], ["y"])
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("chosen", "passed"), [("If", False), ("Where", True)])
+def test_a_convolution_in_a_branch_is_found(chosen: str, passed: bool, tmp_path: Path) -> None:
+    """In a branch layouts are not changed: the NPU takes channels for the width there."""
+    onnx.save(branched(chosen), tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=np.linspace(-4, 4, 2048, dtype=np.float32).reshape(DIMS), p=np.array(True))
+    answer = simulated(str(tmp_path / "m.onnx"), tmp_path, "--test-data", str(tmp_path / "data.npz"))
+    assert answer["claimed"] == answer["nodes"]
+    assert (answer["simulated"]["passed"], answer["simulated"]["op_type"]) == (passed, "" if passed else "If")
+    assert passed or "choose with Where" in answer["simulated"]["remedy"]
 
 
 UNEVEN_SCALES = {

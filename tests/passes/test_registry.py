@@ -5,14 +5,12 @@ import too.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 
+from tests import command
 from tests.partition_samples import chain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,12 +70,8 @@ def folder(tmp_path: Path) -> Path:
 
 def python(folder: Path, *arguments: str, code: int = 0) -> str:
     """Stdout of a Python process that has the pass, or stderr where it ends with another code than 0."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stderr if code else done.stdout
+    done = command.python(*arguments, cwd=folder, path=folder, code=code)
+    return done.err if code else done.out
 
 
 def test_the_command_line_lists_and_runs_it(folder: Path) -> None:

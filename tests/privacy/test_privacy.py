@@ -10,6 +10,7 @@ import pytest
 
 from device_runner import NO_TELEMETRY, TELEMETRY_VARIABLE
 from device_runner.adb.device import PERF_TEST_RUN, RUN
+from tests.configs import DESK, short
 from tests.privacy.tracing import ROOT, compile_tracer, own_folders, trace
 
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -18,15 +19,10 @@ CONFIG = f"""
 name = "mnist"
 [[models]]
 path = "{MNIST}"
-[[targets]]
-name = "desk"
-platform = "linux"
+{DESK}
 [variants]
 levels = ["basic", "extended"]
-[measure]
-rounds = 1
-min_runs = 2
-min_seconds = 0.001
+{short(min_runs=2)}
 """
 LIBRARY_USE = f"""
 import {{package}}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -97,114 +98,100 @@ def test_every_changed_byte_is_found_and_its_file_named(tmp_path: Path) -> None:
     verify_bundle(bundle)
 
 
-@pytest.mark.parametrize("name", ["models/m.ort", SEAL_FILE])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
-    bundle_in(tmp_path)
-    (tmp_path / "bundle" / name).unlink()
-    with pytest.raises(CheckFailed, match="does not match its manifest") as caught:
-        verify_bundle(tmp_path / "bundle")
-    assert f"missing: {name}" in caught.value.why
-
-
-def test_added_files_folders_and_links_are_named(tmp_path: Path) -> None:
-    bundle_in(tmp_path)
-    bundle = tmp_path / "bundle"
-    (bundle / "models" / "extra.ort").write_bytes(b"x")
-    (bundle / "empty").mkdir()
-    (bundle / "link").symlink_to("models")
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(bundle)
-    assert caught.value.why == "added: empty/; added: link; added: models/extra.ort"
-
-
-def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path) -> None:
-    bundle_in(tmp_path)
-    os.truncate(tmp_path / "bundle" / "models" / "m.ort", 100)
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(tmp_path / "bundle")
-    assert "models/m.ort (100 bytes instead of 10240)" in caught.value.why
-
-
-def test_a_manifest_sealed_anew_is_still_held_to_its_content_digest(tmp_path: Path) -> None:
-    bundle_in(tmp_path)
-    manifest = tmp_path / "bundle" / MANIFEST_FILE
-    manifest.write_text(manifest.read_text().replace('"advised"', '"measured"'))
-    (manifest.parent / SEAL_FILE).write_text(f"{sha256_of(manifest)}  {MANIFEST_FILE}\n")
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(manifest.parent)
-    assert "content part" in caught.value.why
-
-
 def reseal(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest as somebody would who also writes new digests."""
     document = json.loads((bundle / MANIFEST_FILE).read_bytes())
     change(document)
     document["content_sha256"] = content_digest(document["content"])
-    text = json.dumps(document).encode()
-    (bundle / MANIFEST_FILE).write_bytes(text)
-    (bundle / SEAL_FILE).write_bytes(sealed(text))
+    rewrite(bundle, json.dumps(document).encode())
 
 
-def entry(path: str) -> dict[str, Any]:
-    """A listed file with the bytes of the model."""
+def rewrite(bundle: Path, manifest: bytes) -> None:
+    """Another manifest, with the seal that it needs."""
+    (bundle / MANIFEST_FILE).write_bytes(manifest)
+    (bundle / SEAL_FILE).write_bytes(sealed(manifest))
+
+
+def replacing(old: str, new: str) -> Callable[[Path], None]:
+    """A change of the manifest's text, sealed anew."""
+    return lambda bundle: rewrite(bundle, (bundle / MANIFEST_FILE).read_bytes().replace(old.encode(), new.encode(), 1))
+
+
+def listing(*paths: str) -> Callable[[Path], None]:
+    """More listed files with the bytes of the model, with new digests."""
     content = bytes(range(256)) * 40
-    return {"path": path, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entries = [{"path": path, "size_bytes": 10240, "sha256": hashlib.sha256(content).hexdigest()} for path in paths]
+    return lambda bundle: reseal(bundle, lambda document: document["content"]["files"].extend(entries))
 
 
-@pytest.mark.parametrize(
-    ("change", "finding"),
-    [
-        (lambda d: d["content"]["ships"][0].update(file="../../../etc/passwd"), "ships, but is not listed: ../../.."),
-        (lambda d: d["content"]["ships"][0].update(file="models/n.ort"), "ships, but is not listed: models/n.ort"),
-        (lambda d: d["content"]["files"].append(entry("models/m.ort")), "listed 2 times: models/m.ort"),
-        (lambda d: d["content"]["files"].append(entry("models//m.ort")), "not a plain path: models//m.ort"),
-        (lambda d: d["content"]["files"].append(entry("./models/m.ort")), "not a plain path: ./models/m.ort"),
-        (lambda d: d["content"]["files"].append(entry("manifest.json")), "not a plain path: manifest.json"),
-        (lambda d: d["content"]["files"].append(entry("a" * 5000)), "not a plain path: " + "a" * 200),
-        (lambda d: d["content"]["files"].append(entry("m/" * 3000)), "not a plain path: m/"),
-    ],
-)
-def test_a_manifest_that_contradicts_itself_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], finding: str
-) -> None:
+def shipping(file: str) -> Callable[[Path], None]:
+    """Another file that ships, with new digests."""
+    return lambda bundle: reseal(bundle, lambda document: document["content"]["ships"][0].update(file=file))
+
+
+def linking(name: str) -> Callable[[Path], object]:
+    """A file that lies elsewhere, behind a link."""
+    return lambda bundle: (bundle / name).symlink_to((bundle / name).rename(bundle.parent / name))
+
+
+def add_several(bundle: Path) -> None:
+    (bundle / "models" / "extra.ort").write_bytes(b"x")
+    (bundle / "empty").mkdir()
+    (bundle / "link").symlink_to("models")
+
+
+NESTED = "[" * 200_000 + "]" * 200_000
+CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "model missing": (lambda bundle: (bundle / "models/m.ort").unlink(), "missing: models/m.ort"),
+    "seal missing": (lambda bundle: (bundle / SEAL_FILE).unlink(), f"missing: {SEAL_FILE}"),
+    "file, folder and link added": (add_several, "^added: empty/; added: link; added: models/extra.ort$"),
+    "model truncated": (
+        lambda bundle: os.truncate(bundle / "models/m.ort", 100), r"models/m.ort \(100 bytes instead of 10240\)",
+    ),
+    "huge manifest": (lambda bundle: os.truncate(bundle / MANIFEST_FILE, 40 << 30), MANIFEST_FILE),
+    "huge seal": (lambda bundle: os.truncate(bundle / SEAL_FILE, 40 << 30), SEAL_FILE),
+    "manifest a link": (linking(MANIFEST_FILE), f"^link: {MANIFEST_FILE}$"),
+    "seal a link": (linking(SEAL_FILE), f"^link: {SEAL_FILE}$"),
+    "content not of its digest": (replacing('"advised"', '"measured"'), "content part"),
+    "endless evidence": (replacing('"seconds": 1.0', f'"seconds": {NESTED}'), f"unreadable: {MANIFEST_FILE}"),
+    "a key twice": (replacing('"evidence": {', '"evidence": {}, "evidence": {'), "the key 'evidence' is there twice"),
+    "path outside": (replacing('"path": "models/m.ort"', '"path": "../m.ort"'), "unreadable"),
+    "absolute path": (replacing('"path": "models/m.ort"', '"path": "/etc/hostname"'), "unreadable"),
+    "path outside by a detour": (replacing('"path": "models/m.ort"', '"path": "models/../../m.ort"'), "unreadable"),
+    "of development": (
+        lambda bundle: reseal(bundle, lambda document: document["content"]["ships"][0].pop("runs")),
+        "unreadable.*`runs`",
+    ),
+    "ships what is outside": (shipping("../../../etc/passwd"), "ships, but is not listed: ../../.."),
+    "ships what is not listed": (shipping("models/n.ort"), "ships, but is not listed: models/n.ort"),
+    "listed twice": (listing("models/m.ort"), "listed 2 times: models/m.ort"),
+    "two slashes": (listing("models//m.ort"), "not a plain path: models//m.ort"),
+    "dot": (listing("./models/m.ort"), "not a plain path: ./models/m.ort"),
+    "manifest listed": (listing("manifest.json"), "not a plain path: manifest.json"),
+    "long name": (listing("a" * 5000), "not a plain path: " + "a" * 200),
+    "deep path": (listing("m/" * 3000), "not a plain path: m/"),
+    "text direction turned": (listing("models/n\u202etro.txt"), "not a plain path"),
+    "file in capitals": (listing("models/M.ORT"), "one name on some file systems: models/M.ORT and models/m.ort"),
+    "folder in capitals": (listing("Models/n.ort"), "one name on some file systems: Models and models"),
+    "manifest in capitals": (listing("Manifest.json"), "one name on some file systems: Manifest.json and manifest."),
+    "file as folder": (listing("models/m.ort/x"), "one name on some file systems: models/m.ort and models/m.ort"),
+    "two forms of a letter": (
+        listing("models/\u00e4", "models/a\u0308"), "one name on some file systems: models/a",
+    ),
+}  # fmt: skip
+"""What somebody may do to a bundle, to a pattern of what is then said of it."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_bundle_is_refused_and_the_change_named(tmp_path: Path, change: str) -> None:
     bundle_in(tmp_path)
     reseal(tmp_path / "bundle", lambda document: None)
     verify_bundle(tmp_path / "bundle")
-    reseal(tmp_path / "bundle", change)
-    with pytest.raises(CheckFailed) as caught:
+    make, finding = CHANGES[change]
+    make(tmp_path / "bundle")
+    with pytest.raises(CheckFailed, match="does not match its manifest") as caught:
         verify_bundle(tmp_path / "bundle")
-    assert finding in caught.value.why
-
-
-def test_evidence_nested_without_end_is_refused(tmp_path: Path) -> None:
-    bundle_in(tmp_path)
-    manifest = tmp_path / "bundle" / MANIFEST_FILE
-    text = manifest.read_bytes().replace(b'"seconds": 1.0', b'"seconds": ' + b"[" * 200_000 + b"]" * 200_000)
-    manifest.write_bytes(text)
-    (manifest.parent / SEAL_FILE).write_bytes(sealed(text))
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(manifest.parent)
-    assert f"unreadable: {MANIFEST_FILE}" in caught.value.why
-
-
-@pytest.mark.parametrize("name", [MANIFEST_FILE, SEAL_FILE])
-def test_a_huge_manifest_or_seal_is_not_read(tmp_path: Path, name: str) -> None:
-    bundle_in(tmp_path)
-    os.truncate(tmp_path / "bundle" / name, 40 << 30)
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(tmp_path / "bundle")
-    assert name in caught.value.why
-
-
-@pytest.mark.parametrize("name", [MANIFEST_FILE, SEAL_FILE])
-def test_a_manifest_or_seal_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
-    bundle_in(tmp_path)
-    path = tmp_path / "bundle" / name
-    path.rename(tmp_path / name)
-    path.symlink_to(tmp_path / name)
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(tmp_path / "bundle")
-    assert caught.value.why == f"link: {name}"
+    assert re.search(finding, caught.value.why)
 
 
 def test_the_digest_of_the_maker_tells_a_bundle_from_another(tmp_path: Path) -> None:
@@ -244,40 +231,10 @@ def test_that_a_bundle_must_not_ship_cannot_be_taken_out_under_its_digest(tmp_pa
         verify_bundle(bundle, digest)
 
 
-@pytest.mark.parametrize(
-    ("paths", "finding"),
-    [
-        (["models/M.ORT"], "one name on some file systems: models/M.ORT and models/m.ort"),
-        (["Models/n.ort"], "one name on some file systems: Models and models"),
-        (["Manifest.json"], "one name on some file systems: Manifest.json and manifest.json"),
-        (["models/m.ort/x"], "one name on some file systems: models/m.ort and models/m.ort"),
-        (["models/\u00e4", "models/a\u0308"], "one name on some file systems: models/a"),
-        (["models/n\u202etro.txt"], "not a plain path"),
-    ],
-)
-def test_names_that_other_file_systems_take_for_one_are_refused(tmp_path: Path, paths: list[str], finding: str) -> None:
-    bundle_in(tmp_path)
-    reseal(tmp_path / "bundle", lambda document: document["content"]["files"].extend(map(entry, paths)))
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(tmp_path / "bundle")
-    assert finding in caught.value.why
-
-
-def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    bundle_in(tmp_path)
-    manifest = tmp_path / "bundle" / MANIFEST_FILE
-    manifest.write_text(manifest.read_text().replace('"evidence": {', '"evidence": {}, "evidence": {', 1))
-    (manifest.parent / SEAL_FILE).write_bytes(sealed(manifest.read_bytes()))
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(manifest.parent)
-    assert "the key 'evidence' is there twice" in caught.value.why
-
-
 @pytest.mark.parametrize(("count", "end"), [(1000, "; and 980 more"), (20_000, "a bundle has at most 10,000")])
 def test_findings_are_counted_and_the_first_are_named(tmp_path: Path, count: int, end: str) -> None:
     bundle_in(tmp_path)
-    missing = [entry(f"models/{number}") for number in range(count)]
-    reseal(tmp_path / "bundle", lambda document: document["content"]["files"].extend(missing))
+    listing(*(f"models/{number}" for number in range(count)))(tmp_path / "bundle")
     with pytest.raises(CheckFailed) as caught:
         verify_bundle(tmp_path / "bundle")
     assert caught.value.why.endswith(end)
@@ -329,43 +286,16 @@ def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "bundle" / "thesis.txt").read_text() == "years of work"
 
 
-@pytest.mark.parametrize("path", ["../m.ort", "/etc/hostname", "models/../../m.ort"])
-def test_a_manifest_that_points_outside_is_refused_unread(tmp_path: Path, path: str) -> None:
-    bundle_in(tmp_path)
-    manifest = tmp_path / "bundle" / MANIFEST_FILE
-    manifest.write_text(manifest.read_text().replace('"path": "models/m.ort"', f'"path": "{path}"'))
-    (manifest.parent / SEAL_FILE).write_text(f"{sha256_of(manifest)}  {MANIFEST_FILE}\n")
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(manifest.parent)
-    assert "unreadable" in caught.value.why
-
-
-def seal(bundle: Path, document: dict[str, Any]) -> None:
-    (bundle / MANIFEST_FILE).write_text(json.dumps(document))
-    (bundle / SEAL_FILE).write_text(f"{sha256_of(bundle / MANIFEST_FILE)}  {MANIFEST_FILE}\n")
-
-
 @pytest.mark.parametrize("version", [0, 2, 5])
 def test_a_bundle_of_another_version_is_refused_by_name(tmp_path: Path, version: int) -> None:
     bundle_in(tmp_path)
-    seal(tmp_path / "bundle", {"version": version, "of": "another time"})
+    rewrite(tmp_path / "bundle", json.dumps({"version": version, "of": "another time"}).encode())
     with pytest.raises(ConfigError, match=f"this document has version {version}") as caught:
         verify_bundle(tmp_path / "bundle")
     assert (caught.value.where, "reads version 1" in caught.value.why) == (
         str(tmp_path / "bundle" / MANIFEST_FILE),
         True,
     )
-
-
-def test_a_bundle_of_development_is_refused(tmp_path: Path) -> None:
-    bundle_in(tmp_path)
-    document = json.loads((tmp_path / "bundle" / MANIFEST_FILE).read_text())
-    del document["content"]["ships"][0]["runs"]
-    seal(tmp_path / "bundle", document | {"content_sha256": content_digest(document["content"])})
-    with pytest.raises(CheckFailed) as caught:
-        verify_bundle(tmp_path / "bundle")
-    assert "unreadable" in caught.value.why
-    assert "`runs`" in caught.value.why
 
 
 def kept(folder: Path) -> tuple[KeptReference, dict[str, Path]]:

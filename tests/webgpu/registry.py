@@ -23,7 +23,6 @@ from tests.webgpu.plugin import drivers
 
 OPEN = 2**31 - 1
 """The last version of a registration without an end."""
-MOVERS = ("MemcpyFromHost", "MemcpyToHost")
 
 Registered = frozenset[tuple[str, str, int, int | None, str, str, frozenset[str]]]
 """Domain, operator, first and last version, constraint, type, and what stays at the CPU: one entry for each type."""
@@ -66,7 +65,7 @@ def registered(plugin: str, *options: str) -> Registered:
     return frozenset(
         (row.domain, row.op, row.first, None if row.last == OPEN else row.last, name, SHORT_NAMES[kind],
          frozenset(row.cpu) if row.op != "GroupQueryAttention" else frozenset())
-        for row in rows if row.op not in MOVERS
+        for row in rows
         for name, kinds in (row.types or {"": [1]}).items() for kind in kinds
     )  # fmt: skip
 

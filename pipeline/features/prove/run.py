@@ -87,10 +87,12 @@ def contexts_to_run(
         )
     chosen = [context for context in known if not order.chips or context.chip in order.chips]
     distinct = list({context.file: context for context in chosen}.values())
-    problem = _problem(distinct, order.library)
+    can_run = [context for context in distinct if not context.not_run]
+    left_out = [f"{context.file}: {context.not_run}" for context in distinct if context.not_run]
+    problem = _problem(can_run, order.library)
     if problem and order.chips:
         raise problem
-    return ([], [f"contexts were not run: {problem.text}"]) if problem else (distinct, [])
+    return ([], [f"contexts were not run: {problem.text}", *left_out]) if problem else (can_run, left_out)
 
 
 def _problem(contexts: Sequence[ShippedContext], library: str) -> MissingError | None:

@@ -19,12 +19,15 @@
         if (failed) return failed; \
     } while (0)
 
-#define NAME "OrtMobileClaims"
+/* A factory each. Some fusions are made of a named provider's nodes alone, so that of WebGPU has its real name. */
+static const char *const titles[] = {"OrtMobileClaims", "WebGpuExecutionProvider"};
+static OrtEpFactory factories[sizeof titles / sizeof *titles];
 
 static const ort_function *api, *ep_api;
 
 struct claims_ep {
     OrtEp ep; /* first: ONNX Runtime hands back a pointer to it */
+    const OrtEpFactory *maker;
     char *text;
     const char **names;
     size_t count;
@@ -32,7 +35,8 @@ struct claims_ep {
 
 static OrtStatus *error(const char *text) { return CALL(api, CreateStatus)(STATUS_FAIL, text); }
 
-static const char *ep_name(const OrtEp *ep) { return (void)ep, NAME; }
+static const char *factory_name(const OrtEpFactory *self) { return titles[self - factories]; }
+static const char *ep_name(const OrtEp *ep) { return factory_name(((const struct claims_ep *)ep)->maker); }
 
 /* "" for a node that has none. */
 static OrtStatus *first_output(const OrtNode *node, const char **name) {
@@ -125,6 +129,7 @@ static OrtStatus *create_ep(OrtEpFactory *self, const OrtHardwareDevice *const *
                      .GetCapability = get_capability,
                      .Compile = compile,
                      .ReleaseNodeComputeInfos = release_infos};
+    ep->maker = self;
     OrtStatus *status = read_names(ep, path);
     if (status)
         release_ep(self, &ep->ep);
@@ -144,7 +149,6 @@ static OrtStatus *supported_devices(OrtEpFactory *self, const OrtHardwareDevice 
     return NULL;
 }
 
-static const char *factory_name(const OrtEpFactory *self) { return (void)self, NAME; }
 static const char *vendor(const OrtEpFactory *self) { return (void)self, "ort-mobile"; }
 static uint32_t vendor_id(const OrtEpFactory *self) { return (void)self, 0; }
 static const char *version(const OrtEpFactory *self) { return (void)self, "1.0.0"; }
@@ -165,7 +169,7 @@ static OrtStatus *create_transfer(OrtEpFactory *self, void **out) {
     return NULL;
 }
 
-static OrtEpFactory factory = {.version = EP_API_VERSION,
+static const OrtEpFactory factory = {.version = EP_API_VERSION,
                                .GetName = factory_name,
                                .GetVendor = vendor,
                                .GetSupportedDevices = supported_devices,
@@ -184,11 +188,13 @@ EXPORTED OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, 
                                       OrtEpFactory **out, size_t room, size_t *used);
 EXPORTED OrtStatus *CreateEpFactories(const char *name, const OrtApiBase *base, const OrtLogger *logger,
                                       OrtEpFactory **out, size_t room, size_t *used) {
-    (void)name, (void)logger, (void)room;
+    (void)name, (void)logger;
     api = base->GetApi(EP_API_VERSION); /* onnxruntime before 1.23 never calls this function */
     ep_api = CALL(api, GetEpApi)();
-    out[0] = &factory;
-    *used = 1;
+    for (*used = 0; *used < room && *used < sizeof titles / sizeof *titles; ++*used) {
+        factories[*used] = factory;
+        out[*used] = &factories[*used];
+    }
     return NULL;
 }
 

@@ -72,38 +72,64 @@ class Cause(NamedTuple):
         return Refusal(self.code, self.text.format(*words), self.remedy.format(*words)) if match else None
 
 
+TO_CPU = "leave it to the CPU at the model's end"
+
 SIZE_BY_DATA = Cause(
-    "Cannot get shape", "data",
+    r"Cannot get (?:[\w\[\]]+ )*shape", "data",
     "the size of one of its values depends on data, such as on what NonMaxSuppression finds",
     "leave such a part to the CPU at the model's end",
 )  # fmt: skip
 """What the first of `CAUSES` means in a model whose inputs have all their sizes."""
 
 CAUSES = (
-    Cause("Cannot get shape", "shape", "the shape of one of its values is not known before the model runs",
+    Cause(SIZE_BY_DATA.pattern, "shape", "the shape of one of its values is not known before the model runs",
           "give the dimensions of the inputs sizes, with --dimension NAME=N or the pass fixed-dimensions"),
     Cause(r"Operators of type `?'?(QLinear\w+|QGemm|QAttention)`?'? are not supported", "operator",
           "the NPU's provider has no {1}",
           "quantize the model in QDQ form instead of with QLinear operators"),
     Cause(r"Operators of type `?'?(\w+)`?'? are not supported", "operator", "the NPU's provider has no {1}",
-          "express it by other operators, or leave it to the CPU at the model's end"),
-    Cause(r"(\w+) operator not supported by HTP backend", "operator", "the NPU has no {1}",
-          "express it by other operators, or leave it to the CPU at the model's end"),
-    Cause("Failed to add node", "backend", "the NPU has it not for these types and shapes, or not the operator that it "
-          "belongs to"),
+          f"express it by other operators, or {TO_CPU}"),
+    Cause(r"(?:support )?(\w+) (?:operator not supported by|on the) HTP backend", "operator", "the NPU has no {1}",
+          f"express it by other operators, or {TO_CPU}"),
+    Cause(r"Failed to add (?:\w+ )?node", "backend",
+          "the NPU has it not for these types and shapes, or not the operator that it belongs to",
+          "compute it in f32 with at most 5 dimensions, or express it by other operators"),
     Cause("to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)", "border",
           "it converts an input or output of the model, which ONNX Runtime does on the CPU: no partition is cut"),
     Cause("may only change the spatial dimensions", "attr",
           "it resizes batch or channels, and the NPU only height and width", "resize the last two dimensions only"),
-    Cause("(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|"
-          "[Dd]ynamic (?:scale|min|max|pads|slice|axes))", "const",
+    Cause("Resize (?:on the NPU |operator )?(?:does|only|cubic)|ResizeNearestNeighbor on", "attr",
+          "the NPU has no Resize of this mode and these coordinates",
+          "use linear with half_pixel, or nearest with asymmetric and floor (`transform --do equal-resize`)"),
+    Cause("with an initializer input", "trivial", "it reads nothing but constants",
+          "fold constants first, with --optimize basic"),
+    Cause("(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|requires constant input|"
+          r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)", "const",
           "an input that the NPU needs as a constant is computed by the model", "make it an initializer"),
     Cause("standalone (?:DQ|Q) op with per-channel", "quantized",
           "a tensor quantized by channel is taken only as the weight of an operator",
           "quantize this tensor as a whole, or the operator that reads it, too"),
-    Cause("only supports normalization along the last axis", "attr", "it normalizes more than the last axis",
-          "normalize the last axis only"),
-    Cause("unsupported equation", "attr", "the NPU has no such Einsum", "write it as MatMul and Transpose"),
+    Cause("per-(?:tensor|channel) quant", "quantized",
+          "it has a scale for each channel, and the NPU takes it with a single one", "quantize this tensor as a whole"),
+    Cause(r"ranks?\b.*(?:of size|than|at least|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|PoolMax3d",
+          "rank", "the NPU has it not for so many dimensions", "reshape the values around the node to 4 dimensions"),
+    Cause("axis with last input dimension|only supports normalization along the last axis", "attr",
+          "it normalizes more than the last axis", "normalize the last axis only"),
+    Cause("unsupported equation|Einsum requires", "attr", "the NPU has no such Einsum",
+          "write it as MatMul and Transpose"),
+    Cause("Pad doesn't support axes", "attr", "it names axes", "give pads of all dimensions"),
+    Cause("[Dd]ata ?type|Type not supported|only supports? (?:float|bool)|quantized input", "type",
+          "the NPU has it not for this type", "compute it in f32, or quantize it where it is f32"),
+    Cause("to have at least 2 inputs", "attr", "it has a single input, which it gives on", "leave the node out"),
+    Cause("only supports? (alpha|beta)=1", "attr", "its {1} is not 1",
+          "multiply the weights by alpha and the bias by beta"),
+    Cause("dilation", "attr", "it has dilations, which the NPU has not for this operator",
+          "make dilations 1: a kernel with zeros between its weights computes the same"),
+    Cause("only supports? 1 output|expects exactly 2 outputs", "attr",
+          "it has another number of outputs than on the NPU",
+          "leave out the outputs that are there for training or are not read"),
+    Cause("negative (?:or out-of-bounds )?ind", "attr", "an index counts from the end", "count it from the front"),
+    Cause("NoOp for reduction", "attr", "it reduces no axis, which changes nothing", "leave the node out"),
 )  # fmt: skip
 """What the provider's reasons mean; one that is not here stands as the provider says it."""
 
@@ -122,6 +148,9 @@ FAILURES = (
           "fold constants first, with --optimize basic"),
     Cause("Could not find an implementation for (.+?) node", "cpu", "neither the NPU nor the CPU has a kernel for {1}",
           "compute this part in another type, such as f32"),
+    Cause(r"Exception during initialization: .*::(\w+)\(const", "cpu",
+          "{1} is left to the CPU, whose kernel refuses its attributes",
+          "give it attributes that the CPU computes, or express it by other operators"),
     Cause("contextCreateFromBinary failed", "context",
           "the context is of another generation of NPUs, of a newer QAIRT, or for several chips",
           "make it again for this chip; a context for several chips cannot be opened on this computer"),
@@ -206,9 +235,7 @@ def of_chip(
             why="there is nothing left to ask the compiler",
             remedy="name the model that it was made from; `prove` and `convert --context … --check` run contexts",
         )
-    makes = (name for node in graph.nodes.values() for name in node.outputs if name)
-    empty = next((name for name in (*graph.inputs, *makes) if 0 in (graph.value(name).shape or ())), "")
-    if empty:  # of which the compiler dies by a division by zero
+    if empty := empty_value(graph):
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
         return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
     target = folder / f"asked-{chip.name}.onnx"
@@ -220,6 +247,12 @@ def of_chip(
         if answer.ended_by != "time":  # a busy machine is no fact about the model
             keep(entry, answer)
     return claim_on(graph, answer, chip)
+
+
+def empty_value(graph: Graph) -> str:
+    """A value without an element, of which the compiler dies by a division by zero; "" where there is none."""
+    makes = (name for node in graph.nodes.values() for name in node.outputs if name)
+    return next((name for name in (*graph.inputs, *makes) if 0 in (graph.value(name).shape or ())), "")
 
 
 def entry_of(ending: str, chip: Chip, *parts: str) -> Path:
@@ -391,7 +424,8 @@ def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Re
     if all(graph.value(value).static for value in graph.inputs) and (by_data := SIZE_BY_DATA.refusal(reason)):
         return by_data
     text = re.sub(r"\s*\w+ node `[^`]*` will not be assigned to QNN EP\.?", "", reason)
-    return next(_refusals_of(CAUSES, reason), Refusal("provider", f"the provider says: {text}"))
+    own_words = Refusal("provider", f"the provider says: {text}", f"give the node what it has there, or {TO_CPU}")
+    return next(_refusals_of(CAUSES, reason), own_words)
 
 
 def _float(node: Node, chip: Chip) -> Refusal:
@@ -407,9 +441,8 @@ REMEDIES: Sequence[tuple[Callable[[Value], bool], str]] = (
         lambda value: len(value.shape or ()) > MOST_DIMENSIONS,
         f"reshape it to at most {MOST_DIMENSIONS} dimensions around the node",
     ),
-    (lambda value: value.dtype in ("i64", "i16", "u16", "i32", "u32", "u64"), "compute it in f32"),
-    (lambda value: value.dtype == "f64", "compute it in f32"),
-    (lambda value: value.dtype == "f32", "quantize it: some operators are there for quantized values only"),
+    (lambda value: value.dtype == "f64" or (value.dtype or "")[:1] in {"i", "u", "b"}, "compute it in f32"),
+    (lambda value: value.dtype in ("f32", "f16"), "quantize it: some operators are there for quantized values only"),
 )
 """What helps a node that the backend refuses, by one of its inputs; the first that fits."""
 

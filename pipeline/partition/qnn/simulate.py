@@ -71,6 +71,7 @@ REMEDIES: Mapping[str, str] = {
     "write it as Gather (`transform --do gathered-resize`)",
     "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
     "Gather": "give its indices in one row (`transform --do flat-indices`)",
+    "If": "compute both branches and choose with Where: in a branch Conv, pools and BatchNormalization take other axes",
     "Reciprocal": "write it as a division (`transform --do one-input`)",
     "Max": "give a zero beside 16-bit values a scale like theirs, as qnn16 does",
     "ReduceL2": "scale the values before they are squared (`transform --do scaled-norm`)",

@@ -20,6 +20,7 @@ from pipeline.partition.webgpu.kernels import Kernel, cpu_slots, kernel_of, kern
 TABLE: Mapping[str, object] = {op_type: rows for (domain, op_type), rows in kernels().items() if not domain}
 """Operators of ai.onnx with a kernel: functions of a model with such a name are kept whole until it was asked."""
 
+COPIES: Final = ("MemcpyFromHost", "MemcpyToHost")
 SMALL_CONSTANT: Final = 100
 """Elements up to which a constant may be read on the CPU (kSmallInitializerThreshold)."""
 
@@ -103,27 +104,54 @@ def _reads_only(graph: Graph, node: Node, kernel: Kernel, at_cpu: Container[str]
     return True
 
 
+class Memory:
+    """What is written in the memory of the GPU, or of the CPU; who reads what in it, in which slot.
+
+    Slots behind a node's inputs are what its bodies read.
+    """
+
+    def __init__(self) -> None:
+        self.read: dict[str, list[tuple[Node, int]]] = {}
+        self.written: set[str] = set()
+
+
+def memories(graph: Graph, claimed: Container[int]) -> tuple[Memory, Memory]:
+    """Those of GPU and CPU. A node on the GPU keeps some values at the CPU: bounds of Clip, the shape of Reshape."""
+    gpu, cpu = Memory(), Memory()
+    for index, node in graph.nodes.items():
+        on_gpu = index in claimed
+        at_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
+        for slot, name in enumerate((*node.inputs, *node.implicit_inputs)):
+            side = gpu if on_gpu and f"in{slot}" not in at_cpu else cpu
+            side.read.setdefault(name, []).append((node, slot))
+        for slot, name in enumerate(node.outputs):
+            (gpu if on_gpu and f"out{slot}" not in at_cpu else cpu).written.add(name)
+    for side in (gpu, cpu):
+        side.read.pop("", None)
+        side.written.discard("")
+    return gpu, cpu
+
+
+def crossing(graph: Graph, gpu: Memory, cpu: Memory) -> tuple[set[str], set[str]]:
+    """Values that go to the GPU, and those that go from it to the CPU.
+
+    As ONNX Runtime inserts nodes for it (TransformerMemcpyImpl in onnxruntime/core/optimizer/transformer_memcpy.cc):
+    one for each value that is made in one memory and read in the other, and for inputs that both sides read. Other
+    inputs of the model, and its outputs, are copied with or without a provider.
+    """
+    # What bodies of If and Loop read of a claimed node is that node's affair.
+    on_gpu = {name for name, readers in gpu.read.items() if any(slot < len(node.inputs) for node, slot in readers)}
+    both = (set(graph.inputs) - graph.initializers.keys()) & on_gpu & cpu.read.keys()
+    return both | (cpu.written & on_gpu), gpu.written & cpu.read.keys()
+
+
 def copies(graph: Graph, _settings: Settings, claimed: Container[int]) -> int:
     """The copies between GPU and CPU that one inference makes, for a graph of which these nodes are claimed.
 
-    One for each value that is made in one memory and read in the other, as ONNX Runtime inserts nodes for it
-    (TransformerMemcpyImpl in onnxruntime/core/optimizer/transformer_memcpy.cc). Inputs of the model that one side alone
-    reads, and its outputs, are copied with or without a provider and do not count.
+    Those that are nodes of the file already count, too.
     """
-    read: dict[bool, set[str]] = {True: set(), False: set()}  # by whether it is in the GPU's memory
-    written: dict[bool, set[str]] = {True: set(), False: set()}
-    for index, node in graph.nodes.items():
-        on_gpu = index in claimed
-        on_cpu = cpu_slots(node.op_type, node.domain, node.since_version) if on_gpu else frozenset[str]()
-        for slot, name in enumerate(node.inputs):
-            read[on_gpu and f"in{slot}" not in on_cpu].add(name)
-        for slot, name in enumerate(node.outputs):
-            written[on_gpu and f"out{slot}" not in on_cpu].add(name)
-        if not on_gpu:  # what bodies of If and Loop read of a claimed node is that node's affair
-            read[False].update(node.implicit_inputs)
-    inputs = set(graph.inputs) - graph.initializers.keys()
-    crossing = (inputs & read[True] & read[False], written[False] & read[True], written[True] & read[False])
-    return sum(len(names - {""}) for names in crossing)
+    written = sum(node.op_type in COPIES for node in graph.nodes.values())
+    return written + sum(map(len, crossing(graph, *memories(graph, claimed))))
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:

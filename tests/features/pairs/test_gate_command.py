@@ -19,26 +19,19 @@ from onnx import helper
 from device_runner.result import Status
 from pipeline.campaign.store import open_store
 from tests.command import Done, ort_mobile
+from tests.configs import BASIC, DESK, short
 from tests.probe_models import FLOAT, save_model
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 SHORT = ("--rounds", "8", "--min-runs", "25", "--min-seconds", "0.01", "--threads", "1")
-CONFIG = """
+CONFIG = f"""
 name = "my"
 [[models]]
 path = "m.onnx"
-[[targets]]
-name = "desk"
-platform = "linux"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
+{DESK}{BASIC}
 [[runs]]
 threads = 1
-[measure]
-rounds = 4
-min_runs = 2
-min_seconds = 0.001
+{short(4, 2)}
 """
 
 

@@ -10,24 +10,20 @@ import pytest
 from pipeline.core.errors import PipelineError
 from pipeline.features.pairs.measure import read_side
 from tests.command import ort_mobile
+from tests.configs import BASIC, DESK, short
 from tests.onnx_samples import linear, save
 
-CONFIG = """
+CONFIG = (
+    """
 name = "my"
 [[models]]
 path = "my.onnx"
 dimensions = { batch = 1 }
-[[targets]]
-name = "desk"
-platform = "linux"
-[variants]
-levels = ["basic"]
-styles = ["fixed"]
-[measure]
-rounds = 4
-min_runs = 2
-min_seconds = 0.001
 """
+    + DESK
+    + BASIC
+    + short(4, 2)
+)
 
 
 @pytest.fixture(scope="module")

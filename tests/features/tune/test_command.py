@@ -1,7 +1,6 @@
 """`ort-mobile tune` as a user runs it: with the real probe on this computer, killed, resumed, released."""
 
 import json
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,20 +15,13 @@ from pipeline.job.assemble import NO_ANSWERS
 from pipeline.job.stored import stored as assembled_of
 from pipeline.release.manifest import read_manifest
 from pipeline.report import formats
-from tests.command import ort_mobile
-from tests.job.test_job import EXAMPLE, write_config
+from tests.command import ort_mobile, stored_runs
+from tests.configs import DESK, MNIST, PHONE
+from tests.job.test_job import write_config
 
 CONFIG = f"""
 name = "demo"
-[[models]]
-path = "{EXAMPLE / "mnist.onnx"}"
-test_data = "{EXAMPLE}"
-[[targets]]
-name = "desk"
-platform = "linux"
-[[targets]]
-name = "phone"
-platform = "android"
+{MNIST}{DESK}{PHONE}
 [variants]
 levels = ["basic", "all"]
 styles = ["fixed"]
@@ -50,14 +42,6 @@ def campaigns(folder: Path) -> list[tuple[CampaignRecord, tuple[RunRecord, ...]]
         return [(one, store.runs(one.id)) for one in store.campaigns()]
 
 
-def stored(folder: Path) -> int:
-    try:
-        with sqlite3.connect(f"file:{folder / 'out/results.sqlite'}?mode=ro", uri=True, timeout=5) as connection:
-            return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0
-
-
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A folder after a search that was killed with -9 and resumed with less time; how many runs the first had."""
@@ -67,12 +51,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         [sys.executable, "-m", "pipeline", "tune", str(config), "--output", str(folder / "out")],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while stored(folder) < 5 and job.poll() is None:
+    while stored_runs(folder) < 5 and job.poll() is None:
         time.sleep(0.02)
     job.kill()
     _, said = job.communicate()
     assert job.returncode < 0, said
-    kept = stored(folder)
+    kept = stored_runs(folder)
     early = ort_mobile("report", folder / "out", code=2)
     assert "the search here has not ended" in early.err
     ended = ort_mobile("tune", config, "--output", folder / "out", "--minutes", "0.1", "--resume")

@@ -9,21 +9,11 @@ import pytest
 from device_runner.android_host.device import open_android_host
 from device_runner.errors import SpecError, UnavailableError
 from device_runner.library import Name, archive_abis, entries, find_archive, keep, release_of, resolve
-from device_runner.local import wheel_library
 from pipeline.core.errors import ConfigError
 from pipeline.core.errors import MissingError as PipelineMissing
 from pipeline.library.fetch import PACKAGES, get_library, known_libraries
 
-
-@pytest.fixture(autouse=True)
-def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cache of this machine's user is read or written."""
-    monkeypatch.setenv("ORT_MOBILE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("GRADLE_USER_HOME", str(tmp_path / "gradle"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setenv("ORT_MOBILE_MAVEN", "http://127.0.0.1:9")  # where nobody listens
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_caches")
 
 
 def elf(machine: int, *, bits: int = 64, length: int = 256) -> bytes:
@@ -107,12 +97,6 @@ def test_without_clients_every_way_is_named() -> None:
     assert "mvn is not on PATH" in caught.value.why
 
 
-def test_another_licence_must_be_accepted_first() -> None:
-    with pytest.raises(PipelineMissing) as caught:
-        get_library("1.28.0")
-    assert "--accept-licence" in caught.value.remedy
-
-
 def test_what_is_no_release_is_refused() -> None:
     with pytest.raises(ConfigError, match="no library"):
         get_library("newest")
@@ -157,12 +141,6 @@ def test_files_that_are_no_library_are_refused_with_the_reason(tmp_path: Path, k
         resolve(str(_file(tmp_path, kind))).android()
     assert KINDS[kind].lower() in f"{caught.value.what} {caught.value.why}".lower()
     assert caught.value.remedy
-
-
-def test_a_linux_library_is_told_from_androids() -> None:
-    with pytest.raises(UnavailableError) as caught:
-        resolve(str(wheel_library())).android()
-    assert "not built for Android" in caught.value.why
 
 
 @pytest.mark.parametrize(
