@@ -16,7 +16,7 @@ import msgspec
 
 from device_runner.build import units
 from device_runner.device import DeviceFacts, is_selector, parse_selector, split_server
-from device_runner.files import cache_folder, decode_json
+from device_runner.files import cache_folder, decode_json, visible
 from device_runner.providers import chip_of_phone
 from device_runner.spec import TensorFile
 from pipeline.campaign.measure import CampaignPlan
@@ -415,7 +415,11 @@ def _campaign(store: Store, name: str, title: str) -> dict[str, Any]:
 
 
 def status_lines(state: dict[str, Any]) -> Iterator[str]:
-    """The state of a lab for people; others wrote the names in it."""
+    """The state of a lab for a terminal, which nothing in it can steer: others wrote it."""
+    yield from map(visible, _lines(state))
+
+
+def _lines(state: dict[str, Any]) -> Iterator[str]:
     yield f"hosts: {len(state['hosts'])}"
     for host in state["hosts"]:
         silent = f"nothing heard for {duration_text(host['silent_seconds'])}"
