@@ -183,8 +183,8 @@ PROVEN_C = Path("tests/ground_truth/native.sha256")
 
 
 def c_digest() -> str:
-    """The digest of all that decides what the tests marked native say: C, how it is built, and these tests."""
-    code = (path for top in ("device_runner", "pipeline", "tests") for path in Path(top).rglob("*.[chSs]"))
+    """The digest of all that decides what the tests marked native say: C of the probe, how it is built, these tests."""
+    code = (path for top in ("device_runner", "tests") for path in Path(top).rglob("*.[chSs]"))
     proofs = (path for path in Path("tests").rglob("test_*.py") if "pytest.mark.native" in path.read_text("utf-8"))
     digest = hashlib.sha256()
     for path in sorted({*code, *proofs, Path("device_runner/build.py")}):
