@@ -90,7 +90,7 @@ def read_build(content: Buffer) -> dict[str, Any]:
     # providers by their source folder or their own function
     folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)} | {CPU}
     functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
-    known = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
+    names = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
     # Exporters define the version of their symbols; a file that only asks for another's has it, too, and no mark.
     tagged = set(re.findall(rb"\0VERS_(\d+\.\d+\.\d+)\0", content))
     releases = tagged or set(VERSION_TEXT.findall(content))
@@ -99,7 +99,7 @@ def read_build(content: Buffer) -> dict[str, Any]:
         "release": releases.pop().decode("ascii") if len(releases) == 1 else "",
         "commit": commit[1].decode("ascii") if commit else "",
         "kind": kind,
-        "providers": tuple(sorted(known)),
+        "providers": tuple(sorted(names)),
         "telemetry": content.find(TELEMETRY_HOST) >= 0,
     }
 

@@ -123,8 +123,8 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
     @classmethod
     def of(cls, facts: DeviceFacts) -> "TunedClass":
         """The class of a device."""
-        known = class_of(facts)
-        return cls(chip=known.chip, api_level=known.api_level, abi=facts.abis[0] if facts.abis else "")
+        device_class = class_of(facts)
+        return cls(chip=device_class.chip, api_level=device_class.api_level, abi=facts.abis[0] if facts.abis else "")
 
     @property
     def text(self) -> str:

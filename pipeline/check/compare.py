@@ -112,8 +112,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     def floor_of(self, output: str) -> float:
         """The absolute error of an output that passes whatever its range; never over what passes at full range."""
         span = self.spans.get(output)
-        wanted = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
-        return min(wanted, self.max_relative_error * (span or 1.0))
+        floor = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
+        return min(floor, self.max_relative_error * (span or 1.0))
 
     @property
     def data(self) -> str:

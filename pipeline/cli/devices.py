@@ -41,21 +41,21 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
 
     matches = parse_selector(split_server(selector)[0])
     matching = [facts for facts in connected if matches(facts)]
-    here = [open_device("local").facts()] if selector == "*" else []
-    outputs.write_json({"devices": [*here, *matching]})
+    local = [open_device("local").facts()] if selector == "*" else []
+    outputs.write_json({"devices": [*local, *matching]})
     shown = Outputs("-" if profile_to == "-" else outputs.json_to)
-    if shown.text and (here or matching):
+    if shown.text and (local or matching):
         from pipeline.report.formats import device_listing
         from pipeline.report.show import show
 
-        show([device_listing([*here, *matching])])
+        show([device_listing([*local, *matching])])
     if not matching:
         _explain_none(selector, connected, no_server)
-    ready = [facts for facts in (*here, *matching) if facts.readiness is Readiness.READY]
+    ready = [facts for facts in (*local, *matching) if facts.readiness is Readiness.READY]
     if matching and not ready:
         shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in matching)
     if profile_to:
-        _write_profile([facts for facts in ready if facts not in here], profile_to)
+        _write_profile([facts for facts in ready if facts not in local], profile_to)
     ctx.exit(0 if ready else 3)
 
 
@@ -130,13 +130,13 @@ def list_libraries(outputs: Outputs) -> None:
     """List libraries that are available on this computer, and those that can be downloaded."""
     from pipeline.library.fetch import known_libraries
 
-    known = known_libraries()
+    libraries = known_libraries()
     lines = (
         f"{row.name:<16} {row.abi:<9} {'available' if row.at_hand else 'download '}  {row.place}"
         + (f"  [{row.licence}]" if row.licence else "")
-        for row in known
+        for row in libraries
     )
-    outputs.show_lines({"libraries": known}, lines)
+    outputs.show_lines({"libraries": libraries}, lines)
 
 
 @library.command("get")

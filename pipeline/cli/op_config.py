@@ -187,10 +187,10 @@ def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[O
     names = {name.lower(): use.op for use in uses for name in (use.op, f"{use.domain}:{use.op}")}
     if operator.lower() not in names:
         close = difflib.get_close_matches(operator.lower(), names, n=1)
-        known = ", ".join(sorted({use.op for use in uses}))
+        operators = ", ".join(sorted({use.op for use in uses}))
         raise ConfigError(
             f"no artifact uses an operator {operator!r}", where="--operator",
-            remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {known}",
+            remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {operators}",
         )  # fmt: skip
     return [use for use in uses if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
 

@@ -249,9 +249,9 @@ def _condition(text: str, kinds: ConditionKinds) -> Condition:
         return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
-    known = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
-    if provider and provider not in known:
-        close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, known, n=1)]
+    providers = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
+    if provider and provider not in providers:
+        close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, providers, n=1)]
         raise _Wrong(text, f"no provider {provider!r}", kinds, close)
     if measured and kinds.measures:
         return _measure(text, measured, kinds)

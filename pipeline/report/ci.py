@@ -149,9 +149,9 @@ def relative(file: str) -> str:
     if not file:
         return ""
     path = Path(os.path.abspath(file))  # noqa: PTH100  # `resolve` would follow links
-    here = Path.cwd()
+    folder = Path.cwd()
     return (
-        (path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name)
+        (path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name)
         .encode("utf-8", "replace")
         .decode()
     )

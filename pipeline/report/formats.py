@@ -376,8 +376,8 @@ def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCh
     for device, comparison in choice.slower.items():
         yield f"- slower than another {slower_text(device, comparison)}"
     yield from ("",) if choice.slower else ()
-    wanted = (artifact.model, artifact.variant.name)
-    rows = [row for row in report.rows if (row.model, row.variant) == wanted]
+    key = (artifact.model, artifact.variant.name)
+    rows = [row for row in report.rows if (row.model, row.variant) == key]
     yield from _measured(rows) if rows else ("Not measured on any device.", "")
     random = " on random inputs only" if any(check.random_inputs for check in checks) else ""
     yield f"Outputs{random} where the bundle was made, compared with those of the original model in this precision:"

@@ -422,8 +422,8 @@ def _row(
 
 
 def _median(values: Iterable[int]) -> int:
-    known = list(values)
-    return int(np.median(known)) if known else 0
+    numbers = list(values)
+    return int(np.median(numbers)) if numbers else 0
 
 
 def _shape(results: Sequence[RunResult]) -> Shape:
@@ -470,8 +470,8 @@ def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
 
 
 def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return choose(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return choose(numbers) if numbers else None
 
 
 def _failures(row: MeasuredRow) -> list[FailureRow]:

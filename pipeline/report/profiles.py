@@ -120,9 +120,9 @@ def profile_views(profiles: Sequence[Profiled], medians: Medians, rank: Mapping[
 
     That is the first of the lowest rank; ranks are by variant, 0 where there is none.
     """
-    known = [row for row in profiles if row.profile and row.profile.nodes]
+    profiled = [row for row in profiles if row.profile and row.profile.nodes]
     views = []
-    for group in grouped(((row.device, row.model), row) for row in known).values():
+    for group in grouped(((row.device, row.model), row) for row in profiled).values():
         before = min(group, key=lambda row: (row.provider != "cpu", rank.get(row.variant, 0)))
         for rows in grouped((row.provider, row) for row in group).values():
             if rest := [row for row in rows if row is not before]:

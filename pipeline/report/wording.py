@@ -190,8 +190,8 @@ def gpu(facts: DeviceFacts) -> str:
 def nnapi_devices(facts: DeviceFacts) -> str:
     """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
     named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
-    known = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
-    return ", ".join(named) or known
+    state = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
+    return ", ".join(named) or state
 
 
 class Line:

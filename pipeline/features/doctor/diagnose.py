@@ -398,9 +398,9 @@ class Rounds:
         bench = self.bench
         library = bench.device.library_for(bench.order.library).sha256
         what = (bench.device.name, library, runs[0].sha256, [run.key for run in runs], bench.order.measure)
-        wanted = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
-        campaign = new_campaign(wanted)
-        stored = self.store.campaigns(wanted) if bench.order.resume else []
+        campaign_name = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
+        campaign = new_campaign(campaign_name)
+        stored = self.store.campaigns(campaign_name) if bench.order.resume else []
         for known in reversed(stored):
             turns = OpenTurns([(run, 0) for run in runs], self.store, known.id)
             if turns.due() is None:

@@ -168,9 +168,9 @@ def _rows(side: ComparedSide, *, named: bool) -> dict[tuple[str, ...], Row]:
                 )  # fmt: skip
             rows[key] = row
     if side.run and not rows:
-        known = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
+        names = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
         raise ConfigError(
-            f"no run {side.run!r} here", where=side.source, why=f"measured are: {known or 'none'}",
+            f"no run {side.run!r} here", where=side.source, why=f"measured are: {names or 'none'}",
             remedy="name one of these",
         )  # fmt: skip
     return rows

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.files import read_regular, sha256
 from device_runner.result import utc_now
@@ -53,7 +52,7 @@ from pipeline.job.bench import Bench, PerfOrder, bench, inputs_of_files, librari
 from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
 from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, bundled_libraries, read_manifest, verify_bundle
 from pipeline.report import model
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport
 
 SQLITE = b"SQLite format 3\0"
 PREVIOUS = "previous"
@@ -129,36 +128,18 @@ def _before_the_newest(folder: Path | None, database: str | None) -> str:
         )
 
 
-class _Evidence(msgspec.Struct):
-    """What a bundle keeps of its campaign."""
-
-    campaign: str
-    created_at: str
-    host: Host
-    versions: dict[str, str]
-    devices: tuple[DeviceFacts, ...]
-    measured: tuple[Row, ...]
-
-
 def _of_bundle(folder: Path) -> CampaignReport:
+    """What a bundle keeps of its campaign."""
     manifest = read_manifest(folder)
+    kept = {name: manifest.evidence.get(name) for name in ("campaign", "created_at", "host", "versions", "devices")}
+    document = {**kept, "name": manifest.content.name, "margin": DEFAULT_MARGIN}
     try:
-        evidence = msgspec.convert(manifest.evidence, _Evidence)
+        return msgspec.convert({**document, "rows": manifest.evidence.get("measured")}, CampaignReport)
     except msgspec.ValidationError as error:
         raise PipelineError(
             "the bundle does not say what was measured", where=str(folder), why=str(error),
             remedy="make it again: `ort-mobile bundle rebuild OUTPUT`",
         ) from error  # fmt: skip
-    return CampaignReport(
-        name=manifest.content.name,
-        campaign=evidence.campaign,
-        created_at=evidence.created_at,
-        margin=DEFAULT_MARGIN,
-        host=evidence.host,
-        versions=evidence.versions,
-        devices=evidence.devices,
-        rows=evidence.measured,
-    )
 
 
 MODEL_FILES = (".ort", ".onnx")

@@ -166,11 +166,11 @@ def spell(seconds: float | None) -> str:
 
 def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple[Section, ...]:
     """What a minute for a pair and the config's own rounds find, and what gave no answer."""
-    known = tuple(
+    notes = tuple(
         ListingNote(title=f"{answer.model} on {answer.device}", text="; ".join(_finds(answer))) for answer in answers
     )
     failed = tuple(ListingNote(title="", text=text) for text in missing)
-    sections = (Section(title="What this finds", notes=known), Section(title="Without an answer", notes=failed))
+    sections = (Section(title="What this finds", notes=notes), Section(title="Without an answer", notes=failed))
     return tuple(section for section in sections if section.notes)
 
 

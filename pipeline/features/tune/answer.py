@@ -93,8 +93,8 @@ def medians(values: Sequence[CandidateValues]) -> CandidateValues:
     """The median of each value over several runs."""
     middles = {}
     for name in CandidateValues.__struct_fields__:
-        known = [value for each in values if (value := getattr(each, name)) is not None]
-        middles[name] = float(np.median(known)) if known else None
+        numbers = [value for each in values if (value := getattr(each, name)) is not None]
+        middles[name] = float(np.median(numbers)) if numbers else None
     return CandidateValues(**middles)
 
 

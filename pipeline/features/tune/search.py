@@ -253,8 +253,8 @@ def concluded(
     leader = next((arm for arm in ranked if arm not in view.out), None)
     if leader is None:
         ran = {run.candidate for run in view.seen if run.good is not None}
-        known = sum(run.good is not None for run in view.seen) >= MODEL_FROM
-        mean = forecast_of(view.space, view.seen)[0] if known else None
+        measured = sum(run.good is not None for run in view.seen) >= MODEL_FROM
+        mean = forecast_of(view.space, view.seen)[0] if measured else None
         usable = sorted(ran - view.out.keys())
         leader = (
             best_guess(view)
