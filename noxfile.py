@@ -285,7 +285,7 @@ def extra_tests(session: nox.Session) -> None:
 @nox.session
 def framework_tests(session: nox.Session) -> None:
     """Models imported from PyTorch and TensorFlow, which it installs: 7 GB, minutes."""
-    asked = ("-n", "0", "-m", "frameworks", "--no-skips", *session.posargs)
+    asked = ("tests/features/imports", "-n", "0", "-m", "frameworks", "--no-skips", *session.posargs)
     session.install("-e", ".[torch]", "torchvision", *groups("test"))
     session.run("python", "-m", "pytest", *asked, "-k", "torch")
     session.install("-e", ".[tensorflow]", *groups("test"))

@@ -59,6 +59,8 @@ TEXTS = (
          FailureKind.PROVIDER_REFUSED),
     Text(r"several callers of a provider that captures", "a capture is of one session that runs alone",
          "leave enableGraphCapture out, or measure without --concurrent", FailureKind.BAD_OPTIONS),
+    Text(r"a captured graph neither reads nor writes", "sizes and indices that change between steps stay on the CPU",
+         "leave enableGraphCapture out, or that input or state", FailureKind.BAD_OPTIONS),
     Text(r"Couldn't load Vulkan", "the library has WebGPU, and found no libvulkan",
          "install a driver with Vulkan (Debian: libvulkan1), or name a driver that computes on the CPU by vulkan=",
          FailureKind.PROVIDER_REFUSED),
@@ -80,6 +82,9 @@ TEXTS = (
     Text(r"fallback to CPU EP has been explicitly disabled",
          "the provider left nodes to the CPU, and session.disable_cpu_ep_fallback forbids that",
          "list them with `ort-mobile partition`, or remove the key", FailureKind.PROVIDER_REFUSED),
+    Text(r"more callers need about .* of memory", "all callers hold their memory at the same time",
+         "ask for fewer, for callers of one session (without :own), or for a smaller model or batch",
+         FailureKind.OUT_OF_MEMORY),
     Text(r"bad.alloc|[Ff]ailed to allocate memory|[Oo]ut of memory|Cannot allocate memory|no memory for"
          r"|Not enough memory|ArenaExtend|Requested.*exceeds",
          "it asks for more memory than there is",

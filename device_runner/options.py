@@ -106,10 +106,16 @@ RULES: tuple[OptionRule, ...] = (
         "write big, or cores from 1 to 64 with `,` and `-`, as in 5-8",
     ),
     (
-        # Its own function makes the threads then, which the affinities do not reach (posix/env.cc, 1.21 to 1.31).
+        # The affinities are set last, by ONNX Runtime in the thread (ort_mobile 4.3).
         lambda o: bool(o.thread_cores) and AFFINITY_KEY in o.session_config,
         f"thread_cores and {AFFINITY_KEY} exclude each other",
         "leave out one of the two",
+    ),
+    (
+        # The same: each thread of a pool whose size it chooses gets a core.
+        lambda o: bool(o.thread_cores) and o.intra_op_threads == 0 and o.execution_mode is ExecutionMode.SEQUENTIAL,
+        "thread_cores need a number of threads: where ONNX Runtime chooses it, it gives each thread a core of its own",
+        "set threads to 2 or more, or leave thread_cores out",
     ),
     (
         lambda o: bool(o.thread_cores or o.thread_nice) and o.intra_op_threads == 1 and o.inter_op_threads < 2,

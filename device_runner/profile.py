@@ -17,15 +17,29 @@ import msgspec
 
 from device_runner.errors import RunnerError
 from device_runner.files import PROFILE_LIMIT_BYTES, decode_json, scratch_folder
-from device_runner.result import Failure, FailureKind, NodeTime, OperatorTime, Profile, RunResult, Struct, status_of
+from device_runner.result import (
+    Failure,
+    FailureKind,
+    NodeTime,
+    OperatorTime,
+    Profile,
+    RunResult,
+    Struct,
+    ValueCopy,
+    status_of,
+)
 from device_runner.spec import LogLevel, RunSpec
 
 KERNEL = "_kernel_time"
 """End of the name of a node's own event; releases before 1.21 also had `_fence_before` and `_fence_after`."""
 
 CPU = "CPUExecutionProvider"
+PARTITION = "(partition)"
+"""What stands for the operator of what a provider compiled."""
 COPY = "Memcpy"
 """Beginning of the operators that ONNX Runtime inserts between the memories of two providers."""
+ADDED_COPY = re.compile(rf"Add ({COPY}(?:From|To)Host) (?:after|before) (.+) for \w+ExecutionProvider$")
+"""What its log says of each, at level info, in the order of their numbers (transformer_memcpy.cc, AddCopyNode)."""
 
 
 Microseconds = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
@@ -93,7 +107,7 @@ def with_profile(result: RunResult, file: Path) -> RunResult:
     trace.unlink()
     kept = msgspec.structs.replace(result, profile_file=str(file))
     try:
-        return msgspec.structs.replace(kept, profile=read_profile(file))
+        return msgspec.structs.replace(kept, profile=read_profile(file, result.log))
     except RunnerError as error:
         return _unreadable(kept, str(error))
 
@@ -108,8 +122,11 @@ def _unreadable(result: RunResult, message: str) -> RunResult:
     return msgspec.structs.replace(result, status=status_of(failure), failure=failure)
 
 
-def read_profile(path: Path) -> Profile:
-    """What the profile in a file says, gzipped or not; raises RunnerError for one that is none or has no inference."""
+def read_profile(path: Path, log: Iterable[str] = ()) -> Profile:
+    """What the profile in a file says, gzipped or not; raises RunnerError for one that is none or has no inference.
+
+    `log` is the run's, which names the values that are copied.
+    """
     events = _read_events(path)
     runs = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)
     if not runs:
@@ -131,6 +148,7 @@ def read_profile(path: Path) -> Profile:
         overhead_ns=max(inference_ns - sum(node.nanoseconds for node in nodes), 0.0),
         written_bytes=sum(event.args.output_size for event in kernels) // len(counted),
         copied_bytes=sum(row.args.output_size for row in kernels if row.args.op_name.startswith(COPY)) // len(counted),
+        copies=_copies(kernels, len(counted), log),
         peak_bytes=max((event.args.mem_in_use_peak for event in kernels), default=0),
         arena_bytes=max((event.args.mem_arena_held for event in kernels), default=0),
     )
@@ -173,7 +191,7 @@ def _nodes(kernels: Iterable[_Event], inferences: int) -> tuple[NodeTime, ...]:
         # A partition (Nnapi_DIGEST_N, KEY_CoreML_DIGEST_N) is only called one: digests tell nobody.
         operator, provider = event.args.op_name, event.args.provider
         taken = any(name in operator.lower() for name in ("nnapi_", "coreml_", "qnn_")) and provider != CPU
-        key = (event.name.removesuffix(KERNEL), "(partition)" if taken else operator, provider)
+        key = (event.name.removesuffix(KERNEL), PARTITION if taken else operator, provider)
         times.setdefault(key, []).append(event.dur)
     return tuple(
         NodeTime(
@@ -183,6 +201,28 @@ def _nodes(kernels: Iterable[_Event], inferences: int) -> tuple[NodeTime, ...]:
             nanoseconds=1e3 * _usual(durations) * len(durations) / inferences,
         )
         for (name, operator, provider), durations in times.items()
+    )
+
+
+def _copies(kernels: Iterable[_Event], inferences: int, log: Iterable[str]) -> tuple[ValueCopy, ...]:
+    """Each copy, in the order in which ONNX Runtime inserted them."""
+    groups: dict[tuple[int, str], list[_Event]] = {}
+    for event in kernels:
+        if event.args.op_name.startswith(COPY) and event.args.node_index.isdecimal():
+            groups.setdefault((int(event.args.node_index[:9]), event.args.op_name), []).append(event)
+    numbers, operators = [number for number, _ in sorted(groups)], [operator for _, operator in sorted(groups)]
+    added = [match.groups() for line in log if (match := ADDED_COPY.search(line))]
+    # Those of one graph have numbers without a gap: copies in bodies of If and Loop, and lost lines, leave no names.
+    named = bool(added) and operators == [operator for operator, _ in added]
+    known = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
+    return tuple(
+        ValueCopy(
+            value=added[place][1] if known else "",
+            to_host=key[1].endswith("ToHost"),
+            size_bytes=sum(event.args.output_size for event in groups[key]) // inferences,
+            nanoseconds=1e3 * _usual(event.dur for event in groups[key]) * len(groups[key]) / inferences,
+        )
+        for place, key in enumerate(sorted(groups)[:MOST_NODES])
     )
 
 

@@ -213,6 +213,19 @@ class NodeTime(Struct, frozen=True, kw_only=True):
     nanoseconds: float
 
 
+class ValueCopy(Struct, frozen=True, kw_only=True):
+    """A value that one inference copies between the memories of the CPU (the host) and of another provider.
+
+    `value` is "" where the log does not say it. A copy to the host waits for all that the provider has to do before it:
+    `nanoseconds` has that, too.
+    """
+
+    value: str
+    to_host: bool
+    size_bytes: int
+    nanoseconds: float
+
+
 class Profile(Struct, frozen=True, kw_only=True):
     """What a profile says. `inferences` are those counted: all but the first, which fills caches and memory.
 
@@ -221,8 +234,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     reports are made from them and leave them out. `inference_ns` is an inference with the profiler on, and
     `overhead_ns` what of it is outside of nodes. All times are means of the middle half of what was measured: an
     interruption does not count. `written_bytes` are the outputs of all nodes in one inference, `copied_bytes` those
-    that went to another memory, `peak_bytes` the most that values took of the arena, `arena_bytes` the arena:
-    0 where the library does not say (1.28 does, 1.23 does not).
+    that went to another memory (`copies`, value by value), `peak_bytes` the most that values took of the arena,
+    `arena_bytes` the arena: 0 where the library does not say (1.28 does, 1.23 does not).
     """
 
     inferences: int
@@ -233,6 +246,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     overhead_ns: float = 0.0
     written_bytes: int = 0
     copied_bytes: int = 0
+    copies: tuple[ValueCopy, ...] = ()
     peak_bytes: int = 0
     arena_bytes: int = 0
 

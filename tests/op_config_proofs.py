@@ -33,12 +33,6 @@ def archive_subjects(oracle: Path, name: str) -> Iterator[Subject]:
         yield Subject(archive=str(path), members=tuple(members[start : start + BATCH]))
 
 
-def generated_subjects(count: int) -> Iterator[Subject]:
-    """Generated models in batches: the same seeds on every machine."""
-    for start in range(0, count, BATCH):
-        yield Subject(seeds=tuple(range(start, min(start + BATCH, count))))
-
-
 def prove_all(subjects: list[Subject], processes: int) -> Verdict:
     """The sum of all proofs. Where a process died, its models are tried one by one to name the one that ended it."""
     found, lost = _outcomes(subjects, processes)
@@ -61,14 +55,6 @@ def _singles(subject: Subject) -> Iterator[Subject]:
     yield from (Subject(seeds=(seed,)) for seed in subject.seeds)
 
 
-def _line(name: str, verdict: Verdict, seconds: float) -> str:
-    return (
-        f"{name:10s} {verdict.models:6,} models ({verdict.unconverted} gave no artifact), {verdict.artifacts:6,} "
-        f"artifacts, {len(verdict.operators)} operators, {verdict.left_out:10,} lines and types left out in turn, "
-        f"{len(verdict.counterexamples)} counterexamples ({seconds:.0f} s)"
-    )
-
-
 def main() -> int:
     """Print a line for each archive and for the generated models, and every counterexample."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -78,10 +64,17 @@ def main() -> int:
     chosen = parser.parse_args()
     found: list[Verdict] = []
     wanted = {name: list(archive_subjects(ORACLE, name)) for name in chosen.archives if name != "none"}
-    for name, subjects in {**wanted, "generated": list(generated_subjects(chosen.generated))}.items():
+    starts = range(0, chosen.generated, BATCH)  # the same seeds on every machine
+    wanted["generated"] = [Subject(seeds=tuple(range(n, min(n + BATCH, chosen.generated)))) for n in starts]
+    for name, subjects in wanted.items():
         start = time.monotonic()
-        found.append(prove_all(subjects, chosen.processes))
-        print(_line(name, found[-1], time.monotonic() - start), flush=True)
+        verdict = prove_all(subjects, chosen.processes)
+        found.append(verdict)
+        print(
+            f"{name:10s} {verdict.models:6,} models ({verdict.unconverted} gave no artifact), {verdict.artifacts:6,} "
+            f"artifacts, {len(verdict.operators)} operators, {verdict.left_out:10,} lines and types left out in turn, "
+            f"{len(verdict.counterexamples)} counterexamples ({time.monotonic() - start:.0f} s)", flush=True,
+        )  # fmt: skip
         for text in found[-1].counterexamples:
             print(f"    {text}")
         for text in found[-1].crashes:

@@ -45,6 +45,21 @@ static bool without_inputs(struct probe *probe, struct request *request) {
     return true;
 }
 
+/* What the first session and its inference took: of a caller that shares the session, the inference alone. */
+static uint64_t memory_each(const struct probe *first) {
+    uint64_t now = private_bytes(), before = first->request->own_sessions ? first->private_before : first->private_after;
+    return now > before ? now - before : 0;
+}
+
+/* Where there is no room, Linux and Android do not refuse memory: they kill processes, perhaps those of others. */
+static bool enough_memory(struct probe *first, size_t callers, uint64_t each) {
+    uint64_t free = free_bytes();
+    return each <= free / callers || fail(first->answer, "out_of_memory", 0, "%zu more callers need about %llu MB of memory, "
+                                          "%llu MB each as the first; %llu MB are free", callers,
+                                          (unsigned long long)(callers * each >> 20), (unsigned long long)(each >> 20),
+                                          (unsigned long long)(free >> 20));
+}
+
 /* A caller of `model`, NULL for the first one's; it has called once when this is done. */
 static bool make_caller(struct probe *first, struct caller *caller, const char *model) {
     struct answer *answer = first->answer;
@@ -126,10 +141,11 @@ bool concurrent_runs(struct probe *probe) {
                     "its device, and disturb each other's captures");
     if (count > CALLERS_MAX) return fail(probe->answer, NULL, 0, "%zu callers; the probe has %d", count, CALLERS_MAX);
     struct caller *callers = allocate(probe, count, sizeof *callers);
+    uint64_t each = memory_each(probe);
     bool done = callers;
     for (; done && made < count; made++) {
         const char *const *triple = made < alike ? NULL : next(request, "beside", &at);
-        done = make_caller(probe, &callers[made], triple ? triple[1] : NULL);
+        done = (triple || enough_memory(probe, alike - made, each)) && make_caller(probe, &callers[made], triple ? triple[1] : NULL);
     }
     uint64_t start = now_ns() + START_NS;
     for (; done && begun < count; begun++) {

@@ -37,21 +37,35 @@ uint64_t peak_bytes(void) {
     return getrusage(RUSAGE_SELF, &usage) ? 0 : (uint64_t)usage.ru_maxrss;
 }
 
+uint64_t private_bytes(void) { return resident_bytes(); }
+uint64_t free_bytes(void) { return UINT64_MAX; }
+
 #else
 
-/* A line of /proc/self/status such as "VmRSS:   1234 kB", in bytes; 0 where there is none. getrusage's maximum would
- * be that of the parent too, which execve hands on. */
-static uint64_t status_bytes(const char *name) {
-    FILE *file = fopen("/proc/self/status", "r");
+#define STATUS "/proc/self/status"
+
+/* The number of a line such as "VmRSS:   1234 kB"; 0 where there is none. getrusage's maximum would be that of the parent
+ * too, which execve hands on. */
+static uint64_t number_in(const char *path, const char *name) {
+    FILE *file = fopen(path, "r");
     char line[256];
-    uint64_t kilobytes = 0;
+    uint64_t number = 0;
     while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, name, strlen(name))) kilobytes = strtoull(line + strlen(name), NULL, 10);
+        if (!strncmp(line, name, strlen(name))) number = strtoull(line + strlen(name), NULL, 10);
     if (file) fclose(file);
-    return kilobytes * 1024;
+    return number;
 }
 
-uint64_t resident_bytes(void) { return status_bytes("VmRSS:"); }
-uint64_t peak_bytes(void) { return status_bytes("VmHWM:"); }
+uint64_t resident_bytes(void) { return number_in(STATUS, "VmRSS:") * 1024; }
+uint64_t peak_bytes(void) { return number_in(STATUS, "VmHWM:") * 1024; }
+uint64_t private_bytes(void) { return number_in(STATUS, "RssAnon:") * 1024; }
+
+uint64_t free_bytes(void) {
+    uint64_t system = number_in("/proc/meminfo", "MemAvailable:") * 1024, taken = number_in(STATUS, "VmSize:") * 1024;
+    uint64_t limit = number_in("/proc/self/limits", "Max address space"); /* in bytes; "unlimited" is 0 */
+    uint64_t own = !limit ? UINT64_MAX : limit > taken ? limit - taken : 0;
+    if (!system) system = UINT64_MAX;
+    return own < system ? own : system;
+}
 
 #endif

@@ -11,4 +11,10 @@ uint64_t now_ns(void);
 uint64_t resident_bytes(void);
 uint64_t peak_bytes(void);
 
+/* What of that is no file's; 0 before Linux 4.5. */
+uint64_t private_bytes(void);
+
+/* What this process can still have without others being killed for it; UINT64_MAX where the system does not say. */
+uint64_t free_bytes(void);
+
 #endif

@@ -252,10 +252,10 @@ static OrtStatus *create_session(struct probe *probe) {
 
 bool load_model(struct probe *probe) {
     struct answer *answer = probe->answer;
-    answer->memory_before_load = resident_bytes();
+    answer->memory_before_load = resident_bytes(), probe->private_before = private_bytes();
     uint64_t start = now_ns();
     bool done = ok(probe, create_session(probe));
     answer->load_ns = now_ns() - start;
-    answer->memory_after_load = resident_bytes();
+    answer->memory_after_load = resident_bytes(), probe->private_after = private_bytes();
     return done;
 }

@@ -41,6 +41,7 @@ struct probe {
     OrtSession *session;
     OrtAllocator *allocator;
     OrtMemoryInfo *memory;
+    uint64_t private_before, private_after; /* bytes of memory before and after the load */
     const char *registered; /* the name that the plugin's library is registered by */
     size_t input_count, output_count;
     struct input *inputs;

@@ -49,12 +49,20 @@ static bool fits(struct probe *probe, const struct state *state) {
                         "steps needs states of one size", to, from);
 }
 
+/* What a replay takes or gives: tensors of the CPU have kept the values of the capture. */
+static bool replayed(struct probe *probe, OrtValue *const *placed, size_t index, const char *name) {
+    return !probe->bound.binding || placed[index] ||
+           fail(probe->answer, "bad_options", 0, "%s is in the CPU's memory, which a captured graph neither reads nor writes "
+                "again", name);
+}
+
 static bool find_states(struct probe *probe, struct state *states) {
     const char *const *triple;
     size_t count = 0;
     for (size_t at = 0; (triple = next(probe->request, "state", &at)); count++) {
         if (!output_index(probe, triple[1], &states[count].output) || !input_index(probe, triple[2], &states[count].input) ||
-            !fits(probe, &states[count]))
+            !fits(probe, &states[count]) || !replayed(probe, probe->bound.outputs, states[count].output, triple[1]) ||
+            !replayed(probe, probe->bound.inputs, states[count].input, triple[2]))
             return false;
         probe->outputs[states[count].output].reused = true; /* into the buffer that the input has left */
     }
@@ -65,7 +73,7 @@ static bool open_sequences(struct probe *probe, struct sequence *sequences) {
     const char *const *triple;
     size_t count = 0, index = 0;
     for (size_t at = 0; (triple = next(probe->request, "sequence", &at)); count++) {
-        if (!input_index(probe, triple[1], &index)) return false;
+        if (!input_index(probe, triple[1], &index) || !replayed(probe, probe->bound.inputs, index, triple[1])) return false;
         sequences[count].input = &probe->inputs[index];
         sequences[count].file = fopen(triple[2], "rb");
         if (!sequences[count].file)

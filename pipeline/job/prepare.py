@@ -1,8 +1,9 @@
 """Before anything is measured: what targets mean for conversion; models found, converted, referenced and checked."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
@@ -40,7 +41,7 @@ from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import TaskOutcome, shared_children
 from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of
-from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, numbered_lines
+from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
 from pipeline.partition.answer import Settings, make_settings
 from pipeline.passes.precisions import AUTO, PRECISIONS, resolve_precisions
 from pipeline.passes.registry import make_step
@@ -256,16 +257,20 @@ def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
         if table.source and _is_stale(Path(table.path), table.source):
             for make in SOURCES:
                 make(table.source, Path(table.path))
-    pairs = [
-        (source, form)
-        for table in config.models
-        for source in find_models([table.path])
-        for form in _of_sizes(table, source, config)
-    ]
+    pairs = [(source, table) for table in config.models for source in find_models([table.path])]
     models = name_models(
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
-    return [(model, table) for model, (_, table) in zip(models, pairs, strict=True)]
+    named = zip(models, (table for _, table in pairs), strict=True)
+    forms = [form for model, table in named for form in _forms(model, table, config)]
+    taken = Counter(model.name.lower() for model, _ in forms)
+    for model, _ in forms:
+        if taken[model.name.lower()] > 1:
+            raise ConfigError(
+                f"two models are called {model.name}", where="[[models]]",
+                why="a list of sizes makes one of this name, and another has it", remedy="give that one another `name`",
+            )  # fmt: skip
+    return forms
 
 
 def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
@@ -273,14 +278,14 @@ def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
     return {sized: name for name, table in tables.items() for sized in table.sized(name)}
 
 
-def _of_sizes(table: ModelConfig, source: SourceModel, config: Config) -> Iterator[ModelConfig]:
-    """The table; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
-    yield table
+def _forms(model: NamedModel, table: ModelConfig, config: Config) -> Iterator[tuple[NamedModel, ModelConfig]]:
+    """The model; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
+    yield model, table
     wanted = {*config.variants.contexts}
     wanted |= {name for run in config.runs for name in run.providers if provider_named(name).fixed_shapes}
-    name = table.name or PurePosixPath(source.member or Path(source.path).name).stem
-    for sized, dimensions in table.sized(name).items() if wanted else ():
-        yield msgspec.structs.replace(table, name=sized, dimensions=dimensions)
+    for name, sizes in table.sized(model.name).items() if wanted else ():
+        sized = replace(model, name=name, dimensions=sizes, numbered=False)
+        yield sized, msgspec.structs.replace(table, name=name, dimensions=sizes)
 
 
 def _is_stale(path: Path, source: str) -> bool:

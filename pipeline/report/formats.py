@@ -37,7 +37,7 @@ from pipeline.report.layout import (
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
-from pipeline.report.profiles import changes, claims, fallbacks, fusions, operators, summary, view_notes
+from pipeline.report.profiles import changes, claims, copies, fallbacks, fusions, operators, summary, view_notes
 from pipeline.report.show import show, width
 from pipeline.report.wording import (
     Line,
@@ -348,7 +348,7 @@ def _page(report: CampaignReport) -> Iterator[Part]:
         yield Section(title="", notes=tuple(ListingNote(title="", text=note) for note in view_notes(view)))
         yield from (replace(listing, level=3) for listing in (fusions(view), fallbacks(view)))
     yield summary(report.profiles)
-    yield from map(operators, report.profiles)
+    yield from (table(row) for row in report.profiles for table in (operators, copies))
     yield from inventory(report)
 
 

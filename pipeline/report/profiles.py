@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from device_runner.profile import CPU, Coverage
+from device_runner.profile import CPU, PARTITION, Coverage
 from device_runner.result import NodeTime, Profile, Struct
 from pipeline.campaign.record import Prediction, RefusedNodes, RunKey
 from pipeline.core.groups import grouped
@@ -240,6 +240,8 @@ def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:
             if (rest := len(row.profile.operators) - SHOWN) > 0:
                 yield Line(f"and {rest} more operators, each faster", wrap=False)
             yield Line("; ".join(memory(row.profile)), wrap=False)
+            if (crossing := copies(row)).rows:
+                yield replace(crossing, title="", right=crossing.head[2:])
         for label, text in (("measured", taken(row)), ("predicted", predicted(row))):
             if text:
                 yield Line(f"{label}: {text}", wrap=False)
@@ -258,6 +260,8 @@ def memory(profile: Profile) -> Iterator[str]:
     if profile.written_bytes:
         copied = wording.size(profile.copied_bytes) if profile.copied_bytes else "nothing"
         yield f"an inference writes {wording.size(profile.written_bytes)} and copies {copied} between memories"
+    if any(row.operator == PARTITION for row in profile.operators):
+        yield "a partition copies within its one kernel: the profile cannot tell that from computing"
     if profile.arena_bytes:
         yield f"values take {wording.size(profile.peak_bytes)} of an arena of {wording.size(profile.arena_bytes)}"
 
@@ -303,6 +307,24 @@ def operators(profiled: Profiled) -> Listing:
         title=f"Operators of {profiled.name}, {profiled.run}{device}",
         head=("Operator", "Provider", "Nodes", "Time of an inference", "Share"),
         rows=tuple(rows),
+    )
+
+
+def copies(profiled: Profiled) -> Listing:
+    """What an inference copies between memories, value by value, the slowest first; empty where there is nothing."""
+    slowest = sorted(profiled.profile.copies if profiled.profile else (), key=lambda row: -row.nanoseconds)
+    return Listing(
+        title=f"Copies of {profiled.name}, {profiled.run}{f' on {profiled.device}' if profiled.device else ''}",
+        head=("Value", "Copied", "Bytes", "Time of an inference"),
+        rows=tuple(
+            (
+                row.value or "a value",
+                f"{profiled.provider} → cpu, after waiting for it" if row.to_host else f"cpu → {profiled.provider}",
+                wording.size(row.size_bytes),
+                wording.duration(round(row.nanoseconds)),
+            )
+            for row in slowest[:SHOWN]
+        ),
     )
 
 

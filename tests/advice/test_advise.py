@@ -21,6 +21,7 @@ from tests.advice.fix_cases import MLP, NN, NNAPI, Model, f32, i64, outputs, wei
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import chain, model, value
+from tests.values import present
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -53,18 +54,13 @@ def padded(count: int) -> Model:
     return model(nodes, [value("x", (1, 4, 8, 9))], [f"x{count}"], constants)
 
 
-def _constants(made: Model) -> set[str]:
-    return {tensor.name for tensor in made.graph.initializer}
-
-
 def open_mnist(folder: Path) -> Path:
     made = onnx.load(MNIST)
     for graph_value in (*made.graph.input, *made.graph.output):
         graph_value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del made.graph.value_info[:]
-    (reshape,) = [
-        node for node in made.graph.node if node.op_type == "Reshape" and node.input[0] not in _constants(made)
-    ]
+    constants = {tensor.name for tensor in made.graph.initializer}
+    (reshape,) = [node for node in made.graph.node if node.op_type == "Reshape" and node.input[0] not in constants]
     (shape,) = [tensor for tensor in made.graph.initializer if tensor.name == reshape.input[1]]
     shape.CopyFrom(numpy_helper.from_array(i64(-1, 256), shape.name))
     path = folder / "open.onnx"
@@ -77,10 +73,8 @@ def test_reflect_pads_of_a_model_become_one_partition_bit_for_bit(provider: str,
     made, fixed = padded(14), tmp_path / "fixed.onnx"
     onnx.save(made, tmp_path / "m.onnx")
     given = advice(tmp_path / "m.onnx", provider, write_to=str(fixed))
-    assert given.before is not None
-    assert given.before.partitions == 14
-    assert given.verdict is not None
-    assert given.verdict.choice is FixChoice.CPU
+    assert present(given.before).partitions == 14
+    assert present(given.verdict).choice is FixChoice.CPU
     assert given.best is not None
     assert given.best.after.partitions == 1
     assert given.best.verdict.choice is FixChoice.USE
@@ -91,8 +85,7 @@ def test_reflect_pads_of_a_model_become_one_partition_bit_for_bit(provider: str,
 
 def test_mnist_of_open_batch_gets_one_partition(tmp_path: Path) -> None:
     given = advice(open_mnist(tmp_path), NNAPI, optimize=Optimize.BASIC)
-    assert given.before is not None
-    assert given.before.partitions == 0
+    assert present(given.before).partitions == 0
     assert given.best is not None
     assert given.best.after.partitions == 1
     assert given.best.after.coverage == 1.0
@@ -116,8 +109,7 @@ def test_wanted_sizes_are_used(tmp_path: Path) -> None:
     fixed = tmp_path / "fixed.onnx"
     onnx.save(chain("Relu", "Tanh", dims=("n", 3, None)), tmp_path / "m.onnx")
     given = advice(tmp_path / "m.onnx", NNAPI, sizes={"n": 2, "x[2]": 5}, write_to=str(fixed))
-    assert given.best is not None
-    assert given.best.written == str(fixed)
+    assert present(given.best).written == str(fixed)
     assert "x [2, 3, 5]" in given.checked_on
     (graph_input,) = onnx.load(fixed).graph.input
     assert [dim.dim_value for dim in graph_input.type.tensor_type.shape.dim] == [2, 3, 5]
@@ -138,8 +130,7 @@ def test_fixes_that_only_help_together_are_found(tmp_path: Path) -> None:
     given = advice(tmp_path / "m.onnx", NNAPI)
     assert outcome(given, "f32") is FixOutcome.NO_GAIN
     assert outcome(given, "fixed-dimensions") is FixOutcome.NO_GAIN
-    assert given.best is not None
-    assert set(given.best.fixes) == {"f32", "fixed-dimensions"}
+    assert set(present(given.best).fixes) == {"f32", "fixed-dimensions"}
 
 
 def large(folder: Path, *, beside: bool) -> Path:
@@ -156,8 +147,7 @@ def test_weights_of_large_models_are_copied_in(beside: bool, tmp_path: Path) -> 
     (tmp_path / "data").mkdir()
     path, fixed = large(tmp_path, beside=beside), tmp_path / "out" / "fixed.onnx"
     given = advice(path, NNAPI, write_to=str(fixed))
-    assert given.best is not None
-    assert "flat-matmul" in given.best.fixes
+    assert "flat-matmul" in present(given.best).fixes
     assert outcome(given, "level-basic") is not FixOutcome.REJECTED
     assert [file.name for file in fixed.parent.iterdir()] == ["fixed.onnx"]
     made = onnx.load(fixed, load_external_data=False)
@@ -206,8 +196,7 @@ def test_the_rounding_of_tiny_outputs_rejects_no_fix(tmp_path: Path) -> None:
     assert result.limit is not None
     assert result.error > result.tolerance
     assert result.absolute_error < result.limit == pytest.approx(1e-6)
-    assert given.best is not None
-    assert "erf-by-exp" in given.best.fixes
+    assert "erf-by-exp" in present(given.best).fixes
     lines = " ".join(text for line in advice_lines(given) for text in plain_lines(line))
     assert "absolute error" in lines
     assert "of 1e-06 allowed" in lines
@@ -230,8 +219,7 @@ def test_test_data_decide_where_random_inputs_cannot_and_give_sizes(tmp_path: Pa
     values = (np.random.default_rng(0).standard_normal((1, 4, 8, 32)) * 10 - 65).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=values)
     given = advice(tmp_path / "m.onnx", NNAPI, data=Dataset(test_data=str(tmp_path / "data.npz")))
-    assert given.best is not None
-    assert "erf-by-exp" in given.best.fixes
+    assert "erf-by-exp" in present(given.best).fixes
     assert "x [1, 4, 8, 32]" in given.checked_on
     assert "data.npz" in given.checked_on
 

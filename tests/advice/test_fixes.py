@@ -42,6 +42,7 @@ from tests.advice.fix_cases import (
 )
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import model, quantized, value
+from tests.values import present
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,7 @@ from tests.partition_samples import model, quantized, value
 def test_fix_gains_and_keeps_the_outputs(name: str, provider: str, make: Make, tmp_path: Path) -> None:
     result, state = tried(name, make(), provider, tmp_path)
     assert result.outcome is FixOutcome.GAINS, result
-    assert state is not None
-    assert state.standing.coverage > 0
+    assert present(state).standing.coverage > 0
     exact = next(fix for fix in MODEL_FIXES if fix.name == name).exact
     assert result.error is not None
     assert result.error <= (0 if exact else 1e-5), result
@@ -117,9 +117,7 @@ def test_names_of_a_fix_clash_with_none(tmp_path: Path) -> None:
 def rewritten(made: Model, provider: str, **rules: Rule) -> Model:
     """The model with rules applied to every node, claimed or not."""
     known = GraphFacts(graph=view(made), settings=Settings(provider=provider))
-    changed = rewrite(made, known, rules)
-    assert changed is not None
-    return changed
+    return present(rewrite(made, known, rules))
 
 
 def assert_same(made: Model, changed: Model, *, within: float = 0.0) -> None:
@@ -154,8 +152,7 @@ def test_resize_keeps_the_inputs_that_its_opset_requires(opset: int, tmp_path: P
     result, state = tried("equal-resize", made, NNAPI, tmp_path)
     assert result.outcome is FixOutcome.GAINS, result.why
     assert result.error == 0
-    assert state is not None
-    (resize,) = [node for node in state.loaded.proto.graph.node if node.op_type == "Resize"]
+    (resize,) = [node for node in present(state).loaded.proto.graph.node if node.op_type == "Resize"]
     assert list(resize.input[1:]) == (["roi", "s"] if opset < 13 else ["", "s"])
 
 

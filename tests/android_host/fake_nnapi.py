@@ -39,10 +39,6 @@ class ChannelScales(ctypes.Structure):
     )
 
 
-def load_library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(build_host() / NNAPI))
-
-
 def _uints(values: Sequence[int]) -> Any:
     return (ctypes.c_uint32 * max(len(values), 1))(*values)
 
@@ -51,7 +47,7 @@ class FakeModel:
     """One model. Methods add operands and operations; `run` compiles and computes."""
 
     def __init__(self) -> None:
-        self.library = load_library()
+        self.library = ctypes.CDLL(str(build_host() / NNAPI))
         self.handle = ctypes.c_void_p()
         self.codes = [self.call("Model_create", ctypes.byref(self.handle))]
         self.count = 0

@@ -63,8 +63,3 @@ def test_wrong_profiles_are_refused_by_name(tmp_path: Path, document: object, wh
         read_profile(path)
     assert why in caught.value.why
     assert caught.value.where == str(path)
-
-
-def test_a_missing_profile_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="not a driver profile"):
-        read_profile(tmp_path / "none.json")

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -62,32 +63,49 @@ def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: 
     assert distance(outputs(captured), outputs(plain)) == 0
 
 
-def test_a_replay_computes_with_new_inputs(gpu: Device, tmp_path: Path) -> None:
-    model, zeros, steps = tmp_path / "m.onnx", tmp_path / "zeros", tmp_path / "steps"
-    onnx.save(parsed("g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s) { s = Add (x, a) }"), model)
-    np.zeros(4, "<f4").tofile(zeros)
-    np.arange(20, dtype="<f4").tofile(steps)
-    names = {"x": zeros, "a": zeros}
-    spec = RunSpec(
+def streamed(
+    model: Path, folder: Path, first: dict[str, np.ndarray], states: dict[str, str], steps: np.ndarray
+) -> RunSpec:
+    """A stream under capture from these inputs; `steps` are the rows of x."""
+    kinds = {"f": ElementType.FLOAT32, "i": ElementType.INT64}
+    tensors = []
+    for name, array in {**first, "steps": steps}.items():
+        array.tofile(folder / name)
+        row = TensorFile(name=name, dtype=kinds[array.dtype.kind], shape=array.shape, file=str(folder / name))
+        tensors.append(row)
+    sequence = msgspec.structs.replace(tensors.pop(), name="x")
+    return RunSpec(
         id="m",
         model=str(model),
         options=RunOptions(provider="webgpu", session_config=CAPTURE),
-        inputs=tuple(
-            TensorFile(name=name, dtype=ElementType.FLOAT32, shape=(1, 4), file=str(file))
-            for name, file in names.items()
-        ),
-        stream=Stream(
-            steps=5,
-            states={"s": "a"},
-            sequences=(TensorFile(name="x", dtype=ElementType.FLOAT32, shape=(5, 1, 4), file=str(steps)),),
-        ),
+        inputs=tuple(tensors),
+        stream=Stream(steps=len(steps), states=states, sequences=(sequence,)),
         warmup=0,
-        outputs_folder=str(tmp_path / "out"),
+        outputs_folder=str(folder / "out"),
         log_level=LogLevel.INFO,
     )
-    result = gpu.run(spec)
+
+
+def test_a_replay_computes_with_new_inputs(gpu: Device, tmp_path: Path) -> None:
+    model, zeros = tmp_path / "m.onnx", np.zeros((1, 4), "<f4")
+    onnx.save(parsed("g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s) { s = Add (x, a) }"), model)
+    steps = np.arange(20, dtype="<f4").reshape(5, 1, 4)
+    result = gpu.run(streamed(model, tmp_path, {"x": zeros, "a": zeros}, {"s": "a"}, steps))
     assert outputs(result)["s"].tolist() == [[40, 45, 50, 55]]
     assert any("Replaying the captured" in line for line in result.log)
+
+
+def test_a_state_of_the_cpu_cannot_be_captured(gpu: Device, tmp_path: Path) -> None:
+    """A shape that turns at each step: Reshape reads it on the CPU, at the capture and never again."""
+    model, first = tmp_path / "m.onnx", {"x": np.zeros((1, 16), "<f4"), "shape": np.array([2, 8], "<i8")}
+    nodes = "r = Reshape (x, shape)  t = Transpose (r)  y = Reshape (t, flat)  turned = Shape (t)"
+    ends = "g (float[1, 16] x, int64[2] shape) => (float[1, 16] y, int64[2] turned)"
+    onnx.save(parsed(f"{ends} <int64[2] flat = {{1, 16}}> {{ {nodes} }}"), model)
+    steps = np.arange(48, dtype="<f4").reshape(3, 1, 16)
+    refused = failure(gpu.run(streamed(model, tmp_path, first, {"turned": "shape"}, steps)))
+    assert refused.kind is FailureKind.BAD_OPTIONS
+    assert "turned is in the CPU's memory" in refused.message
+    assert "leave enableGraphCapture out" in refused.remedy
 
 
 def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: Path) -> None:
@@ -233,3 +251,17 @@ def test_what_the_library_says_first_is_not_its_answer(
     (model,) = json.loads(written.read_text())["reference"]["models"]
     assert model["same"] is True
     assert claims.items() <= {row["output"]: row["library"]["claimed"] for row in model["nodes"]}.items()
+
+
+def test_a_profile_names_what_is_copied_between_cpu_and_gpu(
+    library: LibraryFacts, vulkan: str, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, vulkan)
+    words = ("--provider", "webgpu", "--provider-option", "forceCpuNodeNames=pool1", "--rounds", "1", "--min-runs", "1")
+    device = ("--device", f"android-host:{library.path}", "--min-seconds", "0.001")
+    done = ort_mobile("perf", mnist, *device, *words, "--profile", tmp_path / "profiles")
+    (row,) = json.loads((tmp_path / "profiles/profiles.json").read_text())
+    copies = {copy["value"]: (copy["to_host"], copy["size_bytes"]) for copy in row["profile"]["copies"]}
+    assert copies == {"relu1": (True, 8 * 28 * 28 * 4), "pool1": (False, 8 * 14 * 14 * 4)}
+    assert all(copy["nanoseconds"] > 0 for copy in row["profile"]["copies"])
+    assert "webgpu → cpu, after waiting for it" in done.out

@@ -27,6 +27,7 @@ from tests.report.test_graph import placement
 from tests.report.test_html import HOSTILE, UPLOT
 from tests.report.test_profile_view import AFTER, BEFORE
 from tests.report_samples import make_report, measured, with_times
+from tests.values import present
 
 pytestmark = pytest.mark.browser
 
@@ -144,8 +145,7 @@ def test_tables_and_pictures_stand_without_a_script(open_page: Open, text: str) 
 def test_what_ships_and_what_failed_are_on_the_first_screen(open_page: Open, text: str) -> None:
     page = open_page(text).page
     for heading in ("What ships", "What failed"):
-        box = page.get_by_role("heading", name=heading).bounding_box()
-        assert box is not None
+        box = present(page.get_by_role("heading", name=heading).bounding_box())
         assert box["y"] + box["height"] < 800
 
 
@@ -304,10 +304,8 @@ def test_a_box_of_a_partition_leads_to_its_nodes_which_nothing_covers(
     box.click()
     page.wait_for_timeout(300)
     nodes = page.locator(str(box.get_attribute("href")))
-    top = nodes.bounding_box()
-    assert top is not None
-    below = page.locator("nav").bounding_box()
-    assert below is not None
+    top = present(nodes.bounding_box())
+    below = present(page.locator("nav").bounding_box())
     assert below["y"] >= 0
     assert top["y"] >= below["y"] + below["height"]
     assert top["y"] + top["height"] <= 800

@@ -23,6 +23,7 @@ from pipeline.campaign.statistics.groups import (
     t_quantile,
     t_tail,
 )
+from tests.values import present
 
 logs = st.lists(st.integers(-1_000_000, 1_000_000).map(lambda x: x / 1e6), min_size=4, max_size=24).map(np.array)
 
@@ -92,14 +93,12 @@ def test_rank_bounds_are_those_of_published_tables(count: int, outside: float, b
 
 def test_a_worked_example_of_each_estimate() -> None:
     few = np.array([0.01, 0.03, 0.02, 0.05, 0.04])
-    found = ratio_interval(few)
-    assert found is not None
+    found = present(ratio_interval(few))
     reach = 2.776445 * math.sqrt(0.00025 / 5)
     assert found == pytest.approx((math.exp(0.03), math.exp(0.03 - reach), math.exp(0.03 + reach)), rel=1e-6)
     many = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 7.0])
     means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(many, 2))
-    found = ratio_interval(many)
-    assert found is not None
+    found = present(ratio_interval(many))
     assert found == pytest.approx([math.exp(x) for x in (np.median(means), means[3], means[-4])])
     assert found.ratio < math.exp(0.5), "one outlier moves it little"
 
@@ -128,8 +127,7 @@ def test_p_values_are_small_exactly_where_the_interval_excludes_1(
     values: Floats, confidence: float, shift: float
 ) -> None:
     moved = values + shift
-    found = ratio_interval(moved, confidence)
-    assert found is not None
+    found = present(ratio_interval(moved, confidence))
     excludes = not found.low <= 1 <= found.high
     p = p_value(moved)
     if abs(p - (1 - confidence)) > 1e-9:
@@ -145,8 +143,7 @@ def test_where_all_rounds_agree_small_levels_can_be_reached() -> None:
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says(rounds: int, sd: float) -> None:
     random, held, trials = np.random.default_rng(11), 0, 2000
     for _ in range(trials):
-        found = ratio_interval(random.normal(0.3, sd, rounds))
-        assert found is not None
+        found = present(ratio_interval(random.normal(0.3, sd, rounds)))
         held += found.low <= math.exp(0.3) <= found.high
     assert 0.935 < held / trials < 0.98
 
@@ -184,8 +181,7 @@ def share_found(sd: float, effect: float, rounds: int, campaigns: int = 700) -> 
     ("sd", "effect"), [(0.007, 0.02), (0.014, 0.03), (0.021, 0.03), (0.028, 0.03), (0.028, 0.05), (0.042, 0.03)]
 )
 def test_the_rounds_needed_find_the_difference_in_95_of_100_campaigns(sd: float, effect: float) -> None:
-    rounds = rounds_needed(sd, effect, SHOWN)
-    assert rounds is not None
+    rounds = present(rounds_needed(sd, effect, SHOWN))
     assert share_found(sd, effect, rounds) > 0.93
     fewer = round(0.7 * rounds)
     assert fewer < 4 or share_found(sd, effect, fewer) < 0.95, "and not many more than that"

@@ -21,6 +21,7 @@ from pipeline.campaign.modes import (
 from pipeline.campaign.plan import Inputs, PlannedRun, in_modes, planned_id, recorded, spec_of
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from tests.scripted_devices import plan_of
+from tests.values import present
 
 STEADY, COLD, SUSTAINED = MeasureMode
 
@@ -116,13 +117,11 @@ def ramp(began: int, top: float, length: int = 300) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_device_that_throttles_is_found_when_it_does(seed: int) -> None:
-    numbers = sustained_numbers(curve(ramp(90, 1.4), seed))
-    assert numbers is not None
+    numbers = present(sustained_numbers(curve(ramp(90, 1.4), seed)))
     assert numbers.ratio == pytest.approx(1.4, rel=0.01)
     assert numbers.throttled_after_ns is not None
     assert 90e9 <= numbers.throttled_after_ns <= 125e9
-    step = sustained_numbers(curve([1.0] * 100 + [1.2] * 200, seed))
-    assert step is not None
+    step = present(sustained_numbers(curve([1.0] * 100 + [1.2] * 200, seed)))
     assert step.throttled_after_ns is not None
     assert abs(step.throttled_after_ns - 100e9) <= 1e9
 
@@ -134,18 +133,15 @@ def test_a_steady_device_does_not_throttle(noise: float) -> None:
 
 
 def test_latency_that_comes_back_is_no_throttling() -> None:
-    numbers = sustained_numbers(curve([1.0] * 100 + [1.5] * 40 + [1.0] * 160))
-    assert numbers is not None
+    numbers = present(sustained_numbers(curve([1.0] * 100 + [1.5] * 40 + [1.0] * 160)))
     assert numbers.throttled_after_ns is None
 
 
 def test_clocks_and_temperatures_are_of_the_same_parts() -> None:
-    numbers = sustained_numbers(curve(ramp(90, 1.4)))
-    assert numbers is not None
+    numbers = present(sustained_numbers(curve(ramp(90, 1.4))))
     assert (numbers.fresh_mhz, numbers.late_mhz) == (1940, 922)
     assert (numbers.fresh_celsius, numbers.late_celsius) == (31.5, 56.95)
-    bare = sustained_numbers(SustainedRun(bins=curve([1.0]).bins, samples=(DeviceSample(at_ns=1),)))
-    assert bare is not None
+    bare = present(sustained_numbers(SustainedRun(bins=curve([1.0]).bins, samples=(DeviceSample(at_ns=1),))))
     assert (bare.fresh_mhz, bare.late_celsius, bare.throttled_after_ns) == (None, None, None)
     assert sustained_numbers(SustainedRun(bins=())) is None
 
@@ -156,8 +152,7 @@ def test_any_curve_has_an_answer(medians: list[int]) -> None:
         LatencyBin(start_ns=n * 10**9, inferences=1, total_ns=m, min_ns=m, median_ns=m, max_ns=m)
         for n, m in enumerate(medians)
     )
-    numbers = sustained_numbers(SustainedRun(bins=bins))
-    assert numbers is not None
+    numbers = present(sustained_numbers(SustainedRun(bins=bins)))
     assert numbers.ratio >= 0
     began = throttled_after(bins, numbers.fresh_ns)
     assert began is None or 0 <= began < len(medians) * 10**9
@@ -180,8 +175,7 @@ def test_too_few_queries_have_no_estimate(queries: int) -> None:
 
 @given(st.integers(64, 4000))
 def test_the_bound_holds_exactly(queries: int) -> None:
-    found = early_stopping(range(queries))
-    assert found is not None
+    found = present(early_stopping(range(queries)))
     number = queries - found
 
     def at_most(most: int) -> float:
@@ -194,11 +188,9 @@ def test_mlperf_is_of_each_round_and_valid_when_all_ran_long_enough() -> None:
     def result(latency: int, count: int) -> RunResult:
         return RunResult(spec_id="x", device="d", status=Status.OK, latencies_ns=(latency,) * count)
 
-    numbers = mlperf_numbers([result(10**8, 1024), result(2 * 10**8, 1024), result(3 * 10**8, 2000)])
-    assert numbers is not None
+    numbers = present(mlperf_numbers([result(10**8, 1024), result(2 * 10**8, 1024), result(3 * 10**8, 2000)]))
     assert (numbers.p90_ns, numbers.lowest_ns, numbers.highest_ns) == (2 * 10**8, 10**8, 3 * 10**8)
     assert (numbers.valid, numbers.rounds, numbers.queries) == (True, 3, 1024)
-    short = mlperf_numbers([result(10**8, 1024), result(10**8, 500)])
-    assert short is not None
+    short = present(mlperf_numbers([result(10**8, 1024), result(10**8, 500)]))
     assert not short.valid
     assert mlperf_numbers([result(1, 10)]) is None

@@ -25,6 +25,7 @@ from pipeline.campaign.statistics import (
 )
 from pipeline.campaign.statistics.compare import LOOKS, compare_all, decide, holm, looks_until, undecided
 from pipeline.campaign.statistics.groups import ADVICE, MARKED, SMALLEST_SAMPLE, Pairs
+from tests.values import present
 
 latencies = st.integers(1, 10**11)
 
@@ -51,15 +52,12 @@ def verdicts(factor: float, noise: float, rounds: int, margin: float, trials: in
         heat = np.linspace(1, random.uniform(1, 1.4), rounds)
         baseline = simulated(random, 1.0, heat, noise, "baseline")
         comparison = compare(simulated(random, factor, heat, noise, "b"), baseline, DecisionRule(margin=margin))
-        assert comparison is not None
-        found[comparison.verdict] += 1
+        found[present(comparison).verdict] += 1
     return found
 
 
 def described(*rounds: list[int]) -> Statistics:
-    statistics = describe(group(*rounds))
-    assert statistics is not None
-    return statistics
+    return present(describe(group(*rounds)))
 
 
 def test_known_answers() -> None:
@@ -107,8 +105,7 @@ def test_statistics_are_ordered(rounds: list[list[int]]) -> None:
 @settings(max_examples=30, deadline=None)
 def test_a_constant_factor_is_found_exactly(base: int, factor: int) -> None:
     rounds = [[base * (n + 1)] for n in range(6)]
-    comparison = compare(group(*[[t * factor for t in r] for r in rounds]), group(*rounds, key="b"))
-    assert comparison is not None
+    comparison = present(compare(group(*[[t * factor for t in r] for r in rounds]), group(*rounds, key="b")))
     assert (comparison.ratio, comparison.low, comparison.high) == pytest.approx((factor, factor, factor))
     assert comparison.p_value == 0
     assert comparison.verdict is Verdict.SLOWER
@@ -132,8 +129,7 @@ def test_known_ratios_are_found(factor: float, expected: Verdict) -> None:
 def test_rounds_are_paired_by_number_not_by_place() -> None:
     ours = RunGroup(key="a", rounds=tuple(Round(number=n, latencies_ns=(200 * 2**n,)) for n in (3, 1, 2)))
     theirs = RunGroup(key="b", rounds=tuple(Round(number=n, latencies_ns=(100 * 2**n,)) for n in (1, 2, 4)))
-    comparison = compare(ours, theirs)
-    assert comparison is not None
+    comparison = present(compare(ours, theirs))
     assert comparison.rounds == 2
     assert comparison.ratio == pytest.approx(2)
 
@@ -151,8 +147,7 @@ def test_a_group_is_not_compared_with_itself() -> None:
 
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_below_four_rounds_there_is_a_ratio_and_nothing_that_says_how_sure_it_is(rounds: int) -> None:
-    found = compare(group(*[[5]] * rounds), group(*[[10]] * rounds, key="b"))
-    assert found is not None
+    found = present(compare(group(*[[5]] * rounds), group(*[[10]] * rounds, key="b")))
     assert found.ratio == pytest.approx(0.5)
     assert (found.low, found.high, found.detectable) == (None, None, None)
     assert (found.verdict, found.p_value) == (Verdict.NOT_SHOWN, 1.0)
@@ -284,8 +279,7 @@ def test_unknown_baseline_and_repeated_keys_are_refused() -> None:
 
 
 def doubts(one: RunGroup) -> dict[Doubt, str]:
-    statistics = describe(one)
-    assert statistics is not None
+    statistics = present(describe(one))
     return {caution.doubt: caution.reason for caution in cautions(one, statistics)}
 
 
@@ -321,8 +315,7 @@ def test_far_extremes_are_told_in_whole_numbers() -> None:
 @pytest.mark.parametrize("mark", list(Mark))
 def test_every_mark_of_a_run_raises_a_doubt_with_advice(mark: Mark) -> None:
     one = group(*[STEADY] * 5, marks=(mark,))
-    statistics = describe(one)
-    assert statistics is not None
+    statistics = present(describe(one))
     (caution,) = cautions(one, statistics)
     assert caution.doubt is MARKED[mark][0]
     assert "5 of 5 rounds" in caution.reason

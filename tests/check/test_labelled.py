@@ -14,6 +14,7 @@ from pipeline.config import ModelConfig
 from pipeline.core.errors import ConfigError
 from pipeline.dataset import Dataset, labelled_data
 from pipeline.model.sources import SourceModel
+from tests.values import present
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist"
 MODEL, DIGITS = EXAMPLE / "mnist.onnx", EXAMPLE / "evaluation.npz"
@@ -41,8 +42,7 @@ def digits(folder: Path, count: int, **wrong: Any) -> Path:
 
 
 def test_a_stacked_set_as_before(tmp_path: Path) -> None:
-    found = reference(tmp_path, ModelConfig(path=str(MODEL), labels=str(DIGITS))).labelled
-    assert found is not None
+    found = present(reference(tmp_path, ModelConfig(path=str(MODEL), labels=str(DIGITS))).labelled)
     assert (found.samples, found.accuracy) == (360, 355 / 360)
     with np.load(DIGITS) as data:
         assert np.array_equal(read_tensor(found.inputs).reshape(360, 1, 28, 28), data["inputs"])
@@ -53,8 +53,7 @@ def test_a_stacked_set_as_before(tmp_path: Path) -> None:
 def test_labels_of_a_csv_file_become_a_set_of_their_own(tmp_path: Path) -> None:
     folder = digits(tmp_path, 40)
     table = ModelConfig(path=str(MODEL), test_data=str(folder), labels=str(tmp_path / "labels.csv"))
-    found = reference(tmp_path, table).labelled
-    assert found is not None
+    found = present(reference(tmp_path, table).labelled)
     assert 20 <= found.samples < 40  # the evaluation part
     assert found.accuracy is not None
     assert found.accuracy > 0.9
@@ -83,8 +82,7 @@ def test_labels_that_are_texts_are_kept_and_arrays_are_not(tmp_path: Path) -> No
     )  # fmt: skip
     for name in ("work", "out"):
         (tmp_path / name).mkdir()
-    found = answered(labelled=Dataset(test_data=str(folder), labels=str(tmp_path / "labels.csv"))).labelled
-    assert found is not None
+    found = present(answered(labelled=Dataset(test_data=str(folder), labels=str(tmp_path / "labels.csv"))).labelled)
     assert found.labels == ("seven", "007", 7, "x", "y")
     assert found.accuracy is None
     with np.load(DIGITS) as arrays:

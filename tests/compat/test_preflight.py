@@ -23,6 +23,7 @@ from tests.library.library_files import library, official_aar, official_jar, tex
 from tests.onnx_samples import linear
 from tests.ort_models import convert
 from tests.scripted_devices import lanes_of
+from tests.values import present
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "mnist.toml"
 INSTALLED = "1.31.1"
@@ -218,12 +219,10 @@ def local(tmp_path: Path) -> LocalDevice:
 def test_what_this_computer_loads_is_known_and_what_is_no_library_left_to_the_device(
     local: LocalDevice, tmp_path: Path
 ) -> None:
-    found = runtime_on(local, None)
-    assert found is not None
+    found = present(runtime_on(local, None))
     assert found.kind is BuildKind.FULL
     assert (found.providers, found.plugins) == (frozenset({"cpu"}), frozenset({"qnn", "webgpu"}))  # by packages
-    given = runtime_on(local, None, {"webgpu"})
-    assert given is not None
+    given = present(runtime_on(local, None, {"webgpu"}))
     assert given.plugins == frozenset({"qnn", "webgpu"})
     garbage = tmp_path / "libonnxruntime.so"
     garbage.write_bytes(b"none")

@@ -103,10 +103,3 @@ def test_auto_chooses_for_the_abi(tmp_path: Path) -> None:
     assert "precision cpu-x86_64: u8s8pc kept" in shown
     nodes = read_ort(tmp_path / "out/mnist.all-fixed-u8s8pc.ort").graph.nodes
     assert {node.op_type for node in nodes if "Conv" in node.op_type} == {"QLinearConv"}
-
-
-@pytest.mark.long
-def test_auto_without_data_says_what_to_give(tmp_path: Path) -> None:
-    options = ("--precision", "auto", "--level", "basic", "--style", "fixed", "--output", "out")
-    ended = ort_mobile("convert", MNIST, *options, cwd=tmp_path)
-    assert "remedy: give --test-data" in " ".join(ended.err.split())

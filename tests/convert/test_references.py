@@ -12,6 +12,7 @@ from pipeline.convert import aware
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.request import AwareSource
 from tests.library.library_files import library, official_jar, texts
+from tests.values import present
 
 AT_HAND = ("1.28.0", "1.9.2", "1.28.1", "1.29.0")
 
@@ -59,8 +60,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_auto_takes_a_library_of_the_release_at_hand(release: str, ships: tuple[str, ...], found: str) -> None:
-    chosen = choose_reference("auto", release, ships, abi="x86_64")
-    assert chosen is not None
+    chosen = present(choose_reference("auto", release, ships, abi="x86_64"))
     assert chosen.optional
     assert chosen.sha256 == (resolve(found).sha256 if found else "")
 
@@ -83,8 +83,7 @@ def test_what_is_named_is_taken() -> None:
 def test_the_library_of_the_abi_is_asked_and_no_other() -> None:
     phones = ("phones.aar",)
     for text, ships in (("auto", phones), ("phones.aar", ())):
-        chosen = choose_reference(text, "1.29", ships, abi="arm64-v8a")
-        assert chosen is not None
+        chosen = present(choose_reference(text, "1.29", ships, abi="arm64-v8a"))
         assert (chosen.abi, chosen.library) == ("arm64-v8a", str(resolve("phones.aar", "arm64-v8a").path))
     assert choose_reference("auto", "1.29", ("app.aar",), abi="arm64-v8a") == AwareSource(optional=True)
     with pytest.raises(UnavailableError, match="arm64-v8a"):

@@ -23,6 +23,7 @@ from pipeline.core.errors import (
     common_exit_code,
 )
 from pipeline.core.workers import Task, memory_limit, note, run_tasks, shared_children, still_at_work
+from tests.values import present
 
 pytestmark = pytest.mark.usefixtures("own_workers")
 
@@ -112,8 +113,7 @@ def test_a_task_is_called_with_its_arguments(call: partial[list[str]], expected:
 def test_arguments_that_the_function_does_not_take_are_refused() -> None:
     unchecked: Any = repeated
     (outcome,) = run_tasks([Task(label="words", call=partial(unchecked, Order("a"), 3))])
-    assert outcome.error is not None
-    assert "Expected `str`, got `int` - at `$.word`" in outcome.error.why
+    assert "Expected `str`, got `int` - at `$.word`" in present(outcome.error).why
 
 
 def test_every_task_gets_its_own_answer() -> None:
@@ -205,8 +205,7 @@ def test_a_killed_parent_takes_its_children_along() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
+        child = int(present(parent.stdout).readline())
         parent.kill()
     for _ in range(3000):
         if not alive(child):

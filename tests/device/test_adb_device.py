@@ -25,6 +25,7 @@ from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 from tests.device.npu import plugin_files
 from tests.ort_models import convert, texts
+from tests.values import present
 
 
 def quick(models: Path, model: str = "sum.onnx", **values: object) -> RunSpec:
@@ -73,8 +74,7 @@ def test_custom_operators_are_pushed_and_registered(opened: Open, phone: Phone, 
     spec = RunSpec(id="custom", model=str(file), min_runs=1, options=options)
     device = opened(phone)
     assert device.run(spec).status is Status.OK
-    failure = device.run(msgspec.structs.replace(spec, options=RunOptions())).failure
-    assert failure
+    failure = present(device.run(msgspec.structs.replace(spec, options=RunOptions())).failure)
     assert "Twice of domain test.ops is unknown" in failure.cause
 
 
@@ -95,8 +95,7 @@ def test_a_plugin_lies_with_its_files_in_the_run_folder(
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(wrapper, tools[1])) as device:
         result = device.run(quick(models, plugin=plugin, options=options))
-        assert result.failure
-        assert "took none of the model's 2 nodes" in result.failure.message
+        assert "took none of the model's 2 nodes" in present(result.failure).message
         (folder,) = Path(phone.root).glob("run-*")
         stored = [folder / name for name in (library.name, stub.name)]
         assert [path.read_bytes() for path in stored] == [library.read_bytes(), stub.read_bytes()]
@@ -137,8 +136,7 @@ def test_a_context_finds_its_binary_and_gives_what_the_simulator_gives_here(
     assert Path(result.outputs[0].file).read_bytes() == Path(here.outputs[0].file).read_bytes()
     context.with_name("mnist.qnn-SM8650_qnn.bin").unlink()
     lacking = device.run(spec)
-    assert lacking.failure
-    assert "not beside its ONNX file" in lacking.failure.cause
+    assert "not beside its ONNX file" in present(lacking.failure).cause
 
 
 def test_answers_to_a_labelled_set_come_back(opened: Open, phone: Phone, tmp_path: Path) -> None:
@@ -237,8 +235,7 @@ FAILURES = [
 def test_what_fails_is_a_typed_failure(
     opened: Open, phone: Phone, models: Path, model: str, values: dict[str, object], kind: FailureKind
 ) -> None:
-    failure = opened(phone).run(quick(models, model, **values)).failure
-    assert failure
+    failure = present(opened(phone).run(quick(models, model, **values)).failure)
     assert failure.kind is kind, failure
     assert failure.cause
     assert failure.remedy
@@ -287,8 +284,7 @@ def test_hostile_values_of_a_spec_run_nothing(opened: Open, farm: Farm, models: 
         options = RunOptions(
             provider=f"x{text}", session_config={f"k{text}": text}, provider_options={f"o{text}": text}
         )
-        failure = device.run(quick(models, options=options)).failure
-        assert failure
+        failure = present(device.run(quick(models, options=options)).failure)
         assert failure.kind in (FailureKind.PROVIDER_MISSING, FailureKind.PROVIDER_REFUSED)
     for text in ("x; id;.onnx", "-rf.ort", "$(id).onnx"):
         (tmp_path / text).write_bytes((models / "null.onnx").read_bytes())

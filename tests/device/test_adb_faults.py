@@ -20,6 +20,7 @@ from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec, encode
 from tests.device.adb_farm import Farm, Open, Phone, farm_in, stop
 from tests.device.fault_proxy import FaultProxy
+from tests.values import present
 
 
 def quick(models: Path, model: str = "null.onnx", **values: object) -> RunSpec:
@@ -79,8 +80,7 @@ def test_adbd_killed_during_a_run_and_back(opened: Open, farm: Farm, models: Pat
     phone = farm.phone()
     device = opened(phone)
     assert device.run(quick(models)).status is Status.OK
-    failure = during(phone.stop, device, quick(models, "endless.onnx")).failure
-    assert failure
+    failure = present(during(phone.stop, device, quick(models, "endless.onnx")).failure)
     assert failure.kind is FailureKind.LOST_DEVICE
     again = device.run(quick(models)).failure
     assert again
@@ -101,8 +101,7 @@ def test_the_probe_ends_when_the_connection_does(opened: Open, farm: Farm, model
 
     failure = during(disconnect, device, quick(models, "endless.onnx")).failure
     assert running
-    assert failure
-    assert failure.kind is FailureKind.LOST_DEVICE
+    assert present(failure).kind is FailureKind.LOST_DEVICE
     assert gone(phone)
 
 
@@ -130,8 +129,7 @@ def test_the_server_is_killed_and_back(tools: Tools, tmp_path_factory: pytest.Te
         link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
         with AdbDevice(link, root=phone.root, tools=tools) as device:
             assert device.run(quick(models)).status is Status.OK
-            failure = during(lambda: stop(farm.server), device, quick(models, "endless.onnx")).failure
-            assert failure
+            failure = present(during(lambda: stop(farm.server), device, quick(models, "endless.onnx")).failure)
             assert failure.kind is FailureKind.LOST_DEVICE
             farm.start_server()
             assert device.run(quick(models)).status is Status.OK
@@ -215,8 +213,7 @@ def test_a_stall_ends_with_the_runs_limit(
     assert through.run(quick(models)).status is Status.OK
     monkeypatch.setattr("device_runner.adb.device.GRACE_SECONDS", 0.5)
     proxy.download("stall", 30)
-    failure = through.run(quick(models, timeout_seconds=0.5)).failure
-    assert failure
+    failure = present(through.run(quick(models, timeout_seconds=0.5)).failure)
     assert failure.kind is FailureKind.TIMEOUT
     proxy.heal()
     assert through.run(quick(models)).status is Status.OK
@@ -230,8 +227,7 @@ def test_a_push_that_stalls_says_nothing_of_the_run(
     usual = Link.push
     monkeypatch.setattr(Link, "push", lambda self, *arguments, seconds: usual(self, *arguments, seconds=0.5))
     proxy.upload("stall", 2_000_000)
-    failure = through.run(quick(models)).failure
-    assert failure
+    failure = present(through.run(quick(models)).failure)
     assert failure.kind is FailureKind.LOST_DEVICE
     proxy.heal()
     monkeypatch.setattr(Link, "push", usual)
@@ -241,8 +237,7 @@ def test_a_push_that_stalls_says_nothing_of_the_run(
 def test_a_full_device_is_said(opened: Open, farm: Farm, models: Path) -> None:
     phone = farm.phone()
     phone.says_free(10)
-    failure = opened(phone).run(quick(models)).failure
-    assert failure
+    failure = present(opened(phone).run(quick(models)).failure)
     assert failure.kind is FailureKind.NO_SPACE
     assert str(RESERVE_BYTES) in failure.message
 
@@ -255,8 +250,7 @@ def test_a_disk_that_fills_up_during_a_push(opened: Open, farm: Farm, models: Pa
     try:
         phone.says_free(1 << 22)
         device = opened(phone)
-        failure = device.run(quick(models)).failure
-        assert failure
+        failure = present(device.run(quick(models)).failure)
         assert failure.kind is FailureKind.NO_SPACE, failure
         assert failure.remedy
         subprocess.run(["mount", "-o", "remount,size=99m", str(phone.folder / "tmp")], check=True)
@@ -275,8 +269,7 @@ def test_files_that_vanish_from_a_device_are_pushed_again(opened: Open, farm: Fa
     assert gone
     for path in gone:
         path.unlink()
-    failure = device.run(quick(models)).failure
-    assert failure
+    failure = present(device.run(quick(models)).failure)
     assert failure.kind is FailureKind.DEVICE_ERROR
     assert "no longer on the device" in failure.message
     assert device.run(quick(models)).status is Status.OK
@@ -290,8 +283,7 @@ def test_a_probe_that_does_not_answer_is_killed(
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models, timeout_seconds=0.3)).failure
-    assert failure
-    assert failure.kind is FailureKind.TIMEOUT
+    assert present(failure).kind is FailureKind.TIMEOUT
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\0987" in read(path)]
 
 
@@ -346,8 +338,7 @@ def test_another_device_at_the_same_address_is_not_taken_for_it(opened: Open, fa
     during(phone.stop, device, quick(models, "endless.onnx"))
     phone.write("prop/ro.product.model", "B")
     phone.start()
-    failure = device.run(quick(models)).failure
-    assert failure
+    failure = present(device.run(quick(models)).failure)
     assert "another device" in failure.message
 
 
@@ -368,14 +359,12 @@ def test_a_probe_gone_wrong_is_a_typed_failure(
     link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
     with AdbDevice(link, root=phone.root, tools=(tmp_path / "probe", tools[1])) as device:
         failure = device.run(quick(models)).failure
-    assert failure
-    assert failure.kind is kind
+    assert present(failure).kind is kind
 
 
 def test_a_library_for_another_processor_is_not_pushed(opened: Open, phone: Phone, models: Path) -> None:
     device = opened(phone)
-    failure = device.run(quick(models, library=str(build_probe("arm64-v8a")))).failure
-    assert failure
+    failure = present(device.run(quick(models, library=str(build_probe("arm64-v8a")))).failure)
     assert failure.kind is FailureKind.WRONG_LIBRARY
     assert "arm64-v8a" in failure.message
     assert device.pushed_bytes == 0

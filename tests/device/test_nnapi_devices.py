@@ -40,10 +40,6 @@ def built_shims() -> Path:
     return shims()
 
 
-def link_to(farm: Farm, phone: Phone) -> Link:
-    return Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
-
-
 def calls(phone: Phone) -> int:
     """How often anyone asked for the list of devices."""
     return calls_of(phone).read_text().count("_getDeviceCount")
@@ -51,7 +47,8 @@ def calls(phone: Phone) -> int:
 
 def listed(farm: Farm, phone: Phone) -> DeviceFacts:
     """What a listing of devices says of the phone."""
-    return facts_or_reason(link_to(farm, phone), "adb:x", "device", phone.root)
+    link = Link(server_at(f"127.0.0.1:{farm.port}"), phone.serial)
+    return facts_or_reason(link, "adb:x", "device", phone.root)
 
 
 def notes(phone: Phone) -> list[Path]:

@@ -12,10 +12,8 @@ from device_runner.result import RunResult
 from device_runner.spec import RunSpec
 from tests.probe_models import save_models
 
-
-def more_libraries() -> list[str]:
-    """Libraries of other releases to test with beside the installed wheel's, from the environment."""
-    return [path for path in os.environ.get("ORT_MOBILE_TEST_LIBRARIES", "").split(os.pathsep) if path]
+MORE_LIBRARIES = [path for path in os.environ.get("ORT_MOBILE_TEST_LIBRARIES", "").split(os.pathsep) if path]
+"""Of other releases, to test with beside the installed wheel's."""
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +21,7 @@ def probe() -> Path:
     return build_probe(flags=("-Werror",))
 
 
-@pytest.fixture(scope="session", params=[None, *more_libraries()])
+@pytest.fixture(scope="session", params=[None, *MORE_LIBRARIES])
 def library(request: pytest.FixtureRequest) -> str:
     return request.param or str(wheel_library())
 

@@ -49,6 +49,7 @@ from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
 from tests.probe_models import save_model
 from tests.threads import places_during
+from tests.values import present
 
 Run = Callable[..., RunResult]
 DTYPE_NUMPY: dict[ElementType, str] = {
@@ -308,16 +309,14 @@ def test_names_of_any_characters_survive(run: Run, tmp_path: Path, models: Path,
 
 
 def test_a_nul_in_a_value_is_refused(run: Run) -> None:
-    failure = run("null.onnx", options=RunOptions(session_config={"a": "b\0set\0library\0x"})).failure
-    assert failure
+    failure = present(run("null.onnx", options=RunOptions(session_config={"a": "b\0set\0library\0x"})).failure)
     assert failure.kind is FailureKind.BAD_OPTIONS
     assert "NUL" in failure.message
 
 
 def test_a_folder_that_cannot_be_written_is_said(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    failure = run("null.onnx", outputs_folder=str(tmp_path / "file" / "out")).failure
-    assert failure
+    failure = present(run("null.onnx", outputs_folder=str(tmp_path / "file" / "out")).failure)
     assert failure.kind is FailureKind.DEVICE_ERROR
     assert str(tmp_path / "file") in failure.message
 
@@ -366,8 +365,7 @@ def test_a_probe_that_hangs_dies_with_its_children(
     monkeypatch.setattr("device_runner.local.GRACE_SECONDS", 0.1)
     device = fake_probe(tmp_path, f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
     result = device.run(spec_of(models, timeout_seconds=0.4))
-    assert result.failure
-    assert result.failure.kind is FailureKind.TIMEOUT
+    assert present(result.failure).kind is FailureKind.TIMEOUT
     child = int((tmp_path / "pid").read_text())
     for _ in range(100):
         if not Path(f"/proc/{child}").exists() or "State:\tZ" in Path(f"/proc/{child}/status").read_text():
@@ -425,8 +423,7 @@ def test_results_do_not_depend_on_the_release(run: Run, library: str, tmp_path: 
 
 def test_a_missing_nnapi_is_said_before_flags_matter(run: Run) -> None:
     options = RunOptions(provider="nnapi", flags=(NnapiFlag.CPU_ONLY, NnapiFlag.CPU_DISABLED))
-    failure = run("null.onnx", options=options).failure
-    assert failure
+    failure = present(run("null.onnx", options=options).failure)
     assert "Android library" in failure.remedy
 
 

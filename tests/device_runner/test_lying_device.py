@@ -16,6 +16,7 @@ from device_runner.probe.protocol import RUNS_KEPT, answer_limit
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import MOST_STRING_BYTES, RunSpec
 from tests.lying_adb import Document, Lie, LyingAdb, document, endless, repeated
+from tests.values import present
 
 SOCKET_BYTES = 16 << 20
 """What a kernel may hold of a connection that nobody reads any more."""
@@ -119,8 +120,7 @@ FALSE_DOCUMENTS: dict[str, Callable[[Document], object]] = {
 @pytest.mark.parametrize("name", FALSE_DOCUMENTS)
 def test_a_document_that_cannot_be_true_is_a_garbled_run(name: str, lied_to: Callable[..., RunResult]) -> None:
     result = lied_to(Lie(run=document(FALSE_DOCUMENTS[name])))
-    assert result.failure is not None
-    assert result.failure.kind is FailureKind.GARBAGE
+    assert present(result.failure).kind is FailureKind.GARBAGE
     assert result.latencies_ns == ()
     assert result.log == ()
 
@@ -137,8 +137,7 @@ def test_numbers_in_the_place_of_strings_are_a_garbled_run(
 ) -> None:
     lie = Lie(run=document(lambda answer: answer["outputs"][0].update(type=8)))
     result = lied_to(lie, outputs_limit_bytes=limit_bytes)
-    assert result.failure is not None
-    assert why in result.failure.message
+    assert why in present(result.failure).message
 
 
 @pytest.mark.parametrize(
@@ -146,8 +145,7 @@ def test_numbers_in_the_place_of_strings_are_a_garbled_run(
 )
 def test_only_files_of_runs_are_fetched(file: str, lied_to: Callable[..., RunResult]) -> None:
     change = document(lambda answer: answer["outputs"][0].update(file=file))
-    failure = lied_to(Lie(run=change)).failure
-    assert failure is not None
+    failure = present(lied_to(Lie(run=change)).failure)
     assert failure.kind is FailureKind.DEVICE_ERROR
     assert "none of ours" in failure.message
 
@@ -165,8 +163,7 @@ def test_a_profile_that_nobody_asked_for_is_not_fetched(lied_to: Callable[..., R
 def test_what_is_no_document_is_a_garbled_run(
     answer: Callable[[bytes], Iterator[bytes]], lied_to: Callable[..., RunResult]
 ) -> None:
-    failure = lied_to(Lie(run=answer)).failure
-    assert failure is not None
+    failure = present(lied_to(Lie(run=answer)).failure)
     assert failure.kind is FailureKind.GARBAGE
 
 
@@ -186,8 +183,7 @@ def test_files_that_do_not_come_have_one_time_limit_together(
     lied_to: Callable[..., RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("device_runner.adb.device.FETCH_GRACE_SECONDS", 0.3)
-    failure = lied_to(Lie(run=document(outputs(500)), file=None)).failure
-    assert failure is not None
+    failure = present(lied_to(Lie(run=document(outputs(500)), file=None)).failure)
     assert failure.kind is FailureKind.LOST_DEVICE
 
 

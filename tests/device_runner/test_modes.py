@@ -13,6 +13,7 @@ from device_runner.local import LocalDevice, wheel_library
 from device_runner.probe.protocol import ProbeAnswer, to_result
 from device_runner.result import ColdStart, Mark, RunResult, Status
 from device_runner.spec import RunSpec
+from tests.values import present
 
 Run = Callable[..., RunResult]
 
@@ -42,8 +43,7 @@ def test_a_cold_start_says_whether_it_was_one(device: LocalDevice, models: Path,
     spec = RunSpec(id="x", model=str(model), library=str(library), dimensions={"N": 2}, **COLD)  # type: ignore[arg-type]
     result = device.run(spec)
     assert result.status is Status.OK, result.failure
-    cold = result.cold
-    assert cold is not None
+    cold = present(result.cold)
     assert (cold.model_bytes, cold.library_bytes) == (model.stat().st_size, library.stat().st_size)
     assert cold.cold == (cold.model_resident_bytes == 0)
     assert min(result.open_ns, result.load_ns, result.first_run_ns) > 0
@@ -83,8 +83,7 @@ def test_a_sustained_run_gives_bins(run: Run) -> None:
 
 def test_a_sustained_run_that_fails_says_why(run: Run) -> None:
     result = run("endless.onnx", sustain_seconds=0.5, timeout_seconds=1.0)
-    assert result.failure is not None
-    assert result.failure.kind == "timeout"
+    assert present(result.failure).kind == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -129,11 +128,9 @@ def test_bins_that_cannot_be_are_no_measurement(answer: ProbeAnswer, bins: list[
     told = msgspec.structs.replace(answer, bins=bins)
     result = to_result(RunSpec(id="x", model="m", sustain_seconds=1.0), "d", told)
     if result.status is Status.OK:
-        assert result.sustained is not None
-        assert all(each.min_ns <= each.median_ns <= each.max_ns for each in result.sustained.bins)
+        assert all(each.min_ns <= each.median_ns <= each.max_ns for each in present(result.sustained).bins)
     else:
-        assert result.failure is not None
-        assert result.failure.kind == "garbage"
+        assert present(result.failure).kind == "garbage"
 
 
 @pytest.mark.parametrize(("slower", "marks"), [(20, ()), (0, ()), (200, (Mark.UNSETTLED,))])

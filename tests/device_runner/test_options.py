@@ -8,6 +8,7 @@ from device_runner.device import DeviceFacts
 from device_runner.options import DEVICE_RULES, RULES, illegal, impossible_here, subsets
 from device_runner.result import FailureKind
 from device_runner.spec import Allocator, ExecutionMode, NnapiFlag, RunOptions
+from tests.values import present
 
 FP16, NCHW, NO_CPU, ONLY_CPU = NnapiFlag.USE_FP16, NnapiFlag.USE_NCHW, NnapiFlag.CPU_DISABLED, NnapiFlag.CPU_ONLY
 
@@ -35,6 +36,7 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         *((RunOptions(thread_cores=text), "read") for text in ("0", "x", "5-2", "1,,2", "3-99", "big,1")),
         (RunOptions(intra_op_threads=3, thread_cores="big", session_config=AFFINITIES), "exclude each other"),
         (RunOptions(intra_op_threads=1, thread_nice=-4), "no pool"),
+        (RunOptions(thread_cores="1"), "need a number of threads"),
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
@@ -44,8 +46,7 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
     ],
 )
 def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
-    failure = illegal(options)
-    assert failure
+    failure = present(illegal(options))
     assert failure.kind is FailureKind.BAD_OPTIONS
     assert reason in failure.message
     assert failure.remedy
@@ -56,10 +57,10 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
     [
         (RunOptions(provider="nnapi"), phone(26), "NNAPI needs 27"),
         (RunOptions(provider="nnapi"), MAC, "CoreML"),
-        (RunOptions(thread_cores="big"), MAC, "core masks"),
+        (RunOptions(intra_op_threads=2, thread_cores="big"), MAC, "core masks"),
         (RunOptions(allocator=Allocator.JEMALLOC), phone(30), "allocator"),
         (
-            RunOptions(thread_cores="2-3"),
+            RunOptions(intra_op_threads=2, thread_cores="2-3"),
             DeviceFacts(name="adb:2", platform="android", api_level=30, core_max_mhz=(1800, 1800)),
             "2 cores",
         ),
@@ -76,8 +77,7 @@ def test_what_is_illegal_anywhere(options: RunOptions, reason: str) -> None:
     ],
 )
 def test_what_a_device_cannot(options: RunOptions, facts: DeviceFacts, reason: str) -> None:
-    failure = impossible_here(options, facts)
-    assert failure
+    failure = present(impossible_here(options, facts))
     assert failure.kind is FailureKind.WRONG_DEVICE
     assert reason in failure.message
 

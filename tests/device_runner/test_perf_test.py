@@ -29,6 +29,7 @@ from device_runner.spec import (
     TensorFile,
 )
 from tests.perf_tests import real_perf_test, stand_in
+from tests.values import present
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
 SPEC = RunSpec(id="x", model="m.onnx", min_runs=3, warmup=1)
@@ -99,15 +100,13 @@ def test_amounts_inputs_dimensions_and_profiles() -> None:
     ],
 )
 def test_what_it_cannot_do_is_said_before(options: RunOptions, told: str) -> None:
-    failure = refusal(msgspec.structs.replace(SPEC, options=options))
-    assert failure
+    failure = present(refusal(msgspec.structs.replace(SPEC, options=options)))
     assert told in failure.message
     assert failure.remedy
 
 
 def test_a_dimension_that_it_would_split_needs_inputs() -> None:
-    failure = refusal(msgspec.structs.replace(SPEC, dimensions={"a:b": 1}))
-    assert failure
+    failure = present(refusal(msgspec.structs.replace(SPEC, dimensions={"a:b": 1})))
     assert "a:b" in failure.message
     assert refusal(msgspec.structs.replace(SPEC, dimensions={"a": 1})) is None
 
@@ -222,14 +221,12 @@ def test_its_process(local: LocalDevice, tmp_path: Path, behaviour: int, kind: F
 
 def test_a_program_that_is_none_is_told(local: LocalDevice, tmp_path: Path) -> None:
     result = local.run(spec_with(tmp_path / "none"))
-    assert result.failure
-    assert "onnxruntime_perf_test is not there" in result.failure.cause
+    assert "onnxruntime_perf_test is not there" in present(result.failure).cause
 
 
 def test_one_that_has_the_library_within_takes_no_other(local: LocalDevice, tmp_path: Path) -> None:
     result = local.run(spec_with(stand_in(tmp_path, 0), library=str(wheel_library())))
-    assert result.failure
-    assert result.failure.kind is FailureKind.WRONG_LIBRARY
+    assert present(result.failure).kind is FailureKind.WRONG_LIBRARY
 
 
 def test_the_real_one(local: LocalDevice, tmp_path: Path) -> None:
@@ -248,5 +245,4 @@ def test_the_real_one(local: LocalDevice, tmp_path: Path) -> None:
         (RunOptions(session_config={"session.intra_op_thread_affinities": "x"}), FailureKind.BAD_OPTIONS),
     ):
         failed = local.run(spec_with(program, options=options))
-        assert failed.failure
-        assert failed.failure.kind is kind
+        assert present(failed.failure).kind is kind

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from device_runner.errors import RunnerError
 from device_runner.profile import CPU, read_profile
+from pipeline.report.profiles import Profiled, memory, profile_parts
+from pipeline.report.wording import Listing
 from tests.command import ort_mobile
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "build_configs" / "examples" / "mnist" / "mnist.onnx"
@@ -74,6 +76,49 @@ def test_copies_and_memory_are_counted_and_what_is_outside_of_nodes(tmp_path: Pa
     assert (profile.written_bytes, profile.copied_bytes) == (4800, 400)
     assert (profile.inference_ns, profile.overhead_ns) == (100_000.0, 40_000.0)
     assert (profile.peak_bytes, profile.arena_bytes) == (7000, 1 << 20)
+
+
+LOG = (
+    "W Add a",
+    "I x: Add MemcpyFromHost after f g for WebGpuExecutionProvider",
+    "I x: Add MemcpyToHost before a for WebGpuExecutionProvider",
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "numbers", "names"),
+    [
+        (LOG, "12 11", ["f g", "a"]),
+        (LOG, "13 11", ["", ""]),  # of two graphs
+        (LOG[:2], "12 11", ["", ""]),
+        (LOG[::-1], "12 11", ["", ""]),
+        ((), "12 11", ["", ""]),
+        (LOG, "", []),
+    ],
+)
+def test_each_copy_has_value_direction_bytes_and_time(
+    tmp_path: Path, log: tuple[str, ...], numbers: str, names: list[str]
+) -> None:
+    trace: list[dict[str, object]] = []
+    for start in (0, 1000, 2000):
+        trace.append({"cat": "Session", "name": "model_run", "ts": start, "dur": 100, "args": {}})
+        for number, operator, size in zip(numbers.split(), ("MemcpyToHost", "MemcpyFromHost"), (400, 8), strict=False):
+            row = node(f"Memcpy{number}_kernel_time", operator, "WebGpuExecutionProvider", start + 1, size // 4, number)
+            trace.append({**row, "args": {**row["args"], "output_size": str(size)}})  # type: ignore[dict-item]
+    (tmp_path / "p.json").write_text(json.dumps(trace))
+    profile = read_profile(tmp_path / "p.json", log)
+    assert [row.value for row in profile.copies] == names
+    facts = [(False, 8, 2_000.0), (True, 400, 100_000.0)][: len(names)]
+    assert [(row.to_host, row.size_bytes, row.nanoseconds) for row in profile.copies] == facts
+    parts = profile_parts([Profiled(name="m", run="r", provider="webgpu", profile=profile)])
+    shown = [len(part.rows) for part in parts if isinstance(part, Listing) and part.head[0] == "Value"]
+    assert shown == ([2] if names else [])
+
+
+def test_what_a_partition_copies_is_not_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(events()))
+    text = "; ".join(memory(read_profile(tmp_path / "p.json")))
+    assert "a partition copies within its one kernel: the profile cannot tell that from computing" in text
 
 
 TEXT = json.dumps(events()).encode()

@@ -7,6 +7,7 @@ from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.record import Prediction
 from pipeline.job.predict import finding, measured_partitions, settings_of
+from tests.values import present
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=29)
 LINE = (
@@ -53,11 +54,9 @@ def test_differences_are_findings(prediction: Prediction | None, results: list[R
 
 
 def test_run_options_become_the_settings_of_the_rules() -> None:
-    nnapi = settings_of(RunOptions(provider="nnapi", flags=(NnapiFlag.USE_NCHW,)), PHONE, "1.23.2")
-    assert nnapi is not None
+    nnapi = present(settings_of(RunOptions(provider="nnapi", flags=(NnapiFlag.USE_NCHW,)), PHONE, "1.23.2"))
     assert (nnapi.api_level, nnapi.ort_release, nnapi.nchw) == (29, (1, 23), True)
     program = settings_of(RunOptions(provider="coreml", provider_options={"ModelFormat": "MLProgram"}), PHONE, "1.23")
-    assert program is not None
-    assert program.provider == "coreml-mlprogram"
+    assert present(program).provider == "coreml-mlprogram"
     assert settings_of(RunOptions(), PHONE, "1.23") is None
     assert settings_of(RunOptions(provider="nnapi"), PHONE, "1.12") is None

@@ -63,6 +63,28 @@ def test_the_cpu_takes_the_open_model_alone(folder: Path) -> None:
     assert [file.name for file in (folder / "out" / "artifacts").glob("*.ort")] == ["a.basic-fixed.ort"]
 
 
+@pytest.mark.long
+def test_sizes_of_two_models_of_one_name_are_those_of_each(folder: Path) -> None:
+    (folder / "b").mkdir()
+    onnx_samples.save(onnx_samples.linear(64, seed=5), folder / "b" / "a.onnx")
+    more = 'batch = [2, 4] }\n[[models]]\npath = "b/a.onnx"\ndimensions = { batch = [8, 16]'
+    ort_mobile("run", config(folder, more, "cpu", "nnapi"), "--convert-only", "--output", folder / "out")
+    manifest = json.loads((folder / "out" / "bundle" / "manifest.json").read_text("utf-8"))
+    assert {row["model"]: row["size_of"] for row in manifest["content"]["models"]} == {
+        "a-1": "", "a-1-2": "a-1", "a-1-4": "a-1", "a-2": "", "a-2-8": "a-2", "a-2-16": "a-2"
+    }  # fmt: skip
+    code = ort_mobile("release", "snippet", folder / "out" / "bundle", "--for", "cpp").out
+    assert "size_of_a_1(" in code
+    assert "size_of_a_2(" in code
+
+
+def test_a_model_with_the_name_of_anothers_size_is_refused(folder: Path) -> None:
+    more = 'batch = [2, 4] }\n[[models]]\npath = "a.onnx"\nname = "a-2"\ndimensions = { batch = 3'
+    done = ort_mobile("run", config(folder, more, "nnapi"), "--output", folder / "out", code=2)
+    assert "two models are called a-2" in done.err
+    assert not (folder / "out" / "artifacts").exists()
+
+
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from device_runner.device import open_device
-from device_runner.library import LibraryFacts, resolve, resolve_all
+from device_runner.library import resolve, resolve_all
 from device_runner.local import host_facts, wheel_library
 from device_runner.result import RunResult, Status
 from device_runner.spec import RunSpec
@@ -82,13 +82,9 @@ def test_the_jvm_jar_is_described_rightly() -> None:
         assert (facts.system, facts.release, facts.kind, facts.providers) == ("linux", "1.28.0", "full", ("cpu",))
 
 
-def _android(release: str) -> dict[str, LibraryFacts]:
-    return {one.abi: one.facts for one in resolve_all(library_entry(f"android:{release}").file)}
-
-
 @pytest.mark.parametrize("release", PROVIDERS)
 def test_android_libraries_are_described_rightly(release: str) -> None:
-    found = _android(release)
+    found = {row.abi: row.facts for row in resolve_all(library_entry(f"android:{release}").file)}
     for (of, abi), (size_bytes, sha256) in ANDROID.items():
         if of == release:
             facts = found[abi]

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.partition.answer import Decision, Settings
 from tests.partition_samples import answer, chain, claims, model, value
+from tests.values import present
 
 F32, F16, I32, I64, BOOL = (
     TensorProto.FLOAT,
@@ -349,8 +350,7 @@ def test_core_ml_version_gates(tmp_path: Path) -> None:
     assert decision(same_lower, tmp_path, coreml("coreml-mlprogram", coreml_version=5)).code == "version"
     assert decision(same_lower, tmp_path, coreml("coreml-mlprogram", coreml_version=6)).claimed
     too_old = answer(one("Relu"), tmp_path, coreml("coreml-nn", coreml_version=4))
-    assert too_old.load is not None
-    assert "below 5" in (too_old.load.error or "")
+    assert "below 5" in (present(too_old.load).error or "")
     assert claims(one("Flatten"), tmp_path, coreml("coreml-mlprogram", (1, 21), coreml_version=4)) == [{"y"}]
 
 
@@ -376,8 +376,7 @@ def test_pad_with_axes_under_an_empty_name(tmp_path: Path) -> None:
     made = one("Pad", (1, 1, 4, 4), inputs=["x", "p", "v", ""], constants=constants, opset=18)
     assert decision(made, tmp_path, NN).code == "const"
     fatal = answer(made, tmp_path, coreml("coreml-nn", (1, 26)))
-    assert fatal.load is not None
-    assert "throws" in (fatal.load.error or "")
+    assert "throws" in (present(fatal.load).error or "")
 
 
 def test_integer_clip_is_supported_without_bounds(tmp_path: Path) -> None:

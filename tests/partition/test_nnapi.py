@@ -205,13 +205,6 @@ def test_stop_operators_leave_all_that_follows_to_the_cpu(tmp_path: Path) -> Non
     assert claims(made, tmp_path, msgspec.structs.replace(NNAPI, stop_ops=())) == [{"y0", "y1", "y2"}]
 
 
-@pytest.mark.parametrize("level", [28, 29])
-def test_a_choice_of_devices_is_said_to_be_ignored_below_level_29(level: int, tmp_path: Path) -> None:
-    settings = msgspec.structs.replace(NNAPI, api_level=level, nnapi_flags=("CPU_DISABLED",))
-    given = answer(chain("Relu"), tmp_path, settings)
-    assert any("CPU_DISABLED is ignored" in text for text in given.warnings) is (level < 29)
-
-
 def test_local_functions_are_inlined_before_the_question(tmp_path: Path) -> None:
     body = parsed_nodes("t = Relu (a)  b = Atan (t)")
     function = helper.make_function("local", "F", ["a"], ["b"], body, [helper.make_opsetid("", 17)])

@@ -12,11 +12,11 @@ from pipeline.partition.answer import Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import NNAPI_NCHW, answer, chain, model, quantized, value
+from tests.values import present
 
 
 def test_claims_that_build_are_counted(tmp_path: Path) -> None:
-    load = answer(chain("Relu", "Erf", "Relu"), tmp_path, NNAPI_NCHW).load
-    assert load is not None
+    load = present(answer(chain("Relu", "Erf", "Relu"), tmp_path, NNAPI_NCHW).load)
     assert (load.partitions, load.error, load.estimate) == (2, None, False)
 
 
@@ -38,13 +38,11 @@ def test_gemm_without_quantize_behind_it_ends_the_session(tmp_path: Path) -> Non
     made = model(nodes, [value("x", (3, 4), TensorProto.UINT8)], ["y"], constants)
     given = answer(made, tmp_path, NNAPI_NCHW)
     assert given.partitions == ()
-    assert given.load is not None
-    assert "no session is made" in (given.load.error or "")
+    assert "no session is made" in (present(given.load).error or "")
 
 
 def test_functions_the_cpu_cannot_run_bring_a_second_round(tmp_path: Path) -> None:
-    load = answer(chain("Relu", "HardSwish"), tmp_path, NNAPI_NCHW).load
-    assert load is not None
+    load = present(answer(chain("Relu", "HardSwish"), tmp_path, NNAPI_NCHW).load)
     assert load.rounds == (1, 1)
 
 
@@ -110,8 +108,7 @@ def test_a_transpose_before_a_quantized_maxpool_is_undone_by_the_layout(
         helper.make_node("Transpose", ["d"], ["t"], perm=perm),
         helper.make_node("MaxPool", ["t"], ["r"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
     ]
-    load = answer(quantized_image(nodes), tmp_path, Settings(provider="nnapi", ort_release=release)).load
-    assert load is not None
+    load = present(answer(quantized_image(nodes), tmp_path, Settings(provider="nnapi", ort_release=release)).load)
     assert load.code == "layout"
 
 
@@ -138,8 +135,7 @@ def test_an_inlined_function_reads_the_copy_of_its_call(tmp_path: Path) -> None:
     made = model(nodes, [value("x", (1, 4, 6, 6), TensorProto.UINT8)], ["y0", "y1"], constants)
     given = answer(made, tmp_path, NNAPI_NCHW)
     assert (given.error, given.partitions) == (None, (("d", "f", "a", "y0", "e", "g", "b", "y1"),))
-    assert given.load is not None
-    assert given.load.rounds == (1, 1)
+    assert present(given.load).rounds == (1, 1)
 
 
 @pytest.mark.parametrize("api_level", [27, 31])
@@ -150,5 +146,4 @@ def test_a_graph_of_quantized_functions_is_answered(api_level: int) -> None:
     request = PartitionRequest(source=SourceModel(path=path), settings=settings, likely=True)
     given = judge(request)
     assert (given.error, given.nodes, given.partitions) == (None, 95, ())
-    assert given.fixed is not None
-    assert given.fixed.claimed == {27: 25, 31: 43}[api_level]
+    assert present(given.fixed).claimed == {27: 25, 31: 43}[api_level]

@@ -20,7 +20,7 @@ from pipeline.partition.qnn import claims
 from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
-from tests.npu_models import REAL, asked_twice
+from tests.npu_models import OPERATORS, REAL, asked_twice
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, chain, model, value
 
@@ -258,6 +258,26 @@ def test_an_operator_that_the_provider_has_not_is_named(tmp_path: Path) -> None:
     assert row["partitions"] == [["y0"], ["y2"]]
     assert isinstance(row["decisions"], list)
     assert row["decisions"][1]["reason"] == "the NPU's provider has no Acos"
+
+
+def test_a_function_is_taken_where_all_its_parts_are() -> None:
+    """They have no names, and are asked about after the nodes beside it."""
+    parts, beside = ("QNNExecutionProvider", (("", "", "HardSigmoid"), ("", "", "Mul"))), subgraph(PROVIDER, "y0")
+    graph = graph_of("Relu", "HardSwish")
+    assert groups(graph, beside, parts) == (("y0",), ("y1",))
+    given = CompilerAnswer(subgraphs=(beside, parts, (CPU, (("", "", "Cast"),))))
+    claim, _ = claim_on(graph, given, V75)
+    assert claim.names() == (("y0",),)
+    assert [refusal.code for refusal in claim.refusals.values()] == ["inlined"]
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("name", "partitions"), [("mish/opset22", 1), ("mish/between", 3)])
+def test_a_function_is_taken_as_in_a_session_by_hand(name: str, partitions: int, tmp_path: Path) -> None:
+    row, differing = asked_twice(OPERATORS, f"{name}.onnx", "SM8650", tmp_path)
+    assert not differing
+    assert (len(row.partitions), row.claimed) == (partitions, row.nodes)
 
 
 def wide(rank: int) -> onnx.ModelProto:

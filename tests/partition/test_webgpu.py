@@ -18,6 +18,7 @@ from pipeline.partition.webgpu.kernels import kernels
 from tests.command import ort_mobile
 from tests.onnx_samples import parsed_nodes
 from tests.recorded_graphs import record, unpack
+from tests.values import present
 from tests.webgpu.labels import claimed, recorded, settings_of
 
 LABELS = {"ops": 5_000, "dags": 240, "real": 65}
@@ -113,8 +114,7 @@ def test_named_nodes_stay_on_the_cpu_and_cost_copies(tmp_path: Path) -> None:
     assert (answer.claimed, answer.copies) == (2, 2)
     assert [(cut.op_type, cut.copies) for cut in answer.cuts] == [("Sigmoid", 0)]
     captured = answer_of(path, "forceCpuNodeNames=second", "enableGraphCapture=1")
-    assert captured.load is not None
-    assert captured.load.code == "capture"
+    assert present(captured.load).code == "capture"
 
 
 @pytest.mark.parametrize(("names", "claimed"), [("first\nsecond", 1), ("first second", 3), ("third node", 2)])
@@ -133,8 +133,7 @@ def test_a_bias_without_a_name_ends_the_process(tmp_path: Path) -> None:
     model = onnx.load(path)
     model.graph.initializer.append(weights)
     onnx.save(model, path)
-    load = answer_of(path).load
-    assert load is not None
+    load = present(answer_of(path).load)
     assert load.code == "crash"
     assert "drop-empty-inputs" in (load.remedy or "")
 

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from pipeline.partition.answer import Settings
 from tests.onnx_samples import parsed_nodes
 from tests.partition_samples import answer, claims, model, quantized, value
+from tests.values import present
 
 
 def xnnpack(release: tuple[int, int] = (1, 23)) -> Settings:
@@ -132,8 +133,7 @@ def test_quantized_average_pool_counts_padding(tmp_path: Path) -> None:
 def test_gemm_without_c_ends_the_process_until_release_1_27(tmp_path: Path) -> None:
     made = one("Gemm", (3, 4), constants={"b": ones(4, 5)})
     given = answer(made, tmp_path, xnnpack())
-    assert given.load is not None
-    assert "has no input C" in (given.load.error or "")
+    assert "has no input C" in (present(given.load).error or "")
     assert claims(made, tmp_path, xnnpack((1, 27))) == [{"y"}]
     scalar = one("Gemm", (3, 4), constants={"b": ones(4, 5), "c": np.float32(1)})
     assert claims(scalar, tmp_path, xnnpack((1, 27))) == []
@@ -150,8 +150,7 @@ def test_short_scales_end_the_process(tmp_path: Path) -> None:
         "Resize", inputs=["x", "", "s"], constants={"s": np.array([2], np.float32)}, mode="linear", axes=[3], opset=18
     )
     given = answer(made, tmp_path, xnnpack())
-    assert given.load is not None
-    assert "has 1 scales" in (given.load.error or "")
+    assert "has 1 scales" in (present(given.load).error or "")
 
 
 def conv_relu(*, shown: bool) -> onnx.ModelProto:
@@ -162,8 +161,7 @@ def conv_relu(*, shown: bool) -> onnx.ModelProto:
 
 def test_fused_activations_lose_what_others_read_until_release_1_28(tmp_path: Path) -> None:
     for shown, release, fails in ((False, (1, 27), False), (True, (1, 27), True), (True, (1, 28), False)):
-        load = answer(conv_relu(shown=shown), tmp_path, xnnpack(release)).load
-        assert load is not None
+        load = present(answer(conv_relu(shown=shown), tmp_path, xnnpack(release)).load)
         assert load.estimate
         assert (load.error is not None) is fails
         assert load.partitions == (0 if fails else 1)
@@ -183,15 +181,13 @@ def quantized_softmax(scale: float) -> onnx.ModelProto:
 def test_softmax_scale(scale: float, claimed: bool, fails: bool, tmp_path: Path) -> None:
     given = answer(quantized_softmax(scale), tmp_path, xnnpack())
     assert bool(given.partitions) is claimed
-    assert given.load is not None
-    assert (given.load.error is not None) is fails
+    assert (present(given.load).error is not None) is fails
 
 
 def test_softmax_that_reads_outside_may_be_claimed_and_may_crash(tmp_path: Path) -> None:
     given = answer(one("Softmax", axis=-2, opset=11), tmp_path, xnnpack())
     assert given.partitions == (("y",),)
-    assert given.load is not None
-    assert "reads outside" in (given.load.error or "")
+    assert "reads outside" in (present(given.load).error or "")
 
 
 @pytest.mark.parametrize(
@@ -218,8 +214,7 @@ def test_a_clip_in_half_precision_makes_no_session_on_arm(
     element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     made = model(nodes, [value("x", (1, 4, 6, 6), element)], ["y"], {**made_of, **limits})
     settings = Settings(provider="xnnpack", ort_release=(1, 29), abi=abi)
-    load = answer(made, tmp_path, settings).load
-    assert load is not None
+    load = present(answer(made, tmp_path, settings).load)
     assert ("as 32-bit floats" in (load.error or "")) is fails
 
 

@@ -31,6 +31,7 @@ from pipeline.passes.mixed import (
 from pipeline.passes.registry import run_passes
 from pipeline.passes.static import quantize
 from tests.passes.quantized_models import EXAMPLE, accuracy, context, digits, feeds, load, saved
+from tests.values import present
 
 SIZE = 16
 
@@ -72,9 +73,7 @@ def net(folder: Path, *, bad_type: bool = False, bad_layer: int | None = None, l
 
 def searched(model: Model, folder: Path, options: MixedOptions, samples: list[Any] | None = None) -> MixedSearch:
     made = mixed_precision(model, options, context(folder, samples or feeds(model, 24)))
-    found = search_of(made.proto)
-    assert found is not None
-    return found
+    return present(search_of(made.proto))
 
 
 def test_a_type_that_spoils_everything_stays_float(tmp_path: Path) -> None:
@@ -99,8 +98,7 @@ def test_what_is_left_float_has_no_quantized_weight(tmp_path: Path) -> None:
     onnx.checker.check_model(made.proto)
     makers = {name: node.op_type for node in made.proto.graph.node for name in node.output}
     weights = {node.name: makers.get(node.input[1]) for node in made.proto.graph.node if node.op_type == "MatMul"}
-    found = search_of(made.proto)
-    assert found is not None
+    found = present(search_of(made.proto))
     assert {name for name, maker in weights.items() if maker is None} == set(found.best.nodes)
     assert found.best.quantized == sum(maker == "DequantizeLinear" for maker in weights.values())
 
@@ -151,13 +149,9 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, monkeypatch:
     again = searched(model, tmp_path, options)
     assert len(calls) <= 10 + again.evaluations - 9 + 1  # the last quantizes what was chosen
     monkeypatch.undo()
-    fresh = searched(model, tmp_path, msgspec_changed(options))
+    other_key = MixedOptions(goal_db=options.goal_db, evaluations=options.evaluations, percentile=99.5)
+    fresh = searched(model, tmp_path, other_key)  # nothing is reused, though they mean the same
     assert fresh.trials == again.trials
-
-
-def msgspec_changed(options: MixedOptions) -> MixedOptions:
-    """Options that mean the same but have another key, so that nothing is reused."""
-    return MixedOptions(goal_db=options.goal_db, evaluations=options.evaluations, percentile=99.5)
 
 
 def test_the_example_needs_nothing_left_float(tmp_path: Path) -> None:
@@ -165,8 +159,7 @@ def test_the_example_needs_nothing_left_float(tmp_path: Path) -> None:
     name = model.proto.graph.input[0].name
     samples: list[Feeds] = [{name: image} for image in digits()[0][:24]]
     result = run_passes(model, [Step(do="mixed-precision")], context(tmp_path, samples))
-    found = search_of(result.model.proto)
-    assert found is not None
+    found = present(search_of(result.model.proto))
     assert found.best == found.start
     assert found.evaluations == 1
     assert accuracy(result.model) >= accuracy(model) - 0.01
@@ -264,8 +257,7 @@ def test_layers_that_cut_the_providers_graph_come_later(tmp_path: Path, monkeypa
 
 
 def test_partitions_are_counted_for_a_phone() -> None:
-    settings = provider_settings("nnapi", 29, "")
-    assert settings is not None
+    settings = present(provider_settings("nnapi", 29, ""))
     assert (settings.abi, settings.android, settings.api_level) == ("arm64-v8a", True, 29)
 
 
@@ -277,8 +269,7 @@ def test_partitions_are_those_of_the_rules(tmp_path: Path) -> None:
         model, MixedOptions(provider="nnapi", op_types=("MatMul",), dense_weights="u8", goal_db=28, evaluations=20),
         context(tmp_path, feeds(model, 24)),
     )  # fmt: skip
-    found = search_of(made.proto)
-    assert found is not None
+    found = present(search_of(made.proto))
     onnx.save(made.proto, tmp_path / "made.onnx")
     source = SourceModel(path=str(tmp_path / "made.onnx"))
     answer = judge(PartitionRequest(source=source, settings=make_settings("nnapi"), optimize=Optimize.BASIC))

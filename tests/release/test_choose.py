@@ -9,6 +9,7 @@ from pipeline.campaign.statistics import DecisionRule, Round, RunGroup, Verdict
 from pipeline.config import Platform, Target
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.release.choose import MeasuredVariant, Rejected, choose, suits
+from tests.values import present
 
 PHONE = DeviceFacts(name="adb:1", platform="android", abis=("arm64-v8a", "armeabi-v7a"), api_level=33)
 HERE = DeviceFacts(name="local", platform="linux", abis=("x86_64",))
@@ -43,8 +44,7 @@ def measured(
 
 def test_the_fastest_on_such_a_device_wins() -> None:
     runs = [measured(artifact(Level.NONE), 9), measured(artifact(Level.ALL), 5), measured(artifact(Level.BASIC), 7)]
-    choice = choose(ANDROID, [], runs, DEVICES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, DEVICES, DecisionRule()))
     assert choice.artifact.variant.name == "all-fixed"
     assert choice.measured
     assert choice.reason == "the fastest of 3 measured on adb:1"
@@ -57,8 +57,7 @@ def test_of_equals_the_plainest_ships() -> None:
         measured(artifact(Level.ALL, Style.RUNTIME, size=5, options={"k": "1"}), 4.99),
         measured(artifact(Level.BASIC, size=1), 4.98, provider="nnapi"),
     ]
-    choice = choose(ANDROID, [], runs, DEVICES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, DEVICES, DecisionRule()))
     assert choice.artifact.variant.name == "extended-fixed"
     assert "statistically tied with the fastest; simplest of the 4 tied ones of 4" in choice.reason
     assert choice.undecided == ()
@@ -77,8 +76,7 @@ def noisy(of: Artifact, ms: float, spread: float) -> MeasuredVariant:
 def test_what_cannot_be_told_apart_is_no_tie_when_its_median_is_worse() -> None:
     """The plainest of six real variants shipped with a median 62 % over the fastest's, whose interval was 0.3 to 5."""
     runs = [noisy(artifact(Level.NONE, size=20), 10.3, 0.5), noisy(artifact(Level.EXTENDED, size=10), 16.7, -0.3)]
-    choice = choose(ANDROID, [], runs, DEVICES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, DEVICES, DecisionRule()))
     assert choice.artifact.variant.name == "none-fixed"
     assert choice.undecided == ("extended-fixed/cpu",)
     assert "not decidable: 1 more cannot be told from it, measure again with more rounds" in choice.reason
@@ -90,8 +88,7 @@ def test_other_devices_and_times_that_are_not_a_phones_do_not_count() -> None:
         measured(artifacts[0], 1, device="local"),
         measured(artifacts[0], 1, marks=(Mark.NOT_A_PHONE,)),
     ]
-    choice = choose(ANDROID, artifacts, runs, DEVICES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, artifacts, runs, DEVICES, DecisionRule()))
     assert not choice.measured
     assert choice.artifact.variant.name == "all-fixed"
     assert choice.reason.startswith("not measured on an android arm64-v8a device")
@@ -103,8 +100,7 @@ def test_across_phones_what_loses_least_on_its_worst_phone_ships_and_says_where_
         measured(level_all, 10.0, "adb:fast"), measured(basic, 10.9, "adb:fast"),
         measured(level_all, 60.0, "adb:slow"), measured(basic, 20.0, "adb:slow"),
     ]  # fmt: skip
-    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, PHONES, DecisionRule()))
     assert choice.artifact is basic
     assert choice.device == "adb:fast"
     assert choice.reason == (
@@ -120,8 +116,7 @@ def test_what_is_fastest_on_every_phone_names_the_one_where_it_takes_longest() -
     level_all, basic = artifact(Level.ALL), artifact(Level.BASIC)
     runs = [measured(of, ms * x, name) for name, x in (("adb:fast", 1), ("adb:slow", 3)) for of, ms in
             ((level_all, 10.0), (basic, 20.0))]  # fmt: skip
-    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, PHONES, DecisionRule()))
     assert (choice.artifact, choice.device, choice.slower) == (level_all, "adb:slow", {})
     assert choice.reason == "the fastest of 2 on each of adb:fast and adb:slow"
 
@@ -129,11 +124,9 @@ def test_what_is_fastest_on_every_phone_names_the_one_where_it_takes_longest() -
 def test_what_failed_on_a_phone_is_no_choice_where_another_ran_on_all() -> None:
     level_all, basic = artifact(Level.ALL), artifact(Level.BASIC)
     runs = [measured(level_all, 1.0, "adb:fast"), measured(basic, 9.0, "adb:fast"), measured(basic, 9.0, "adb:slow")]
-    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, PHONES, DecisionRule()))
     assert choice.artifact is basic
-    alone = choose(ANDROID, [], [*runs[:1], measured(basic, 9.0, "adb:slow")], PHONES, DecisionRule())
-    assert alone is not None
+    alone = present(choose(ANDROID, [], [*runs[:1], measured(basic, 9.0, "adb:slow")], PHONES, DecisionRule()))
     assert "without a sound run on adb:slow" in alone.reason
 
 
@@ -144,8 +137,7 @@ def test_equals_on_every_phone_are_tied_and_the_smaller_file_ships() -> None:
         for level, size in ((Level.ALL, 2), (Level.BASIC, 1), (Level.EXTENDED, 0))
     ]
     runs[-1] = measured(runs[-1].artifact, 90.0, "adb:slow")
-    choice = choose(ANDROID, [], runs, PHONES, DecisionRule())
-    assert choice is not None
+    choice = present(choose(ANDROID, [], runs, PHONES, DecisionRule()))
     assert choice.artifact.variant.name == "basic-fixed"
     assert "statistically tied with the best; simplest of the 2 tied ones" in choice.reason
 
@@ -157,8 +149,7 @@ def rejected(*levels: Level) -> list[Rejected]:
 
 def test_what_is_not_measured_says_why_nothing_better_ships() -> None:
     others = rejected(Level.BASIC, Level.EXTENDED, Level.ALL)
-    choice = choose(ANDROID, [artifact(Level.NONE)], [], DEVICES, DecisionRule(), others)
-    assert choice is not None
+    choice = present(choose(ANDROID, [artifact(Level.NONE)], [], DEVICES, DecisionRule(), others))
     assert choice.reason == (
         "not measured on an android arm64-v8a device; the most optimized that may ship: "
         "basic-fixed, extended-fixed, all-fixed failed the numeric check (largest relative error 0.2)"
@@ -189,8 +180,7 @@ def test_of_levels_that_fuse_alike_a_much_larger_file_is_not_advised() -> None:
     assert choice.reason.endswith("with the same fusions level all makes it 2.0 times as large")
     sizes[Level.ALL] = 560
     choice = choose(ANDROID, [artifact(level, size=size) for level, size in sizes.items()], [], DEVICES, DecisionRule())
-    assert choice is not None
-    assert choice.artifact.variant.level is Level.ALL
+    assert present(choice).artifact.variant.level is Level.ALL
 
 
 def test_nothing_to_ship_is_no_choice() -> None:

@@ -24,19 +24,25 @@ def test_the_same_report_gives_the_same_bytes() -> None:
     assert model.encode(make_report()) == model.encode(make_report())
 
 
-def test_documents_keep_to_the_schema(report: CampaignReport) -> None:
+@pytest.fixture(name="validator", scope="module")
+def _validator() -> jsonschema.Draft202012Validator:
+    """Made once: to check the schema itself takes a fifth of a second."""
     validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8")))
     validator.check_schema(validator.schema)
+    return validator
+
+
+def test_documents_keep_to_the_schema(report: CampaignReport, validator: jsonschema.Draft202012Validator) -> None:
     smallest = CampaignReport(name="n", campaign="c", created_at="t", margin=0.05, host=Host(), versions={})
     for one in (report, smallest, make_report(text="\x00\x1b\u202e{}")):
         validator.validate(json.loads(model.encode(one)))
 
 
 @pytest.mark.parametrize("change", [{"version": 3}, {"rows": [{}]}, {"margin": "five"}, {"name": None}])
-def test_the_schema_refuses_other_documents(report: CampaignReport, change: dict[str, object]) -> None:
-    changed = json.loads(model.encode(report)) | change
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(changed, model.schema())
+def test_the_schema_refuses_other_documents(
+    report: CampaignReport, validator: jsonschema.Draft202012Validator, change: dict[str, object]
+) -> None:
+    assert not validator.is_valid(json.loads(model.encode(report)) | change)
 
 
 def test_schema_in_docs_is_current() -> None:

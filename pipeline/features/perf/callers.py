@@ -14,10 +14,12 @@ from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, options_name
 from pipeline.campaign.statistics.groups import t_quantile
 from pipeline.core.errors import ConfigError
+from pipeline.features.perf.stream import StreamRow, why_failed
 from pipeline.job.bench import Bench
 
 if TYPE_CHECKING:
-    from pipeline.report.wording import Part
+    from pipeline.report.model import CampaignReport
+    from pipeline.report.wording import ListingNote, Part
 
 WORDS = ("own", "together", "arena", "pool")
 BLOCK = 5
@@ -49,6 +51,7 @@ class CallersRow(Struct, frozen=True, kw_only=True):
     beside: dict[str, int] = {}
     memory_bytes: int = 0
     failure: str = ""
+    remedy: str = ""
     pays: bool = False
 
 
@@ -95,7 +98,8 @@ def measure_callers(
                 stage.at(run.variant)
                 spec = _spec(plan.spec(run, number), how, batch, plan.measure.min_seconds)
                 spec = msgspec.structs.replace(spec, dimensions={**named, **spec.dimensions})
-                results.setdefault(place, []).append(bench.devices[run.device].run(spec))
+                if not any(result.failure for result in results.setdefault(place, [])):  # else it would fail again
+                    results[place].append(bench.devices[run.device].run(spec))
                 stage.done()
     rows = [_row(run, how, batch, results[place]) for place, (run, how, batch) in enumerate(ways)]
     return _paying(rows) if batches else rows
@@ -144,7 +148,7 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
     failure = next((result.failure for result in results if result.failure), None)
     measured = [(result, result.concurrent) for result in results if result.concurrent]
     if failure or not measured:
-        return msgspec.structs.replace(bare, failure=failure.message if failure else "nothing was measured")
+        return msgspec.structs.replace(bare, **why_failed(failure, "nothing was measured"))
     rates = [
         rate * max(batch, 1)
         for _, concurrent in measured
@@ -197,7 +201,7 @@ def callers_parts(rows: Sequence[CallersRow]) -> "Iterator[Part]":
         (
             row.file, row.run, _called(row), *((f"{row.batch}{' (pays)' if row.pays else ''}",) if batches else ()),
             *(
-                (row.failure, "", "", "", "") if row.failure
+                ("failed", "", "", "", "") if row.failure
                 else (significant(row.throughput), f"{significant(row.low)} to {significant(row.high)}",
                       duration(row.median_ns), duration(row.high_ns), size(row.memory_bytes))
             ),
@@ -213,3 +217,15 @@ def _called(row: CallersRow) -> str:
     shared = f"shared {' and '.join(row.shared)}" if row.shared else ""
     sessions = "own sessions" if row.own_sessions and row.callers > 1 else ""
     return ", ".join(filter(None, (str(row.callers), sessions, shared)))
+
+
+def failed_notes(rows: Sequence[CallersRow | StreamRow], report: "CampaignReport") -> "list[ListingNote]":
+    """Why rows have no numbers, but for what the report says of the same run."""
+    from pipeline.report.wording import ListingNote
+
+    reported = [failure.message for failure in report.failures]
+    return [
+        ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
+        for row in rows
+        if row.failure and not any(message in row.failure for message in reported)
+    ]

@@ -119,7 +119,7 @@ def perf(
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
     from pipeline.core.errors import ExitCode
-    from pipeline.features.perf.callers import CallersRow, callers_parts, open_batch, parse_concurrent
+    from pipeline.features.perf.callers import CallersRow, callers_parts, failed_notes, open_batch, parse_concurrent
     from pipeline.features.perf.job import exit_code, measure_files
     from pipeline.features.perf.stream import StreamRow, parse_states, stream_parts
     from pipeline.job.bench import PerfOrder
@@ -127,6 +127,7 @@ def perf(
     from pipeline.report.layout import failed_lines
     from pipeline.report.profiles import profile_parts
     from pipeline.report.show import show
+    from pipeline.report.wording import sections_of
 
     order = PerfOrder(
         files=files,
@@ -162,16 +163,20 @@ def perf(
     callers = [row for row in others if isinstance(row, CallersRow)]
     streams = [row for row in others if isinstance(row, StreamRow)]
     more = {"callers": callers, "streams": streams}
+    failed = failed_notes(others, report)
     outputs.write_json({**msgspec.to_builtins(report), **{name: rows for name, rows in more.items() if rows}})
     if outputs.text:
         show_report(report)
         show(profile_parts(profiled))
-        show(callers_parts(callers))
-        show(stream_parts(streams))
+        show([*callers_parts(callers), *stream_parts(streams), *sections_of({"What failed": failed})])
     wrong = [check for row in streams for check in row.checks if check.failed]
-    failed = ExitCode.SOME_FAILED * any(row.failure for row in others)
-    if code := exit_code(report) or failed or ExitCode.CHECK_FAILED * bool(wrong):
-        outputs.show_errors(failed_lines(report))
+    code = (
+        exit_code(report)
+        or ExitCode.SOME_FAILED * any(row.failure for row in others)
+        or ExitCode.CHECK_FAILED * bool(wrong)
+    )
+    if code:
+        outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed)])
     show_denied(denied)
     peaks = [(row.variant, row.memory_peak_bytes) for row in report.rows]
     peaks += [(" beside ".join((row.file, *row.beside)), row.memory_bytes) for row in callers]

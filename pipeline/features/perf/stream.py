@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.result import RunResult, Struct
+from device_runner.result import Failure, RunResult, Struct
 from device_runner.spec import Stream, TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, options_name
@@ -38,6 +38,15 @@ class StreamRow(Struct, frozen=True, kw_only=True):
     high_ns: int = 0
     checks: tuple[OutputCheck, ...] = ()
     failure: str = ""
+    remedy: str = ""
+
+
+def why_failed(failure: Failure | None, nothing: str) -> dict[str, str]:
+    """The fields of a row that has no numbers: what the run says of it, or that it says `nothing`."""
+    if not failure:
+        return {"failure": nothing}
+    cause = "" if failure.cause in failure.message else f"; {failure.cause}"
+    return {"failure": failure.message + cause, "remedy": failure.remedy}
 
 
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
@@ -91,7 +100,7 @@ def measure_streams(
 def _row(run: PlannedRun, result: RunResult, reference: StreamReference) -> StreamRow:
     row = StreamRow(file=run.variant, run=options_name(run.options), steps=reference.stream.steps)
     if result.failure or not result.outputs:
-        return msgspec.structs.replace(row, failure=result.failure.message if result.failure else "it gave no outputs")
+        return msgspec.structs.replace(row, **why_failed(result.failure, "it gave no outputs"))
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     outputs = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
     checks = compare_outputs(expected, outputs, usual_tolerance(OutputPrecision.FLOAT32))
@@ -109,7 +118,7 @@ def stream_parts(rows: Sequence[StreamRow]) -> "Iterator[Part]":
     table = tuple(
         (row.file, row.run, str(row.steps), wording.duration(row.median_ns or None),
          wording.duration(row.high_ns or None),
-         row.failure or f"{wording.outputs(row.checks)} after the last step")
+         "failed" if row.failure else f"{wording.outputs(row.checks)} after the last step")
         for row in rows
     )  # fmt: skip
     if table:

@@ -30,6 +30,7 @@ from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
 from pipeline.partition.rules import Claim, show_shape
+from pipeline.partition.shown import is_inlined
 from pipeline.partition.view import write_model
 
 if TYPE_CHECKING:
@@ -377,6 +378,11 @@ def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...
             known = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
             if known in names:
                 place[names[known]] = number if provider == PROVIDER else None
+    # Parts of functions that neither NPU nor CPU run as they stand have no names, and are asked about for themselves.
+    inlined = [index for index in graph.order if index not in place and is_inlined(graph, graph.nodes[index])]
+    unnamed = [number for number, (_, nodes) in enumerate(answer.subgraphs) if not all(name for name, _, _ in nodes)]
+    whole = len(unnamed) == len(inlined) and all(answer.subgraphs[number][0] == PROVIDER for number in unnamed)
+    place |= zip(inlined, unnamed, strict=True) if whole else dict.fromkeys(inlined)
     for unknown in _connected(graph, [index for index in graph.order if index not in place]):
         beside = {place.get(other) for index in unknown for other in _neighbours(graph, index)} - {None}
         place |= dict.fromkeys(unknown, min((number for number in beside if number is not None), default=None))
@@ -420,7 +426,7 @@ def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Re
         )
         return Refusal("backend", f"the NPU has no {answer.invalid[name]} for {words}", remedy)
     if not reason:
-        return None
+        return INLINED if is_inlined(graph, node) and not answer.error else None
     if all(graph.value(value).static for value in graph.inputs) and (by_data := SIZE_BY_DATA.refusal(reason)):
         return by_data
     text = re.sub(r"\s*\w+ node `[^`]*` will not be assigned to QNN EP\.?", "", reason)
@@ -445,6 +451,11 @@ REMEDIES: Sequence[tuple[Callable[[Value], bool], str]] = (
     (lambda value: value.dtype in ("f32", "f16"), "quantize it: some operators are there for quantized values only"),
 )
 """What helps a node that the backend refuses, by one of its inputs; the first that fits."""
+
+INLINED = Refusal(
+    "inlined", "neither the NPU nor the CPU has it, so that ONNX Runtime takes it apart: the NPU has not all its parts",
+    f"express it by operators that the NPU has, or {TO_CPU}",
+)  # fmt: skip
 
 QUANTIZING = frozenset({"DequantizeLinear", "QuantizeLinear"})
 

@@ -110,14 +110,6 @@ def test_damaged_database(tmp_path: Path) -> None:
         store.runs("c1")
 
 
-def test_database_of_something_else(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "other.sqlite") as other:
-        other.execute("CREATE TABLE campaigns (number INTEGER)")
-    other.close()
-    with pytest.raises(PipelineError, match="not one of this pipeline"):
-        open_store(f"sqlite:///{tmp_path / 'other.sqlite'}").start(CAMPAIGN)
-
-
 def test_another_process_holds_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "results.sqlite"
     with open_store(f"sqlite:///{path}", busy_seconds=0.1) as store:
@@ -133,7 +125,10 @@ def test_another_process_holds_the_lock(tmp_path: Path) -> None:
 def test_full_disk_keeps_what_was_stored(file_url: str) -> None:
     with open_store(file_url) as store:
         store.start(CAMPAIGN)
-        limit_pages(store, 60)
+        with (
+            store.engine.connect() as connection
+        ):  # of a file that may not grow SQLite says what it says of a full disk
+            connection.exec_driver_sql("PRAGMA max_page_count=60")
         with pytest.raises(PipelineError, match="disk is full") as caught:
             add_many(store)
         assert "make room" in caught.value.remedy
@@ -146,12 +141,6 @@ def test_full_disk_keeps_what_was_stored(file_url: str) -> None:
 def add_many(store: Store) -> None:
     for number in range(200):
         store.add_run(run_record(number=number, latencies_ns=tuple(range(1000))))
-
-
-def limit_pages(store: Store, pages: int) -> None:
-    """SQLite says of a file that may not grow what it says of a full disk."""
-    with store.engine.connect() as connection:
-        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
 
 def test_read_only_file(tmp_path: Path) -> None:

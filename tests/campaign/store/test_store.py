@@ -19,6 +19,7 @@ from pipeline.campaign.statistics import Round, RunGroup, describe
 from pipeline.campaign.store import REPEATED, Store, open_store
 from pipeline.core.errors import PipelineError, warning
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, DOCUMENT, failed, run_record
+from tests.values import present
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -62,8 +63,7 @@ def test_the_median_of_a_run_is_that_of_the_report(store: Store) -> None:
     record = run_record(latencies_ns=(40, 10, 30, 20))
     store.add_run(record)
     ((found,),) = store.run_medians(["c1"])
-    described = describe(RunGroup(key="", rounds=(Round(number=0, latencies_ns=record.result.latencies_ns),)))
-    assert described is not None
+    described = present(describe(RunGroup(key="", rounds=(Round(number=0, latencies_ns=record.result.latencies_ns),))))
     assert found.median_ns == record.result.median_ns == described.median_ns == 25
 
 
@@ -185,8 +185,7 @@ def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
 
 def test_what_was_stored_before_a_kill_is_there_and_whole(url: str) -> None:
     with writer(url, "s", 100_000) as process:
-        assert process.stdout is not None
-        acknowledged = [int(process.stdout.readline()) for _ in range(20)]
+        acknowledged = [int(present(process.stdout).readline()) for _ in range(20)]
         process.kill()
     with open_store(url) as store:
         stored = store.runs("c1")

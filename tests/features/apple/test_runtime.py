@@ -56,10 +56,6 @@ def test_a_zip_of_it_gives_the_same_package_and_an_address_its_checksum(tmp_path
     assert f'url: "{url}", checksum: "{digest}"' in (tmp_path / "one/Package.swift").read_text()
 
 
-def _thin(system: int) -> bytes:
-    return archive(image(system=system))
-
-
 def _link(place: Path) -> None:
     (place / "ios-arm64/onnxruntime.framework/Headers/x.h").symlink_to("/etc/passwd")
 
@@ -108,7 +104,7 @@ def test_what_is_no_framework_for_iphones_is_refused(
         (b"", "cannot be read"),
         (b"\x7fELF" + bytes(60), "it is no Mach-O file"),
         (image().replace(b"_OrtGetApiBase", b"_SomethingElse"), "it has no OrtGetApiBase"),
-        (_thin(SIMULATOR), "ios-arm64 has code for ios simulator"),
+        (archive(image(system=SIMULATOR)), "ios-arm64 has code for ios simulator"),
         (archive(image(), image(system=1)), "its objects are for 2 systems"),
         (archive() + b"#1/99999", "its objects are for 0 systems"),
         (archive(image())[:-40], "a member of the archive is damaged"),

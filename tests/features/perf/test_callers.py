@@ -1,5 +1,9 @@
 """`perf --concurrent` and `--batch`: throughput of real sessions, and what is asked wrongly."""
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +12,7 @@ import pytest
 from pipeline.features.perf.callers import CallersRow, _paying, callers_parts
 from pipeline.report.wording import Listing
 from tests import onnx_samples
-from tests.command import ort_mobile
+from tests.command import ROOT, ort_mobile
 
 SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
 
@@ -57,6 +61,24 @@ def test_models_that_take_more_memory_together_than_the_app_has_fail(files: list
     ort_mobile("perf", *model, "--fail-on", "memory>4000MB")
 
 
+@pytest.mark.long
+def test_more_callers_than_memory_are_refused_before_their_sessions_are_made(tmp_path: Path) -> None:
+    """An address space of 2 GB stands in for a phone's memory: 64 sessions of 36 MB have no room in it."""
+    model = onnx_samples.save(onnx_samples.linear(3000), tmp_path / "m.onnx")
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); "
+    limited += "from pipeline.__main__ import main; main()"
+    words = ["perf", model, "--dimension", "batch=1", "--concurrent", "2,64:own", *SHORT]
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *map(str, words)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    two, many = json.loads(done.stdout)["callers"]
+    assert two["throughput"] > 0
+    assert re.search(r"^64 more callers need about \d{4} MB of memory, \d+ MB each", many["failure"])
+    assert "ask for fewer" in many["remedy"]
+    assert done.stderr.count("error:") == 1
+
+
 def test_a_batch_counts_all_of_its_samples(files: list[Path]) -> None:
     rows = callers(files[0], "--dimension", "batch=1", "--batch", "1,64")
     assert [row["batch"] for row in rows] == [1, 64]
@@ -75,7 +97,7 @@ def test_the_largest_batch_that_gains_is_the_one_that_pays() -> None:
     (table,) = callers_parts(_paying(rows))
     assert isinstance(table, Listing)
     assert table.rows[1][3] == "2 (pays)"
-    assert "no memory" in table.rows[3]
+    assert "failed" in table.rows[3]
 
 
 @pytest.mark.parametrize(

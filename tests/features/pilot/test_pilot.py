@@ -14,6 +14,7 @@ from pipeline.campaign.statistics import DecisionRule, Verdict
 from pipeline.campaign.statistics.compare import LOOKS, decide
 from pipeline.campaign.statistics.groups import Floats, Pairs
 from pipeline.features.pilot.job import PilotAnswer, pilot_answer, pilot_listing, pilot_notes, seconds_a_run, spell
+from tests.values import present
 
 
 def records(sd: float, seed: int, rounds: int = 5, seconds: float = 1.5) -> tuple[list[RunRecord], list[RunRecord]]:
@@ -55,8 +56,7 @@ def test_noise_and_time_are_those_of_the_runs() -> None:
 
 
 def test_sustained_runs_are_in_the_time_of_the_campaign() -> None:
-    found = answer(0.01, lasting_seconds=600.0)
-    assert found is not None
+    found = present(answer(0.01, lasting_seconds=600.0))
     assert found.planned_seconds == 630.0
     assert all(one.campaign_seconds and one.campaign_seconds > 600 for one in found.needed)
 
@@ -75,8 +75,7 @@ def test_the_rounds_that_it_names_find_the_difference() -> None:
     generator = np.random.default_rng(5)
     shown = 0
     for seed in range(300):
-        found = answer(0.01, seed)
-        assert found is not None
+        found = present(answer(0.01, seed))
         (three,) = [one for one in found.needed if one.percent == 3.0]
         logs = generator.normal(np.log(1.03), 0.01 * 2**0.5, three.rounds)
         shown += compared(logs) is Verdict.SLOWER
@@ -106,8 +105,7 @@ def test_runs_that_do_not_say_when_they_began_have_no_time() -> None:
 
 
 def test_what_is_said_is_readable() -> None:
-    found = answer(0.2, percents=(1, 5))
-    assert found is not None
+    found = present(answer(0.2, percents=(1, 5)))
     listing = pilot_listing(found)
     assert listing.title.startswith("m on d: v cpu against itself in 5 rounds: median ")
     assert [row[0] for row in listing.rows] == ["1 %", "5 %"]

@@ -16,6 +16,7 @@ from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.features.tune.model import Lap, compare_arms, drift_columns, forecast, next_round, run_race
 from pipeline.features.tune.space import ORT_DEFAULTS, factors, searched_runs, space_of
 from tests.features.tune.simulated import simulated_table
+from tests.values import present
 
 race = functools.partial(run_race, delta=0.05, within=0.02)
 
@@ -148,8 +149,7 @@ def laps(values: dict[int, float], rounds: int, seed: int = 0) -> list[Lap]:
 
 def test_a_race_drops_what_is_slower_and_ends_when_nothing_can_be_better() -> None:
     run = laps({1: 0.0, 2: 0.2, 3: 0.005}, 20)
-    standing = race([1, 2, 3], run, {})
-    assert standing is not None
+    standing = present(race([1, 2, 3], run, {}))
     assert standing.leader in (1, 3)
     assert "above the leader" in standing.dropped[2].text
     assert "can be more than 2% better" in standing.ended
@@ -164,8 +164,7 @@ def test_a_race_before_its_first_look_knows_nothing() -> None:
 def test_an_arm_that_fails_leaves_the_race() -> None:
     run = laps({1: 0.0, 2: 0.2}, 6)
     early = [lap for number, lap in enumerate(run) if lap[0] == 2 or number < 2]
-    standing = race([1, 2], early, {1: 2})
-    assert standing is not None
+    standing = present(race([1, 2], early, {1: 2}))
     assert standing.leader == 2
     assert 1 not in standing.bounds
 
