@@ -334,7 +334,7 @@ def _compared(
     tolerance = max(before.tolerance or 0.0, 0.0 if fix.exact else MAX_RELATIVE_ERROR[bench.reference.precision])
     checks = difference(after.loaded, bench.reference, tolerance)
     result, checked = _with_error(result, after, checks, tolerance)
-    if why := _objection(checks, exact=fix.exact):
+    if why := _objection(checks, tolerance if before.precision else 0.0 if fix.exact else None):
         return msgspec.structs.replace(result, outcome=FixOutcome.REJECTED, why=why), None
     return result, checked
 
@@ -369,15 +369,17 @@ def _nearness(check: OutputCheck) -> float:
     return (check.max_abs_error or 0.0) / check.limit if check.limit else check.max_abs_error or 0.0
 
 
-def _objection(checks: Iterable[OutputCheck], *, exact: bool) -> str:
+def _objection(checks: Iterable[OutputCheck], most: float | None) -> str:
     """Why a fixed model is not accepted, "" where it is.
 
-    What inputs cannot show counts against a fix that rounds; an exact one is the same by its definition, and has given
-    equal numbers here.
+    What inputs cannot show counts against a fix that rounds, but for an error up to `most`: 0 for an exact fix, which
+    is the same by its definition, and for one of a form what that may have, whose own error may be as large as outputs.
     """
-    against = [
-        check for check in checks if check.failed or (check.unknown and not (exact and check.max_abs_error == 0))
-    ]
+
+    def taken(check: OutputCheck) -> bool:
+        return most is not None and check.max_rel_error is not None and check.max_rel_error <= most
+
+    against = [check for check in checks if check.failed or (check.unknown and not taken(check))]
     reasons = "; ".join(f"output {check.output!r}: {check.reason}" for check in against[:3])
     return (
         f"{reasons}; give test data (--test-data)" if against and all(check.unknown for check in against) else reasons

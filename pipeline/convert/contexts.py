@@ -39,6 +39,7 @@ from pipeline.core.providers import QNN
 from pipeline.core.variant import Variant, context_variant
 from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.model.edit import keep_only, subgraphs
+from pipeline.model.guards import refuse_context
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import NamedModel
@@ -136,6 +137,7 @@ def refuse_impossible(model: LoadedModel, chip: Chip) -> None:
     """ModelError for what no session can be made of, before the compiler is asked: it crashes on some."""
     graph = model.proto.graph
     where = model.source.name
+    refuse_context((node.op_type for node in graph.node), where)
     if model.dynamic:
         raise ModelError(
             "an NPU takes fixed sizes only",

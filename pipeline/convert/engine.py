@@ -47,7 +47,14 @@ from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, ConvertedFile, Level, Style, Variant, Way
 from pipeline.dataset.guess import blame_optimization
 from pipeline.model.edit import drop_unused_domains
-from pipeline.model.guards import check_constants, check_structure, check_tensor_types, computed_constants, stored_bytes
+from pipeline.model.guards import (
+    check_constants,
+    check_structure,
+    check_tensor_types,
+    computed_constants,
+    refuse_context,
+    stored_bytes,
+)
 from pipeline.model.onnx_model import (
     ONNX_FORMAT,
     ByteRange,
@@ -107,6 +114,7 @@ class Optimizer:
         """ModelError for what would keep onnxruntime busy without end, or no ORT file can hold (see guards)."""
         check_tensor_types(self.model.proto, self.shop.where)
         check_structure(self.model.proto, self.shop.where)
+        refuse_context((node.op_type for node in self.model.proto.graph.node), self.shop.where)
         computed = computed_constants(self.model.proto.graph)
         if computed:
             typed = self._plain.read(inner_types=True).graph.node_args

@@ -139,6 +139,17 @@ def check_structure(proto: "onnx.ModelProto", where: str) -> None:
                                  remedy="export the model with another step")  # fmt: skip
 
 
+def refuse_context(operators: Iterable[str], where: str) -> None:
+    """ModelError for what a provider has compiled already, by its operators."""
+    if "EPContext" in operators:
+        raise ModelError(
+            "a context is compiled already",
+            where=where,
+            why="there is nothing left to convert, or to ask the compiler",
+            remedy="name the model that it was made from; `prove` and `convert --context … --check` run contexts",
+        )
+
+
 def _bodies(graph: "onnx.GraphProto", where: str) -> "Iterator[onnx.GraphProto]":
     """The graph and all bodies in it; ModelError deeper than MAX_BODY_DEPTH."""
     stack = [(graph, 0)]

@@ -14,7 +14,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.check.library_proof import LibraryProof
 from pipeline.core.errors import Finding, Severity
 from pipeline.core.groups import grouped
-from pipeline.partition.answer import ModelAnswer
+from pipeline.partition.answer import Decision, ModelAnswer
 from pipeline.release.choose import Choice, slower_text
 from pipeline.report import layout, wording
 from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
@@ -299,17 +299,21 @@ def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
 
     if answer.error:
         yield finding("model", str(answer.error), Severity.ERROR)
+    left = [node for node in answer.decisions if not node.claimed]
     if answer.load and answer.load.error:
-        text = "; ".join(filter(None, (answer.load.error, answer.load.remedy)))
+        # Nothing falls back where no session is made: what that is about, and what is not known then, is counted
+        codes = {answer.load.code or "load": "it is so", "unknown": "it is not known"}
+        rows = [(text, [node for node in left if node.code == code]) for code, text in codes.items()]
+        left = [node for node in left if node.code not in codes]
+        counts = (f"{text} of {len(nodes)} of {answer.nodes} nodes ({_types(nodes)})" for text, nodes in rows if nodes)
+        text = "; ".join(filter(None, (answer.load.error, answer.load.remedy, *counts)))
         yield finding("session_fails", text, Severity.ERROR)
     if answer.simulated and answer.simulated.passed is False:
         at = f"{answer.simulated.op_type} '{answer.simulated.first}': " if answer.simulated.first else ""
         text = "; ".join(filter(None, (f"{at}{answer.simulated.reason}", answer.simulated.remedy)))
         yield finding("computed_otherwise", f"simulated: {text}", Severity.ERROR)
     refused = grouped(
-        ((node.code or "unsupported", node.op_type, node.reason or "", node.remedy or ""), node)
-        for node in answer.decisions
-        if not node.claimed
+        ((node.code or "unsupported", node.op_type, node.reason or "", node.remedy or ""), node) for node in left
     )
     for (code, operator, reason, remedy), nodes in refused.items():
         names = ", ".join(node.name or node.outputs[0] for node in nodes[:MOST_NODES] if node.name or node.outputs)
@@ -319,6 +323,10 @@ def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
     if isinstance(answer, AdvisedAnswer) and answer.advice.verdict:
         verdict = answer.advice.verdict
         yield finding("advice", f"{verdict.choice.value}: {verdict.reason}")
+
+
+def _types(nodes: Iterable[Decision]) -> str:
+    return ", ".join(dict.fromkeys(node.op_type for node in nodes))
 
 
 MARKS = {BannerState.STOP: "🛑 ", BannerState.CAUTION: "⚠️ ", BannerState.READY: "✅ "}

@@ -79,6 +79,13 @@ def test_a_context_from_elsewhere_is_refused(tmp_path: Path, attributes: dict[st
         read_context(wrapper(tmp_path / "in" if "../" in str(attributes) else tmp_path, **attributes))
 
 
+def test_a_context_is_nothing_to_convert(tmp_path: Path) -> None:
+    words = ("--output", tmp_path / "out", "--level", "basic", "--style", "fixed")
+    refused = ort_mobile("convert", wrapper(tmp_path), *words, code=1)
+    assert refused.text.count("error:") == 1
+    assert "a context is compiled already" in refused.text
+
+
 def test_what_is_no_onnx_file_is_no_context(tmp_path: Path) -> None:
     (tmp_path / "c.onnx").write_bytes(b"PK\3\4 no protobuf at all")
     with pytest.raises(ModelError, match="this is no context"):
@@ -182,6 +189,12 @@ def test_a_harmed_binary_is_one_error_of_the_run(tmp_path: Path) -> None:
         if content:
             binary.write_bytes(content)
         assert cause in " ".join(perf(tmp_path / "mnist.qnn-SM8650.onnx", "--provider", "qnn").text.split())
+    binary.write_bytes(whole)
+    named = (tmp_path / "mnist.qnn-SM8650.onnx").read_bytes()
+    (tmp_path / "in").mkdir()
+    there = tmp_path / "in/mnist.qnn-SM8650.onnx"
+    there.write_bytes(named.replace(b"mnist.qnn-SM8650_qnn.bin", b"../../elsewhere_qnn1.bin"))
+    assert "names a binary in another folder" in " ".join(perf(there, "--provider", "qnn").text.split())
 
 
 @npu

@@ -156,6 +156,22 @@ def test_claims_name_the_file_the_nodes_and_what_helps(tmp_path: Path, monkeypat
     assert uris == ["n.onnx", "x.onnx", "a%20b/m.onnx"]
 
 
+def test_a_session_that_is_not_made_is_one_finding_that_counts_its_nodes() -> None:
+    codes = {"Conv": "unknown", "Add": "float", "Relu": "float", "Einsum": "operator"}
+    nodes = tuple(
+        Decision(name=name, op_type=name, domain="", since_version=6, outputs=(name,), claimed=False, code=code)
+        for name, code in codes.items()
+    )
+    load = LoadForecast(error="Add computes floats", code="float", remedy="quantize")
+    answer = ModelAnswer(path="m.onnx", ep="qnn", ort_release="1.32", decisions=nodes, nodes=4, load=load)
+    first, other = of_partition([answer]).findings
+    assert (first.rule, first.severity.value) == ("session_fails", "error")
+    assert first.text == (
+        "Add computes floats; quantize; it is so of 2 of 4 nodes (Add, Relu); it is not known of 1 of 4 nodes (Conv)"
+    )
+    assert other.rule == "qnn/operator"
+
+
 def test_annotations_are_one_command_each_and_no_more_than_github_shows() -> None:
     (kind, properties, text), *rest = commands([finding("lost: 100 %, again", "adb:1,2 / m", file="m,1.onnx")])
     assert (kind, rest) == ("error", [])

@@ -23,9 +23,10 @@ import msgspec
 from device_runner.errors import RunnerError, pip_install
 from device_runner.files import cache_folder, decode_json, read_regular
 from device_runner.providers import Chip
-from pipeline.core.errors import MissingError, ModelError, PipelineError, install_extra
+from pipeline.core.errors import MissingError, PipelineError, install_extra
 from pipeline.core.files import sha256_of, write_bytes
 from pipeline.core.releases import Release, installed_release
+from pipeline.model.guards import refuse_context
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
@@ -230,12 +231,7 @@ def of_chip(
     `graph` is the view of `model`, whose weights are those of `loaded`; `folder` is for files of the question.
     MissingError without the compiler, ModelError for a context, and where the compiler does not work.
     """
-    if any(node.op_type == "EPContext" for node in graph.nodes.values()):
-        raise ModelError(
-            "a context is compiled already",
-            why="there is nothing left to ask the compiler",
-            remedy="name the model that it was made from; `prove` and `convert --context … --check` run contexts",
-        )
+    refuse_context((node.op_type for node in graph.nodes.values()), loaded.source.name)
     if empty := empty_value(graph):
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
         return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
