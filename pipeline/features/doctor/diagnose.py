@@ -62,7 +62,7 @@ from pipeline.features.doctor.diagnosis import (
     winners,
 )
 from pipeline.job.assemble import host, new_campaign
-from pipeline.job.bench import PerfOrder, bench, inputs_of_files, opened_alone, planned_files, preflight
+from pipeline.job.bench import PerfOrder, inputs_of_files, open_bench, opened_alone, planned_files, preflight
 from pipeline.job.predict import settings_of
 from pipeline.job.prepare import find
 from pipeline.job.template import data_beside, guess_for
@@ -479,9 +479,9 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
     Raises the first error where no model can be read, and what opening the device raises.
     """
     ready, failed = _usable(order.models)
-    with bench(opened_alone(order.device, order.wait_seconds, order.library), order.folder, progress) as here:
-        ((name, device),) = here.devices.items()
-        facts = here.facts[name]
+    with open_bench(opened_alone(order.device, order.wait_seconds, order.library), order.folder, progress) as bench:
+        ((name, device),) = bench.devices.items()
+        facts = bench.facts[name]
         if facts.readiness.value != "ready":
             raise MissingError(
                 "the device is not ready", where=facts.name, why=facts.readiness.value, remedy=facts.advice
@@ -489,12 +489,12 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
         diagnoses = []
         deadline = time.monotonic() + 60 * order.minutes
         for number, model in enumerate(ready):
-            folder = here.work / str(number)
+            folder = bench.work / str(number)
             folder.mkdir()
             seconds = max(0.0, deadline - time.monotonic()) / (len(ready) - number)
             subject = DoctorBench(order=order, model=model, device=device, facts=facts, work=folder, progress=progress)
             try:
-                diagnoses.append(_diagnosed(subject, here.store, seconds))
+                diagnoses.append(_diagnosed(subject, bench.store, seconds))
             except RunnerError as error:
                 if len(order.models) == 1:
                     raise

@@ -31,7 +31,7 @@ from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import new_campaign
-from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
+from pipeline.job.bench import Bench, libraries_by_device, open_bench, opened, require_library
 from pipeline.job.prepare import find, prepare
 from pipeline.job.run import CampaignJob, JobOptions
 from pipeline.job.ship import check_against_targets
@@ -207,23 +207,25 @@ def pilot(
     )
     short = msgspec.structs.replace(config, measure=steady)
     # Devices come first: what they lack would otherwise be told after minutes of conversion.
-    with bench(opened(options.devices or config.devices, options.wait_seconds), None, progress) as here:
-        require_library(here.devices.values(), options.library)
-        prepared, _ = prepare(short, find(config), here.work, here.work, progress)
+    with open_bench(opened(options.devices or config.devices, options.wait_seconds), None, progress) as bench:
+        require_library(bench.devices.values(), options.library)
+        prepared, _ = prepare(short, find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        checked = check_against_targets(short, artifacts, here.work)
-        return _measured(CampaignJob(short, options, prepared, here.work, here.store, checked), config, here, percents)
+        checked = check_against_targets(short, artifacts, bench.work)
+        return _measured(
+            CampaignJob(short, options, prepared, bench.work, bench.store, checked), config, bench, percents
+        )
 
 
 def _measured(
-    job: CampaignJob, config: Config, here: Bench, percents: Sequence[float]
+    job: CampaignJob, config: Config, bench: Bench, percents: Sequence[float]
 ) -> tuple[tuple[PilotAnswer, ...], tuple[str, ...]]:
     measurable = [
         artifact for model in job.prepared for artifact in model.artifacts if artifact.source in model.references
     ]
-    legal, skipped = plan_runs(config.runs, measurable, list(here.facts.values()), known_denied())
-    libraries = libraries_by_device(here.facts, config.targets, job.options.library)
-    possible, refused = job.possible(legal, here.devices, libraries)
+    legal, skipped = plan_runs(config.runs, measurable, list(bench.facts.values()), known_denied())
+    libraries = libraries_by_device(bench.facts, config.targets, job.options.library)
+    possible, refused = job.possible(legal, bench.devices, libraries)
     places: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in possible:
         places.setdefault((run.device, run.model), []).append(run)
@@ -233,7 +235,7 @@ def _measured(
         pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
     campaign = new_campaign(config.name)
     plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
-    records, left = here.measure(campaign, dataclasses.replace(plan, judge=None))
+    records, left = bench.measure(campaign, dataclasses.replace(plan, judge=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
         twice = records.get(planned_id(first), []), records.get(planned_id(again), [])
@@ -255,6 +257,6 @@ def _measured(
         why = failures[-1] if failures else "too few of its rounds gave times"
         missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
     missing += [f"{device}: {reason}" for device, reason in left.items()]
-    unusable = (*here.unusable, *(() if pairs else (*skipped, *refused)))
+    unusable = (*bench.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]
     return tuple(answers), tuple(missing)
