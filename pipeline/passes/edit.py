@@ -2,14 +2,16 @@
 
 import difflib
 import logging
+import mmap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from device_runner.probe.elf import Buffer
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.files import replacing
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
@@ -45,6 +47,9 @@ MOST_BYTES = (2 << 30) - 1
 ALIGNMENT = 4096
 """Where weights begin in a file of their own: page by page, so that each can be mapped (ONNX, ExternalData.md)."""
 
+COMPARED = 64
+"""Bytes at the beginning of a page by which a weight is looked for in a file."""
+
 DATA_SUFFIX = ".data"
 """Behind the model's file name: the file of its weights."""
 
@@ -58,10 +63,11 @@ class SavedModel(msgspec.Struct, frozen=True, kw_only=True):
     data_bytes: int = 0
 
 
-def save_model(model: LeanModel, destination: Path) -> SavedModel:
+def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedModel:
     """Write the model: weights named in `outside`, and all large ones of a model over 2 GiB, into DESTINATION.data.
 
-    Each file is written whole or not at all, the data first. ModelError when the graph alone is over 2 GiB.
+    `shared` names another file, which is continued where it is there. Each file is written whole or not at all, the
+    data first. ModelError when the graph alone is over 2 GiB.
     """
     inside = sum(place.length for name, place in model.weights.items() if name not in model.outside)
     over = inside + model.proto.ByteSize() > MOST_BYTES
@@ -74,23 +80,57 @@ def save_model(model: LeanModel, destination: Path) -> SavedModel:
     if not moved:
         write_model(model, destination)
         return SavedModel(file=destination.name, size_bytes=destination.stat().st_size)
-    data = destination.with_name(destination.name + DATA_SUFFIX)
-    # Offset and length of each weight in the file that was written
-    places = {}
-    with replacing(data) as temporary, temporary.open("wb") as out:
-        for tensor in moved:
-            out.write(bytes(-out.tell() % ALIGNMENT))
-            start = out.tell()
-            if tensor.name in model.weights:
-                _copy(model.weights[tensor.name], out)
-            else:
-                out.write(raw_bytes(tensor))
-            places[tensor.name] = (start, out.tell() - start)
+    data = destination.with_name(shared or destination.name + DATA_SUFFIX)
+    places = _write_data(model, moved, data)
     write_model(_pointing(model, places, data.name), destination)
     return SavedModel(
         file=destination.name, size_bytes=destination.stat().st_size,
         data_file=data.name, data_bytes=data.stat().st_size,
     )  # fmt: skip
+
+
+def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> dict[str, tuple[int, int]]:
+    """Offset and length of each weight in the file: where it has these bytes already, else behind all that it has."""
+    places = {}
+    before: Buffer = b""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            before = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    pages: dict[bytes, list[int]] = {}
+    for start in range(0, len(before), ALIGNMENT):
+        pages.setdefault(before[start : start + COMPARED], []).append(start)
+    with replacing(path) as temporary, temporary.open("wb") as out:
+        out.write(before)
+        for tensor in tensors:
+            length = tensor_bytes(tensor) or 0
+            head = b"".join(_pieces(model, tensor, min(length, COMPARED)))
+            starts = (start for start in pages.get(head.ljust(COMPARED, b"\0"), []) if start + length <= len(before))
+            for start in starts:
+                if _is_at(before, start, _pieces(model, tensor, length)):
+                    break
+            else:
+                out.write(bytes(-out.tell() % ALIGNMENT))
+                start = out.tell()
+                out.writelines(_pieces(model, tensor, length))
+            places[tensor.name] = (start, length)
+    return places
+
+
+def _pieces(model: LeanModel, tensor: "TensorProto", length: int) -> Iterator[bytes]:
+    """The first bytes of a weight, piece by piece."""
+    place = model.weights.get(tensor.name)
+    if place is None:
+        yield raw_bytes(tensor)[:length]
+    else:
+        yield from _read(replace(place, length=length))
+
+
+def _is_at(content: Buffer, start: int, pieces: Iterable[bytes]) -> bool:
+    for piece in pieces:
+        if content[start : start + len(piece)] != piece:
+            return False
+        start += len(piece)
+    return True
 
 
 def raw_bytes(tensor: "TensorProto") -> bytes:
@@ -142,7 +182,7 @@ def write_model(model: LeanModel, destination: Path) -> None:
         out.write(front + encode_varint(MODEL_GRAPH << 3 | LENGTH) + encode_varint(total) + small)
         for head, place in large:
             out.write(head)
-            _copy(place, out)
+            out.writelines(_read(place))
 
 
 def _large(model: LeanModel) -> Iterator[tuple[bytes, ByteRange]]:
@@ -159,12 +199,12 @@ def _large(model: LeanModel) -> Iterator[tuple[bytes, ByteRange]]:
             yield front + bytes(inner), place
 
 
-def _copy(place: ByteRange, out: BinaryIO) -> None:
+def _read(place: ByteRange) -> Iterator[bytes]:
     with place.file.open("rb") as source:
         source.seek(place.offset)
         left = place.length
         while left and (chunk := source.read(min(COPY_BYTES, left))):
-            out.write(chunk)
+            yield chunk
             left -= len(chunk)
     if left:
         raise ModelError("a weight's file became shorter while it was copied", where=str(place.file))

@@ -30,7 +30,7 @@ from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext,
 from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
 from pipeline.passes.registry import find_pass, run_passes
-from pipeline.passes.surgery import expose
+from pipeline.passes.surgery import EXTERNAL, expose
 
 MOST_BATCHES = 64
 """Up to so many runs of the smaller model are compared with one of the larger."""
@@ -330,7 +330,9 @@ def transform(
 
     context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note, usual=usual)
     result, reused = run_cached(loaded, steps, context, Path(cache) if cache else None)
-    saved = save_model(result.model, target)
+    if (shared := _shared(steps)) and (there := Path(folder).parent / shared).exists():
+        copy_file(there, target.with_name(shared))
+    saved = save_model(result.model, target, shared)
     effects = [find_pass(step.do).effect for step in steps]
     verification = None
     if check:
@@ -340,6 +342,11 @@ def transform(
         model=source.name, steps=result.changes, saved=saved, verification=verification, reused=reused,
         search=search_of(result.model.proto), notes=result.notes,
     )  # fmt: skip
+
+
+def _shared(steps: Sequence[Step]) -> str:
+    """The file that weights go to beside those of other models; "" for one of the result's own."""
+    return next((row.options.get("file", "") for row in reversed(steps) if row.do == EXTERNAL.name), "")
 
 
 def transform_file(
@@ -363,7 +370,8 @@ def transform_file(
                           remedy="name a file, as in out.onnx")  # fmt: skip
     if destination.exists() and destination.samefile(model):
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
-    size = source_bytes(source)
+    size, shared = source_bytes(source), _shared(steps)
+    before = there.stat().st_size if shared and (there := destination.parent / shared).is_file() else 0
     with scratch(destination.parent) as folder:
         data = data or Dataset()
         call = partial(
@@ -380,7 +388,10 @@ def transform_file(
             raise outcome.error or ModelError("no answer", where=source.name)
         report = outcome.value
         data_file = destination.parent / report.saved.data_file
-        if report.saved.data_file and data_file.exists() and not destination.exists():
+        if (data_file.stat().st_size if shared and data_file.is_file() else 0) != before:
+            raise ConfigError("another command has written these weights meanwhile", where=str(data_file),
+                              remedy="run it again, one after the other")  # fmt: skip
+        if report.saved.data_file and data_file.exists() and not (destination.exists() or shared):
             raise ConfigError("the file of the weights is there already", where=str(data_file),
                               why="it may be another model's: there is no model of that name beside it",
                               remedy="remove it, or name another result")  # fmt: skip

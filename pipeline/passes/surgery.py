@@ -1,6 +1,7 @@
 """Passes that leave the graph between inputs and outputs as it is, and folding and fusions by libraries."""
 
 import difflib
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -189,11 +190,17 @@ PRUNE_OUTPUTS = Pass(
 )
 
 
+SHARED = re.compile(r"[\w-][\w.-]{0,99}\.weights", re.ASCII)
+
+
 class ExternalOptions(Options, frozen=True, kw_only=True):
     """Options of external-data."""
 
     min_bytes: int = 1024
     """Weights of fewer bytes stay in the model."""
+    file: str = ""
+    """Name of the file, NAME.weights beside the result, which keeps what it has: weights that are there already, such
+    as those of the model in another size, are not stored again. Default: the result's name with .data."""
 
 
 def to_external(model: Model, options: ExternalOptions, context: PassContext) -> Model:
@@ -203,6 +210,9 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
     """
     if options.min_bytes < 1:
         raise ConfigError("min_bytes is not positive", where=context.where, remedy="give 1 or more bytes")
+    if options.file and not SHARED.fullmatch(options.file):
+        raise ConfigError(f"{options.file[:200]!r} is no name for weights", where=context.where,
+                          remedy="write NAME.weights, of letters, digits, `_`, `-` and dots")  # fmt: skip
     proto = copied(model.proto)
     outputs = {value.name for value in proto.graph.output}
     moved = set()

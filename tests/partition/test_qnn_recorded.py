@@ -19,6 +19,7 @@ RELEASE = "1.28"
 
 CRASHING = {
     "expand/i64", "gemm_attr/empty_c_opset11", "gemm_attr/empty_c_opset13", "mul/rank5", "qdq_matmul/empty_zp_both",
+    "qdq_transpose/clip_0_200_mid_output",
 }  # fmt: skip
 """Models of which the compiler dies, by no rule that is known."""
 
@@ -46,7 +47,7 @@ def test_answers_are_read_as_they_were_recorded() -> None:
         for row, graph, claim, load in judged()
     }
     assert texts == {(row.id, row.chip): row.text for row, *_ in judged()}
-    assert len(texts) > 1000
+    assert len(texts) > 2300
 
 
 def test_nothing_is_asked_about_values_without_elements() -> None:

@@ -281,3 +281,46 @@ def test_one_model_at_a_time(folder: Path) -> None:
     shutil.copyfile(folder / "my.onnx", folder / "second.onnx")
     done = transform(folder, ".", "o.onnx", "--do", "opset:version=21", code=ConfigError.exit_code)
     assert "name one of them" in done.err
+
+
+def sized(folder: Path, size: int, name: str = "my.weights", code: int = 0) -> Done:
+    """A model of one size, of a model whose batch is open, with its weights in a file of that name."""
+    if not (folder / "open.onnx").exists():
+        save(linear(64), folder / "open.onnx")
+    steps = (f"fixed-dimensions:sizes=batch={size}", "optimize:level=basic", f"external-data:min_bytes=64:file={name}")
+    words = [word for step in steps for word in ("--do", step)]
+    return transform(folder, "open.onnx", f"{size}.onnx", *words, code=code)
+
+
+def test_models_of_several_sizes_have_their_weights_once(folder: Path) -> None:
+    for size in (1, 4):
+        assert "1 of 1 outputs are the original's" in sized(folder, size).out
+    weights = (folder / "my.weights").read_bytes()
+    assert len(weights) == 64 * 64 * 4 + 64 * 4  # a multiple of the alignment, then the last one
+    places = [
+        {tensor.name: [row.value for row in tensor.external_data] for tensor in graph.initializer}
+        for graph in (onnx.load(folder / f"{size}.onnx", load_external_data=False).graph for size in (1, 4))
+    ]
+    assert places[0] == places[1]
+    sized(folder, 1)
+    assert (folder / "my.weights").read_bytes() == weights
+    perf = ("perf", "1.onnx", "4.onnx", "--rounds", "1", "--min-runs", "1", "--min-seconds", "0.001", "--json", "-")
+    assert [row["status"] for row in ort_mobile(*perf, cwd=folder).document()["rows"]] == ["ok", "ok"]
+
+
+def test_weights_of_another_model_stay_where_they_are(folder: Path) -> None:
+    sized(folder, 1)
+    before = (folder / "my.weights").read_bytes()
+    save(linear(64, seed=7), folder / "open.onnx")
+    assert "1 of 1 outputs are the original's" in sized(folder, 4).out
+    after = (folder / "my.weights").read_bytes()
+    assert after.startswith(before)
+    assert len(after) > len(before) + 64 * 64 * 4
+
+
+@pytest.mark.parametrize("name", ["my.onnx", "../my.weights", ".weights", "a/b.weights"])
+def test_a_file_of_another_kind_is_never_continued(folder: Path, name: str) -> None:
+    before = (folder / "my.onnx").read_bytes()
+    assert "is no name for weights" in sized(folder, 1, name, code=2).err
+    assert (folder / "my.onnx").read_bytes() == before
+    assert not (folder / "1.onnx").exists()
