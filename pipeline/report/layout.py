@@ -206,17 +206,19 @@ def _artifacts(artifacts: Sequence[Artifact]) -> Listing:
 
 
 def contexts_listing(rows: Sequence[SimulatedContext], title: str = "") -> Listing:
-    """What chips' NPUs have of models; in reports, which have a title, heads begin with capitals."""
+    """What chips' NPUs have of models; in reports, which have a title, with the chips' names, and capitals in heads."""
     checked = any(row.checks or row.context.not_run for row in rows)
     head = (
-        "model", "context", "size", "nodes", "on the CPU", "QAIRT", "compiled in", "memory", "sha256",
-        *(("outputs, simulated",) if checked else ()),
+        "model", "context", *(("chip",) if title else ()), "size", "nodes", "on the CPU", "QAIRT", "compiled in",
+        "memory", "sha256", *(("outputs, simulated",) if checked else ()),
     )  # fmt: skip
     right = ("size", "nodes", "on the CPU", "compiled in", "memory")
     shown = (lambda text: text[:1].upper() + text[1:]) if title else str
     cells = [
         (
-            row.context.model, row.context.variant.name, wording.size(row.context.total_bytes),
+            row.context.model, row.context.variant.name,
+            *((f"{row.context.chip.title}, V{row.context.chip.htp_arch}",) if title else ()),
+            wording.size(row.context.total_bytes),
             f"{row.context.npu_nodes}", f"{row.context.cpu_nodes}", built_for(row.context.compatibility).qairt,
             f"{row.context.seconds:.1f} s", wording.size(row.context.memory_bytes), row.context.binary_sha256[:12],
             *((row.context.not_run or wording.outputs(row.checks),) if checked else ()),

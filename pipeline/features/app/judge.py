@@ -263,6 +263,14 @@ def _custom_operators(package: Package) -> Iterator[Finding]:
 
 def _qnn(package: Package) -> Iterator[Finding]:
     """QNN needs its backend, and a Stub for the phone's processor with a Skel for its NPU, and for each context's."""
+    contexts = [model.path for model in package.inspector.models if model.npu]
+    plugins = [row for row in package.libraries if row.name == QNN_PLUGIN or "qnn" in row.providers]
+    if contexts and not plugins and package.kind in WHOLE:
+        yield finding(
+            "provider-files", Severity.ERROR, "nothing in it opens the contexts of models for an NPU", contexts[0],
+            f"{QNN_PLUGIN} is missing, and with it what it runs on",
+            "add com.qualcomm.qti:onnxruntime-android-qnn, and the com.qualcomm.qti:qnn-runtime that belongs to it",
+        )  # fmt: skip
     for scope, rows in package.scopes.items():
         provider = next((row for row in rows if "qnn" in row.providers or row.name == QNN_PLUGIN), None)
         if provider is None or scope != ("android", "arm64-v8a"):
@@ -297,6 +305,17 @@ def _qnn(package: Package) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _for_linux(package: Package) -> Iterator[Finding]:
+    """Libraries of a wheel or of a Linux package do not load on phones: Android has another libc."""
+    for row in package.libraries:
+        if row.system == "linux" and package.kind in (*WHOLE, "AAR"):
+            yield finding(
+                "other-system", Severity.ERROR, "this library is for Linux and does not load on Android", row.path,
+                "it needs libc.so.6, which Android has not",
+                "take the library of the same name from the package for Android",
+            )  # fmt: skip
+
+
 def _plugins(package: Package) -> Iterator[Finding]:
     """Providers in libraries of their own: what ONNX Runtime needs to load them."""
     for row in package.libraries:
@@ -324,5 +343,5 @@ def _listed(texts: object) -> str:
 
 RULES: tuple[Callable[[Package], Iterator[Finding]], ...] = (
     _pages, _in_archive, _same_path, _two_runtimes, _other_release, _missing_runtime, _telemetry, _processors, _models,
-    _custom_operators, _qnn, _plugins,
+    _custom_operators, _for_linux, _qnn, _plugins,
 )  # fmt: skip

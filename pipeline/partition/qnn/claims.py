@@ -107,7 +107,8 @@ CAUSES = (
           "fold constants first, with --optimize basic"),
     Cause("(?:initializer value|(?:must|needs? to) be (?:an? )?(?:constant|initializer)|requires constant input|"
           r"as constant input|hence input\[1\]|compile-time constants|[Dd]ynamic \w+)", "const",
-          "an input that the NPU needs as a constant is computed by the model", "make it an initializer"),
+          "an input that the NPU needs as a constant is computed by the model, or is an input of it",
+          "make it an initializer, and no input (the pass constant-initializers)"),
     Cause("standalone (?:DQ|Q) op with per-channel", "quantized",
           "a tensor quantized by channel is taken only as the weight of an operator",
           "quantize this tensor as a whole, or the operator that reads it, too"),

@@ -191,15 +191,29 @@ def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> Non
     assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
 
 
-def test_qnn_needs_the_files_of_the_npu_that_a_context_is_for(tmp_path: Path) -> None:
+def context_for_v79() -> bytes:
     from pipeline.model.onnx_model import encode_field
 
     node = encode_field(4, b"EPContext") + encode_field(7, b"com.microsoft")
     entry = encode_field(1, b"ep_compatibility_info.QNN") + encode_field(2, b"v2:6:2.51.0:5.51.0:79:69:0:0")
-    context = MNIST.read_bytes() + encode_field(7, encode_field(1, node)) + encode_field(14, entry)
+    return MNIST.read_bytes() + encode_field(7, encode_field(1, node)) + encode_field(14, entry)
+
+
+def test_contexts_in_an_app_without_their_provider_are_an_error(tmp_path: Path) -> None:
+    """Or with that of a wheel for Linux on ARM, whose files have the same names."""
+    members = {"AndroidManifest.xml": MANIFEST, "classes.dex": b"dex", "lib/arm64-v8a/libonnxruntime.so": runtime(),
+               "assets/m.onnx": context_for_v79()}  # fmt: skip
+    assert ("provider-files", "error") in rules(inspected(package(tmp_path / "none.apk", members)))
+    members["lib/arm64-v8a/libonnxruntime_providers_qnn.so"] = library("arm64-v8a", needed="libc.so.6")
+    document = inspected(package(tmp_path / "linux.apk", members))
+    assert "this library is for Linux and does not load on Android" in str(document["findings"])
+    assert ("other-system", "error") in rules(document)
+
+
+def test_qnn_needs_the_files_of_the_npu_that_a_context_is_for(tmp_path: Path) -> None:
     names = ["libonnxruntime_providers_qnn.so", "libQnnHtp.so", "libQnnSystem.so", "libQnnHtpV75Stub.so",
              "libQnnHtpV75Skel.so"]  # fmt: skip
-    members = {f"lib/arm64-v8a/{name}": runtime() for name in names} | {"assets/m.onnx": context}
+    members = {f"lib/arm64-v8a/{name}": runtime() for name in names} | {"assets/m.onnx": context_for_v79()}
     (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
                   if row["rule"] == "provider-files")  # fmt: skip
     assert missing["why"] == "missing: libQnnHtpV79Stub.so and libQnnHtpV79Skel.so, which contexts in it are for"
