@@ -244,17 +244,17 @@ def open_device(text: str, waiting: Waiting = no_waiting) -> Device:
     return opener(rest, waiting)
 
 
-def read_options(query: str, where: str, known: Sequence[str]) -> dict[str, str]:
+def read_options(query: str, where: str, names: Sequence[str]) -> dict[str, str]:
     """Options behind a name's question mark, as `abi=arm64-v8a&cpu=cortex-a53`; SpecError that names `where`."""
     pairs = parse_qsl(query, keep_blank_values=True)
     options = dict(pairs)
-    unknown = sorted(set(options) - set(known))
+    unknown = sorted(set(options) - set(names))
     if unknown or len(options) != len(pairs) or (query and not pairs):
         what = f"unknown option {unknown[0]!r}" if unknown else "these options cannot be read"
         raise SpecError(
             what,
             where=where,
-            remedy=f"options are {', '.join(known)}, as in ?{'&'.join(f'{key}=...' for key in known[:2])}",
+            remedy=f"options are {', '.join(names)}, as in ?{'&'.join(f'{key}=...' for key in names[:2])}",
         )
     return options
 

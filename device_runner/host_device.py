@@ -238,9 +238,9 @@ def find_processor(abi: str, cpu: str = "") -> Processor:
         raise UnavailableError(what, remedy=f"use {' or '.join(HOST_ABIS)}, or a phone (adb:SERIAL)")
     row = HOST_ABIS[abi]
     if cpu and cpu not in row.cpus:
-        known = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
+        choices = f"there are {', '.join(row.cpus)}" if row.cpus else "CPUs can be chosen for ARM's ABIs only"
         remedy = "name one of them" if row.cpus else "name an ABI of ARM too (--abi arm64-v8a; ?abi= of a device)"
-        raise SpecError(f"no CPU {cpu!r} for {abi}", why=known, remedy=remedy)
+        raise SpecError(f"no CPU {cpu!r} for {abi}", why=choices, remedy=remedy)
     _check_system(abi)
     if abi == machine_abi() and not cpu:
         return Processor(abi=abi)
@@ -263,9 +263,9 @@ def _check_system(abi: str) -> None:
     """Linux with glibc runs every ABI here, its own without help and arm64 by an emulator."""
     libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
     here = f"{platform.system()} {platform.machine()} {libc}".strip()
-    known = machine_abi() in HOST_ABIS
+    is_known_abi = machine_abi() in HOST_ABIS
     runs = HOST_ABIS[abi].cpus or abi == machine_abi()
-    if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not known or not runs:
+    if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not is_known_abi or not runs:
         raise UnavailableError(
             f"a library for {abi} does not run on this computer",
             where=here,
@@ -307,8 +307,8 @@ def _sysroot(abi: str) -> str:
     """The folder with the C library: ORT_MOBILE_SYSROOT (or the root that a package was unpacked into), or Debian's."""
     row = HOST_ABIS[abi]
     given = os.environ.get("ORT_MOBILE_SYSROOT", "")
-    here = [Path("/")] if abi == machine_abi() else []
-    places = [Path(given), Path(given) / "usr" / row.root] if given else [*here, Path("/usr") / row.root]
+    roots = [Path("/")] if abi == machine_abi() else []
+    places = [Path(given), Path(given) / "usr" / row.root] if given else [*roots, Path("/usr") / row.root]
     root = next((place for place in places if (place / row.loader).is_file()), None)
     if root is None:
         raise _missing(abi, f"no {row.loader} in {places[-1]}", "ORT_MOBILE_SYSROOT")

@@ -90,7 +90,7 @@ def read_build(content: Buffer) -> dict[str, Any]:
     # providers by their source folder or their own function
     folders = {name.decode("ascii") for name in PROVIDER_SOURCES.findall(content)} | {CPU}
     functions = {name.decode("ascii") for name in PROVIDER_SYMBOLS.findall(content)}
-    known = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
+    names = (row.name for row in PROVIDERS.values() if row.name in folders or row.function in functions)
     # Exporters define the version of their symbols; a file that only asks for another's has it, too, and no mark.
     tagged = set(re.findall(rb"\0VERS_(\d+\.\d+\.\d+)\0", content))
     releases = tagged or set(VERSION_TEXT.findall(content))
@@ -99,7 +99,7 @@ def read_build(content: Buffer) -> dict[str, Any]:
         "release": releases.pop().decode("ascii") if len(releases) == 1 else "",
         "commit": commit[1].decode("ascii") if commit else "",
         "kind": kind,
-        "providers": tuple(sorted(known)),
+        "providers": tuple(sorted(names)),
         "telemetry": content.find(TELEMETRY_HOST) >= 0,
     }
 
@@ -121,36 +121,32 @@ def read_facts(path: Path) -> LibraryFacts:
     """What a .so is; raises UnavailableError for a file that is none, is cut off, or is not ONNX Runtime."""
     digest = sha256(path)
     if digest not in _FACTS:
-        _FACTS[digest] = _read_facts(path, digest)
+        content = path.read_bytes()
+        try:
+            elf = _whole_elf(content)
+        except NotElf as error:
+            raise UnavailableError(
+                f"this is no {LIBRARY}",
+                where=str(path),
+                why=str(error),
+                remedy=f"give an AAR, or a whole {LIBRARY} from one",
+            ) from error
+        _FACTS[digest] = LibraryFacts(
+            path=str(path),
+            sha256=digest,
+            size_bytes=len(content),
+            abi=elf.abi,
+            system="android" if "libc.so" in elf.needed else "linux",
+            page_bytes=elf.page_bytes,
+            needed=elf.needed,
+            imports=tuple(sorted(elf.undefined)),
+            **read_build(content),
+        )
     facts = _FACTS[digest]
     # CUDA and TensorRT are libraries of their own, which the main one opens beside itself
     files = ((row.name, path.parent / f"libonnxruntime_providers_{row.name}.so") for row in PROVIDERS.values())
     beside = {name for name, file in files if not PROVIDERS[name].plugin and file.is_file()}
     return msgspec.structs.replace(facts, path=str(path), providers=tuple(sorted({*facts.providers, *beside})))
-
-
-def _read_facts(path: Path, digest: str) -> LibraryFacts:
-    content = path.read_bytes()
-    try:
-        elf = _whole_elf(content)
-    except NotElf as error:
-        raise UnavailableError(
-            f"this is no {LIBRARY}",
-            where=str(path),
-            why=str(error),
-            remedy=f"give an AAR, or a whole {LIBRARY} from one",
-        ) from error
-    return LibraryFacts(
-        path=str(path),
-        sha256=digest,
-        size_bytes=len(content),
-        abi=elf.abi,
-        system="android" if "libc.so" in elf.needed else "linux",
-        page_bytes=elf.page_bytes,
-        needed=elf.needed,
-        imports=tuple(sorted(elf.undefined)),
-        **read_build(content),
-    )
 
 
 def of_abi(facts: LibraryFacts, abi: str) -> LibraryFacts:

@@ -243,10 +243,10 @@ def impossible_here(options: RunOptions, facts: DeviceFacts) -> Failure | None:
 
 def subsets(flags: Iterable[NnapiFlag] = tuple(NnapiFlag)) -> Iterator[tuple[NnapiFlag, ...]]:
     """Every set of flags, smallest first, in the enum's order within."""
-    known = list(flags)
-    chosen = product((False, True), repeat=len(known))
-    sets = [tuple(flag for flag, on in zip(known, row, strict=True) if on) for row in chosen]
-    yield from sorted(sets, key=lambda flags: (len(flags), [known.index(flag) for flag in flags]))
+    ordered = list(flags)
+    chosen = product((False, True), repeat=len(ordered))
+    sets = [tuple(flag for flag, on in zip(ordered, row, strict=True) if on) for row in chosen]
+    yield from sorted(sets, key=lambda flags: (len(flags), [ordered.index(flag) for flag in flags]))
 
 
 Part = tuple[str, str]
@@ -385,8 +385,8 @@ def add_denied(path: Path, entry: Denied) -> list[Denied]:
     with path.with_name(path.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         subject = (entry.devices, entry.options, entry.model_sha256)
-        known = (row for row in read_denied(path) if (row.devices, row.options, row.model_sha256) != subject)
-        entries = [*known, entry]
+        others = (row for row in read_denied(path) if (row.devices, row.options, row.model_sha256) != subject)
+        entries = [*others, entry]
         part = path.with_name(path.name + ".part")
         part.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
         part.replace(path)

@@ -280,10 +280,10 @@ def chip_named(text: str) -> Chip:
     chip = chip_of_phone(text)
     if chip is None:
         close = difflib.get_close_matches(text.upper(), CHIPS, n=1, cutoff=0.8)
-        known = ", ".join(f"{row.name} ({row.title})" if row.title != row.name else row.name for row in CHIPS.values())
+        names = ", ".join(f"{row.name} ({row.title})" if row.title != row.name else row.name for row in CHIPS.values())
         raise SpecError(
             f"no Snapdragon chip is called {text!r}",
             why="a chip is named by Android's Build.SOC_MODEL (adb shell getprop ro.soc.model)",
-            remedy=f"did you mean {close[0]}?" if close else f"use one of {known}",
+            remedy=f"did you mean {close[0]}?" if close else f"use one of {names}",
         )
     return chip

@@ -1,6 +1,5 @@
 """Sample reports: made as the pipeline makes one: from stored runs with raw latencies, one of each kind of outcome."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -114,7 +113,7 @@ def with_times(rows: list[MeasuredRow], before: Conditions) -> list[MeasuredRow]
                                               elapsed_ns=1_800_000_000, push_ns=40_000_000)  # fmt: skip
             runs.append(msgspec.structs.replace(run, result=changed))
             number += 1
-        made.append(replace(one, runs=tuple(runs)))
+        made.append(msgspec.structs.replace(one, runs=tuple(runs)))
     return made
 
 

@@ -283,7 +283,7 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
     a server, SpecError for a selector that makes no sense.
     """
     selector, address = split_server(text)
-    wanted = parse_selector(selector)
+    matches = parse_selector(selector)
     server = server_at(address)
     at = f"@{address}" if address else ""
 
@@ -293,7 +293,7 @@ def list_devices(text: str = "*", without: Collection[str] = ()) -> list[DeviceF
     listed = ((f"adb:{serial}{at}", serial, state) for serial, state in list_serials(server))
     with ThreadPoolExecutor(32) as pool:
         asked = [pool.submit(ask, name, serial, state) for name, serial, state in listed if name not in without]
-        return [facts for facts in (future.result() for future in asked) if wanted(facts)]
+        return [facts for facts in (future.result() for future in asked) if matches(facts)]
 
 
 class AdbDevice(ProbeDevice):

@@ -115,8 +115,8 @@ def parse_gpu(text: str) -> GraphicsProcessor | None:
     properties = device.get("properties")
     if not isinstance(properties, dict) or not isinstance(properties.get("deviceName"), str):
         return None
-    known = dict(_switches(device, depth=8))
-    needed = [known.get(key) for key in ("shaderFloat16", "storageBuffer16BitAccess")]
+    switches = dict(_switches(device, depth=8))
+    needed = [switches.get(key) for key in ("shaderFloat16", "storageBuffer16BitAccess")]
     return GraphicsProcessor(
         name=_line(properties["deviceName"]),
         driver=_vulkan_version(properties.get("driverVersion")),
@@ -368,10 +368,10 @@ OF_ONE_SERVER = re.compile(r"emulator-\d+|(127\.\d+\.\d+\.\d+|localhost|\[?::1\]
 
 def lease_key(server: Server, serial: str) -> str:
     """What tells devices apart: one on the network or on USB is the same by whichever server of this computer."""
-    here = server.host in LOOPBACK
-    if here and not OF_ONE_SERVER.fullmatch(serial):
+    is_local = server.host in LOOPBACK
+    if is_local and not OF_ONE_SERVER.fullmatch(serial):
         return serial
-    return f"{'127.0.0.1' if here else server.host}:{server.port} {serial}"
+    return f"{'127.0.0.1' if is_local else server.host}:{server.port} {serial}"
 
 
 def take_lease(key: str, name: str, waiting: Waiting = no_waiting) -> BinaryIO:

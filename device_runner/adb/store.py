@@ -206,9 +206,9 @@ def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
 
     ends, digests = wanted
     limits = np.cumsum([0, *(len(file[0]) for file in others)]).tolist()
-    known = np.concatenate([np.empty(0, np.uint64), *(file[1] for file in others)])
-    order = np.argsort(known, kind="stable")
-    first, behind = known.searchsorted(digests, "left", order), known.searchsorted(digests, "right", order)
+    hashes = np.concatenate([np.empty(0, np.uint64), *(file[1] for file in others)])
+    order = np.argsort(hashes, kind="stable")
+    first, behind = hashes.searchsorted(digests, "left", order), hashes.searchsorted(digests, "right", order)
     at, expected = 0, 0
     for index in (first < behind).nonzero()[0].tolist():
         if index < at:
@@ -218,7 +218,7 @@ def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
         following = min(int(places.searchsorted(expected + index - at)), len(places) - 1)
         likely = {int(places[0]), int(places[following])}
         count, place = max(
-            (_run_length(digests[index:], known[place : limits[bisect.bisect_right(limits, place)]]), place)
+            (_run_length(digests[index:], hashes[place : limits[bisect.bisect_right(limits, place)]]), place)
             for place in likely
         )
         number = bisect.bisect_right(limits, place) - 1

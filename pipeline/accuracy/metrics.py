@@ -307,8 +307,8 @@ def _regions(outputs: Outputs, label: Any) -> Counts:
             why=f"it is {labelled.dtype} {list(labelled.shape)}, the output gives {list(predicted.shape)}",
             remedy="give an array of class numbers [H, W] (`label` in .npz files, or a function)",
         )  # fmt: skip
-    known = labelled != IGNORED
-    predicted, labelled = predicted[known].astype(np.int64), labelled[known].astype(np.int64)
+    judged = labelled != IGNORED
+    predicted, labelled = predicted[judged].astype(np.int64), labelled[judged].astype(np.int64)
     if labelled.size and not 0 <= labelled.min() <= labelled.max() < (classes or IGNORED):
         raise ConfigError(
             f"the label has classes from {labelled.min()} to {labelled.max()}", where="labels",
@@ -579,8 +579,8 @@ def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric:
     elif name in list(MetricName):
         metric = METRICS[MetricName(name)]
     else:
-        known = ", ".join(MetricName)
-        raise ConfigError(f"there is no metric {name!r}", where="accuracy.metric", why=f"metrics: {known}",
+        names = ", ".join(MetricName)
+        raise ConfigError(f"there is no metric {name!r}", where="accuracy.metric", why=f"metrics: {names}",
                           remedy="take one of them, or a function as module:function")  # fmt: skip
     if metric.needs is Needs.LABELS and not labelled:
         raise ConfigError(

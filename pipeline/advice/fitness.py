@@ -240,21 +240,17 @@ def _cpu_error(views: Views) -> str:
     """Why no session can be made on the CPU, "" when one can; the model is then judged without optimization."""
     if isinstance(views.subject, Path):
         views.optimize = Optimize.NONE
-        return _load_error(views.subject)
+        # Why onnxruntime does not load an ORT format file, "" when it does
+        try:
+            make_session(views.subject, HostSession(level=Level.ALL))
+        except ort_errors() as error:
+            return refused(error).why
+        return ""
     try:
         views.basic()
     except ModelError as error:
         views.optimize = Optimize.NONE
         return error.why or error.what
-    return ""
-
-
-def _load_error(path: Path) -> str:
-    """Why onnxruntime does not load an ORT format file, "" when it does."""
-    try:
-        make_session(path, HostSession(level=Level.ALL))
-    except ort_errors() as error:
-        return refused(error).why
     return ""
 
 

@@ -142,8 +142,8 @@ def _level(bins: Sequence[LatencyBin]) -> int:
 
 
 def _median_of(values: Iterable[int]) -> int | None:
-    known = [value for value in values if value]
-    return int(median(known)) if known else None
+    numbers = [value for value in values if value]
+    return int(median(numbers)) if numbers else None
 
 
 def _celsius(millidegrees: int | None) -> float | None:

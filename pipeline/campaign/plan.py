@@ -199,8 +199,8 @@ def _flag(text: str) -> NnapiFlag:
     name = text.removeprefix("NNAPI_FLAG_")
     if name in set(NnapiFlag):
         return NnapiFlag(name)
-    known = ", ".join(NnapiFlag)
-    raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=f"it takes: {known}, or `all`")
+    names = ", ".join(NnapiFlag)
+    raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=f"it takes: {names}, or `all`")
 
 
 SHORT: dict[str, dict[str, str]] = {
@@ -546,12 +546,12 @@ def matches(patterns: Sequence[str], provider: str, variant: Variant) -> bool:
     return named and (not family or provider in family | {"cpu"})
 
 
-def baseline_of(planned_runs: Sequence[PlannedRun], wanted: str | None) -> PlannedRun:
+def baseline_of(planned_runs: Sequence[PlannedRun], name: str | None) -> PlannedRun:
     """The planned run that the others of its device and model are compared with; `planned_runs` are those, in order.
 
-    `wanted` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
+    `name` is `VARIANT` or `VARIANT/PROVIDER…`; without it, or where it is not among them, the first on the CPU.
     """
-    named = [planned for planned in planned_runs if wanted in (planned.run_name, planned.variant)]
+    named = [planned for planned in planned_runs if name in (planned.run_name, planned.variant)]
     on_cpu = [planned for planned in planned_runs if planned.options.provider == "cpu"]
     return (named or on_cpu or list(planned_runs))[0]
 
@@ -591,14 +591,14 @@ def recorded(runs: Sequence[PlannedRun], baseline: str | None) -> Iterator[Recor
         )
 
 
-def baselines(runs: Sequence[PlannedRun], wanted: str | None) -> dict[str, str]:
+def baselines(runs: Sequence[PlannedRun], name: str | None) -> dict[str, str]:
     """The id of each run to that of its baseline: the run of the same device, model and mode that was asked for."""
     groups: dict[tuple[str, str, MeasureMode], list[PlannedRun]] = {}
     for run in runs:
         groups.setdefault((run.device, run.model, run.mode), []).append(run)
     run_for = representatives(runs)
     return {
-        planned_id(run): planned_id(run_for[planned_id(baseline_of(group, wanted))])
+        planned_id(run): planned_id(run_for[planned_id(baseline_of(group, name))])
         for group in groups.values()
         for run in group
     }

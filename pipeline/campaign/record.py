@@ -123,8 +123,8 @@ class TunedClass(DeviceClass, frozen=True, kw_only=True):
     @classmethod
     def of(cls, facts: DeviceFacts) -> "TunedClass":
         """The class of a device."""
-        known = class_of(facts)
-        return cls(chip=known.chip, api_level=known.api_level, abi=facts.abis[0] if facts.abis else "")
+        device_class = class_of(facts)
+        return cls(chip=device_class.chip, api_level=device_class.api_level, abi=facts.abis[0] if facts.abis else "")
 
     @property
     def text(self) -> str:
@@ -258,6 +258,25 @@ def place(*parts: str) -> str:
     return " / ".join(part for part in parts if part)
 
 
+class RunKey(Struct, frozen=True, kw_only=True):
+    """What was run where, by names: a variant of a model with run options on a device; "" is any or none of them."""
+
+    device: str
+    model: str
+    variant: str
+    run: str
+
+    @property
+    def names(self) -> tuple[str, str, str, str]:
+        """By which rows, failures and profiles of the same are found."""
+        return self.device, self.model, self.variant, self.run
+
+    @property
+    def place(self) -> str:
+        """As texts have it."""
+        return place(*self.names)
+
+
 class Skipped(Finding, frozen=True, kw_only=True):
     """What was not tried, and why it could not have worked; "" for what the reason does not depend on."""
 
@@ -269,7 +288,7 @@ class Skipped(Finding, frozen=True, kw_only=True):
     run: str = ""
 
 
-class FailureRow(Struct, frozen=True, kw_only=True):
+class FailureRow(RunKey, frozen=True, kw_only=True):
     """What was tried and failed: the kind in one word, what was said, why, what to do; equal failures are counted.
 
     `level` is that of a variant that could not be made.
@@ -329,7 +348,7 @@ FRESH_FROM, FRESH_ROUNDS = 1_000_000, 5
 """Rounds from this number on choose nothing: they say how good a choice is; and how many there are."""
 
 
-class RecordedRun(Struct, frozen=True, kw_only=True):
+class RecordedRun(RunKey, frozen=True, kw_only=True):
     """A planned run; `baseline` marks what others are compared with. Nobody reads anything out of its `id`.
 
     `same_as` is the id of the planned run whose runs count for this one: the same bytes with the same session options.
@@ -337,11 +356,7 @@ class RecordedRun(Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    device: str
-    model: str
-    variant: str
     options: RunOptions
-    run: str
     baseline: bool = False
     same_as: str = ""
     mode: MeasureMode = MeasureMode.STEADY

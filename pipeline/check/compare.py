@@ -112,8 +112,8 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True):
     def floor_of(self, output: str) -> float:
         """The absolute error of an output that passes whatever its range; never over what passes at full range."""
         span = self.spans.get(output)
-        wanted = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
-        return min(wanted, self.max_relative_error * (span or 1.0))
+        floor = self.floor * span if span else min(self.floor, FLOOR_OF_UNBOUNDED)
+        return min(floor, self.max_relative_error * (span or 1.0))
 
     @property
     def data(self) -> str:
@@ -208,11 +208,7 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
     if reference.dtype.kind not in "fiub":
         same = bool(np.array_equal(reference, actual))
         return OutputCheck(output=name, passed=same, reason="" if same else "it differs")
-    return _compare_numbers(name, reference, actual, tolerance)
-
-
-def _compare_numbers(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
-    """NaN and infinity must stand where the reference has them; all other numbers must be near."""
+    # NaN and infinity must stand where the reference has them; all other numbers must be near
     import numpy as np
 
     wanted, given = reference.astype(np.float64), actual.astype(np.float64)

@@ -151,8 +151,8 @@ MOST_HOPS = 1000
 
 def output_spans(graph: "GraphProto") -> dict[str, float]:
     """Upper minus lower bound by output name, for the outputs of a graph that its operators bound."""
-    known = _Bounds(graph)
-    spans = {value.name: known.span(value.name) for value in graph.output}
+    bounds = _Bounds(graph)
+    spans = {value.name: bounds.span(value.name) for value in graph.output}
     return {name: span for name, span in spans.items() if span}
 
 

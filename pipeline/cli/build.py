@@ -147,18 +147,15 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
     if before:
         raise click.UsageError("give both BEFORE and AFTER, or neither")
     builds = builds_in(place)
-    if outputs.json_to:
-        listed = [{"folder": str(folder), **msgspec.to_builtins(record)} for folder, record in builds]
-        ranked = [{"abi": abi, "addition": addition} for abi, addition in ranking(record for _, record in builds)]
-        outputs.write_json({"builds": listed, "ranking": ranked})
-    if outputs.text:
-        if not builds:
-            click.echo("no builds yet: `ort-mobile build run` makes one")
-        for folder, record in builds:
-            click.echo(f"{folder.name}  {record.target}  {record.version} {record.kind}")
-            for file in record.files:
-                click.echo(f"  {file.size_bytes:>12,}  {file.file}")
-        _show_ranking([record for _, record in builds])
+    # What operators add among builds that differ in their operators only
+    ranked = list(ranking(record for _, record in builds))
+    lines = [] if builds else ["no builds yet: `ort-mobile build run` makes one"]
+    for folder, record in builds:
+        lines.append(f"{folder.name}  {record.target}  {record.version} {record.kind}")
+        lines += [f"  {file.size_bytes:>12,}  {file.file}" for file in record.files]
+    lines += [f"  {row.size_bytes:>+12,}  {abi}: {', '.join(row.added)}" for abi, row in ranked]
+    listed = [{"folder": str(folder), **msgspec.to_builtins(record)} for folder, record in builds]
+    outputs.show_lines({"builds": listed, "ranking": [{"abi": abi, "addition": row} for abi, row in ranked]}, lines)
 
 
 @build.command("probe")
@@ -185,9 +182,8 @@ def build_probe(targets: tuple[str, ...], api_level: int, output: Path | None, o
             output.mkdir(parents=True, exist_ok=True)
             path = Path(shutil.copy2(path, output / f"probe-{target}"))
         built.append({"target": target, "file": str(path), "size_bytes": path.stat().st_size})
-    outputs.write_json({"probes": built})
-    for probe in built if outputs.text else ():
-        click.echo(f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}")
+    lines = (f"{probe['target']:<14} {probe['size_bytes']:>7} bytes  {probe['file']}" for probe in built)
+    outputs.show_lines({"probes": built}, lines)
 
 
 def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
@@ -197,15 +193,13 @@ def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
     changes = size_changes(old_sizes, new_sizes)
     adds = added_names(old, new) if old and new else ()
     removes = added_names(new, old) if old and new else ()
-    outputs.write_json({"changes": changes, "adds": adds, "removes": removes})
-    if outputs.text:
-        for change in changes:
-            cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
-            grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
-            click.echo(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
-        for verb, names in (("adds", adds), ("removes", removes)):
-            for name in names:
-                click.echo(f"{verb} {name}")
+    lines = []
+    for change in changes:
+        cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
+        grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
+        lines.append(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
+    lines += [f"{verb} {name}" for verb, names in (("adds", adds), ("removes", removes)) for name in names]
+    outputs.show_lines({"changes": changes, "adds": adds, "removes": removes}, lines)
 
 
 def _requests(
@@ -362,11 +356,3 @@ def _check_sizes(record: "BuildRecord", request: "Request") -> None:
     show_findings(findings)
     if over := errors(findings):
         raise CheckFailed("; ".join(finding.what for finding in over), remedy=over[0].remedy)
-
-
-def _show_ranking(records: "Iterable[BuildRecord]") -> None:
-    """Rank what operators add among builds that differ in their operators only."""
-    from pipeline.ort_build.run import ranking
-
-    for abi, addition in ranking(records):
-        click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}")

@@ -14,7 +14,6 @@ from pipeline.core.features import Place
 
 if TYPE_CHECKING:
     from pipeline.job.assemble import Assembled
-    from pipeline.release.manifest import Content
     from pipeline.release.signature import AttestedTests
 
 KEY, PASSPHRASE = "ORT_MOBILE_KEY", "ORT_MOBILE_PASSPHRASE"
@@ -37,9 +36,8 @@ def report(folder: Path, database: str | None, campaign: str | None, list_only: 
 
     if list_only:
         campaigns = list_campaigns(folder, database)
-        outputs.write_json({"campaigns": [{"id": known, "name": name} for known, name in campaigns.items()]})
-        for known, name in campaigns.items() if outputs.text else ():
-            click.echo(f"{known}  {name}")
+        document = {"campaigns": [{"id": campaign_id, "name": name} for campaign_id, name in campaigns.items()]}
+        outputs.show_lines(document, map("  ".join, campaigns.items()))
         return
     from pipeline.report.formats import of_campaign, show_report
 
@@ -61,8 +59,7 @@ def bundle() -> None:
 @database_option
 @click.option("--campaign", help="Id of a campaign, as `report --list` shows.  [default: FOLDER's newest]")
 @json_option
-@click.pass_context
-def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign: str | None, outputs: Outputs) -> None:
+def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: Outputs) -> None:
     """Rebuild FOLDER/bundle from the results stored in FOLDER, and enforce size budgets.
 
     Exit code 4 and no bundle if a chosen artifact cannot be loaded by its target's library, or that library exceeds its
@@ -73,8 +70,9 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
     from pipeline.job.ship import ship
     from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest, read_manifest
+    from pipeline.release.shipped import context_line
     from pipeline.report.formats import proof_parts
-    from pipeline.report.show import show
+    from pipeline.report.wording import Line
 
     assembled = stored(folder, database, campaign)
     _gate(assembled, folder)
@@ -87,28 +85,20 @@ def rebuild(ctx: click.Context, /, folder: Path, database: str | None, campaign:
             remedy="see the report for what failed",
         )
     proofs = read_manifest(folder / "bundle").proofs
-    if outputs.json_to:
-        document = {"bundle": str(folder / "bundle"), "digest": content_digest(content)}
-        outputs.write_json({**document, "ships": content.ships, "contexts": content.contexts, "proofs": proofs})
-    if outputs.text:
-        _show(content, folder)
-        for proof in proofs:
-            show(proof_parts(proof))
-    outputs.show_errors(text for proof in proofs for text in proof.objections)
-    ctx.exit(ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE)
-
-
-def _show(content: "Content", folder: Path) -> None:
-    from pipeline.release.manifest import content_digest
-    from pipeline.release.shipped import context_line
-
-    for shipped in content.ships:
-        click.echo(
-            f"{shipped.target}: {shipped.model} {shipped.variant.name} on {shipped.runs[0].provider} ({shipped.basis})"
-        )
-    for context in content.contexts:
-        click.echo(context_line(context))
-    click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(content)[:16]})")
+    digest = content_digest(content)
+    lines = (
+        *(f"{row.target}: {row.model} {row.variant.name} on {row.runs[0].provider} ({row.basis})"
+          for row in content.ships),
+        *map(context_line, content.contexts),
+        f"bundle   {folder / 'bundle'} (digest {digest[:16]})",
+    )  # fmt: skip
+    outputs.finish(
+        {"bundle": str(folder / "bundle"), "digest": digest, "ships": content.ships, "contexts": content.contexts,
+         "proofs": proofs},
+        [*(Line(line, wrap=False) for line in lines), *(part for proof in proofs for part in proof_parts(proof))],
+        failed=(text for proof in proofs for text in proof.objections),
+        code=ExitCode.CHECK_FAILED if any(proof.failed for proof in proofs) else ExitCode.DONE,
+    )  # fmt: skip
 
 
 def _gate(assembled: "Assembled", folder: Path) -> None:
@@ -158,13 +148,13 @@ def sign(bundle: Path, key: Path, outputs: Outputs) -> None:
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     fingerprint, tests = signature.sign(bundle, manifest, key, os.environ.get(PASSPHRASE))
-    if outputs.json_to:
-        document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": fingerprint}
-        outputs.write_json({**document, "tests": tests})
-    if outputs.text:
-        click.echo(f"signed  {bundle / SIGNATURE_FILE}")
-        click.echo(f"tests   {signature.results_text(tests) if tests else 'none known, none attested'}")
-        click.echo(f"key     sha256 {fingerprint} (of the public key as PEM)")
+    lines = (
+        f"signed  {bundle / SIGNATURE_FILE}",
+        f"tests   {signature.results_text(tests) if tests else 'none known, none attested'}",
+        f"key     sha256 {fingerprint} (of the public key as PEM)",
+    )
+    document = {"bundle": str(bundle), "signature": SIGNATURE_FILE, "key_sha256": fingerprint, "tests": tests}
+    outputs.show_lines(document, lines)
 
 
 def _digest(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> str:

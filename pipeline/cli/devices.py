@@ -41,21 +41,21 @@ def devices(ctx: click.Context, selector: str, outputs: Outputs, profile_to: str
 
     matches = parse_selector(split_server(selector)[0])
     matching = [facts for facts in connected if matches(facts)]
-    here = [open_device("local").facts()] if selector == "*" else []
-    outputs.write_json({"devices": [*here, *matching]})
+    local = [open_device("local").facts()] if selector == "*" else []
+    outputs.write_json({"devices": [*local, *matching]})
     shown = Outputs("-" if profile_to == "-" else outputs.json_to)
-    if shown.text and (here or matching):
+    if shown.text and (local or matching):
         from pipeline.report.formats import device_listing
         from pipeline.report.show import show
 
-        show([device_listing([*here, *matching])])
+        show([device_listing([*local, *matching])])
     if not matching:
         _explain_none(selector, connected, no_server)
-    ready = [facts for facts in (*here, *matching) if facts.readiness is Readiness.READY]
+    ready = [facts for facts in (*local, *matching) if facts.readiness is Readiness.READY]
     if matching and not ready:
         shown.show_errors(f"{facts.name}: {facts.advice or facts.readiness.value}" for facts in matching)
     if profile_to:
-        _write_profile([facts for facts in ready if facts not in here], profile_to)
+        _write_profile([facts for facts in ready if facts not in local], profile_to)
     ctx.exit(0 if ready else 3)
 
 
@@ -130,12 +130,13 @@ def list_libraries(outputs: Outputs) -> None:
     """List libraries that are available on this computer, and those that can be downloaded."""
     from pipeline.library.fetch import known_libraries
 
-    known = known_libraries()
-    outputs.write_json({"libraries": known})
-    for item in known if outputs.text else ():
-        state = "available" if item.at_hand else "download "
-        licence = f"  [{item.licence}]" if item.licence else ""
-        click.echo(f"{item.name:<16} {item.abi:<9} {state}  {item.place}{licence}")
+    libraries = known_libraries()
+    lines = (
+        f"{row.name:<16} {row.abi:<9} {'available' if row.at_hand else 'download '}  {row.place}"
+        + (f"  [{row.licence}]" if row.licence else "")
+        for row in libraries
+    )
+    outputs.show_lines({"libraries": libraries}, lines)
 
 
 @library.command("get")
@@ -160,9 +161,8 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
 
     entry = get_library(name, accept_licence=accept_licence, abi=abi or "", say=say)
     file = resolve(entry.file, abi).facts.path if abi else entry.file
-    outputs.write_json({"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source})
-    if outputs.text:
-        click.echo(file)
+    document = {"file": file, "release": entry.release, "sha256": entry.sha256, "source": entry.source}
+    outputs.show_lines(document, [file])
     say(f"release {entry.release}, sha256 {entry.sha256}, from {entry.source}, licence {entry.licence}")
 
 
@@ -177,32 +177,29 @@ def show(name: str, outputs: Outputs) -> None:
     from pipeline.library.fetch import show_library
 
     contents = show_library(name)
-    outputs.write_json(contents)
-    if outputs.text:
-        _show(contents)
+    outputs.show_lines(contents, _lines(contents))
 
 
-def _show(contents: "Contents") -> None:
-    from device_runner.files import visible
+def _lines(contents: "Contents") -> "Iterator[str]":
     from pipeline.core.abis import ARM64
 
-    click.echo(visible(contents.archive))
+    yield contents.archive
     for facts in contents.libraries:
         pages = ", 16 KB pages" if facts.page_bytes >= 16384 else f", {facts.page_bytes}-byte pages only"
         pages = pages if facts.system == "android" else ""
         release = f"{facts.system} {facts.release or 'of unknown release'}"
         commit = f" (commit {facts.commit})" if facts.commit else ""
         kind = f"{facts.kind} build, {facts.size_bytes:,} bytes{pages}"
-        click.echo(visible(f"  {facts.abi:<12} {release}{commit}, {kind}"))
-        click.echo(visible(f"  {'':<12} providers {', '.join(facts.providers)}"))
-        click.echo(f"  {'':<12} sha256 {facts.sha256}")
+        yield f"  {facts.abi:<12} {release}{commit}, {kind}"
+        yield f"  {'':<12} providers {', '.join(facts.providers)}"
+        yield f"  {'':<12} sha256 {facts.sha256}"
         for code in contents.arm_code if facts.abi == ARM64 else ():
             rows = [f"{row.extension} {row.functions} ({row.instructions:,})" for row in code.extensions]
-            click.echo(f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}")
+            yield f"  {'':<12} functions (instructions) of extensions: {', '.join(rows) or 'none'}"
             asked = [f"{row.source} {' '.join(row.bits)}".strip() for row in code.queries]
-            click.echo(f"  {'':<12} asks of the processor: {'; '.join(asked) or 'nothing'}")
+            yield f"  {'':<12} asks of the processor: {'; '.join(asked) or 'nothing'}"
     if contents.unknown_imports:
-        click.echo(visible(f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"))
+        yield f"  android-host cannot run it: it imports {', '.join(contents.unknown_imports)}"
 
 
 @library.command("diff")

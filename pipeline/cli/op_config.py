@@ -76,7 +76,12 @@ def create(
         raise CheckFailed("the config would not run these models", why="they use types that are not allowed",
                           remedy="allow these types too, or leave the option out")  # fmt: skip
     _write(required, output, outputs)
-    _warn_of_foreign_domains(required)
+    from pipeline.required_ops.value import KNOWN_DOMAINS
+
+    foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
+    if foreign:
+        click.echo(f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them",
+                   err=True)  # fmt: skip
 
 
 @op_config.command()
@@ -167,14 +172,12 @@ def explain(
     needs = _needs(artifacts, providers, extended=extended)
     shown = _uses_of(operator, uses(needs))
     unused = list(operator_lines(superfluous(read_config(config), needs) if config else EMPTY))
-    outputs.write_json({"uses": shown, "superfluous": unused})
-    if outputs.text:
-        for use in shown:
-            _show(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
-            for name, nodes in use.artifacts.items():
-                _show(f"    {name}: {_nodes(nodes[0], len(nodes))}")
-        for line in unused:
-            click.echo(f"no model needs {line}")
+    lines = []
+    for use in shown:
+        lines.append(f"{use.domain}:{use.op} since {use.since_version}{_listed(use.types, ': ')}")
+        lines += [f"    {name}: {_nodes(nodes[0], len(nodes))}" for name, nodes in use.artifacts.items()]
+    lines += [f"no model needs {line}" for line in unused]
+    outputs.show_lines({"uses": shown, "superfluous": unused}, lines)
 
 
 def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[OperatorUse]":
@@ -184,10 +187,10 @@ def _uses_of(operator: str | None, uses: "Sequence[OperatorUse]") -> "Sequence[O
     names = {name.lower(): use.op for use in uses for name in (use.op, f"{use.domain}:{use.op}")}
     if operator.lower() not in names:
         close = difflib.get_close_matches(operator.lower(), names, n=1)
-        known = ", ".join(sorted({use.op for use in uses}))
+        operators = ", ".join(sorted({use.op for use in uses}))
         raise ConfigError(
             f"no artifact uses an operator {operator!r}", where="--operator",
-            remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {known}",
+            remedy=f"did you mean {names[close[0]]}?" if close else f"they use: {operators}",
         )  # fmt: skip
     return [use for use in uses if operator.lower() in (use.op.lower(), f"{use.domain}:{use.op}".lower())]
 
@@ -208,15 +211,10 @@ def diff(
 
     needs = _needs(artifacts, providers, extended=extended) if artifacts else {}
     differences = changes(read_config(old), read_config(new), needs)
-    outputs.write_json({"old": str(old), "new": str(new), "changes": differences})
-    if not outputs.text:
-        return
-    for change in differences:
-        _show(sentence(change))
-    if differences:
+    lines = list(map(sentence, differences)) or ["the same operators, opsets and types"]
+    outputs.show_lines({"old": str(old), "new": str(new), "changes": differences}, lines)
+    if differences and outputs.text:
         click.echo(counted(differences), err=True)
-    else:
-        click.echo("the same operators, opsets and types")
 
 
 def _needs(paths: Sequence[Path], providers: Sequence[str], *, extended: bool) -> "dict[str, Needs]":
@@ -253,15 +251,6 @@ def _write(required: "RequiredOps", output: Path | None, outputs: Outputs) -> No
             click.echo(f"{output}: written, {counted(len(required.operator_keys()), 'operator')}")
     elif outputs.json_to != "-":
         click.echo(render(required), nl=False)
-
-
-def _warn_of_foreign_domains(required: "RequiredOps") -> None:
-    from pipeline.required_ops.value import KNOWN_DOMAINS
-
-    foreign = sorted({domain for domain, _ in required.operators} - KNOWN_DOMAINS)
-    if foreign:
-        click.echo(f"note: kernels of {', '.join(foreign)} come from a custom operator library, no build adds them",
-                   err=True)  # fmt: skip
 
 
 def _findings(log: Path, required: "RequiredOps", needs: "dict[str, Needs]") -> "tuple[LogFinding, ...]":

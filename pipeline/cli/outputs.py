@@ -66,6 +66,14 @@ class Outputs:
             version = {"version": DOCUMENT_VERSION}
             write_result(msgspec.json.encode({**version, **msgspec.to_builtins(document)}), self.json_to)
 
+    def show_lines(self, document: Any, lines: Iterable[str]) -> None:
+        """Write a document, and show lines for people, in which nothing can steer a terminal."""
+        from device_runner.files import visible
+
+        self.write_json(document)
+        for line in lines if self.text else ():
+            click.echo(visible(line))
+
     @property
     def for_ci(self) -> bool:
         """Whether `write_ci` has anything to write."""
@@ -108,16 +116,21 @@ class Outputs:
         *,
         code: int = 0,
         failed: Iterable[str] = (),
-        markdown: Callable[[], str] = str,
+        title: str = "",
         ci: "CiDocument | None" = None,
     ) -> NoReturn:
-        """Write and show a result, and end the command; `failed` are its errors, which `parts` say, too."""
-        from pipeline.core.files import write_text
+        """Write and show a result, and end the command: `parts` for people, as Markdown under the `title`, too.
 
+        `failed` are its errors, which `parts` say, too.
+        """
+        parts = list(parts)
         if ci:
             self.write_ci(ci)
         elif self.markdown_to:
-            write_text(self.markdown_to, markdown())
+            from pipeline.core.files import write_text
+            from pipeline.report.ci import bounded
+
+            write_text(self.markdown_to, bounded(title, parts, "the JSON"))
         self.write_json(document)
         if self.text:
             from pipeline.report.show import show
@@ -236,9 +249,9 @@ def _condition(text: str, kinds: ConditionKinds) -> Condition:
         return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
     provider = (measured or named or [None, None])[1] or ""
-    known = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
-    if provider and provider not in known:
-        close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, known, n=1)]
+    providers = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
+    if provider and provider not in providers:
+        close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, providers, n=1)]
         raise _Wrong(text, f"no provider {provider!r}", kinds, close)
     if measured and kinds.measures:
         return _measure(text, measured, kinds)

@@ -255,14 +255,14 @@ def marks_of(model: OrtModel, read: ReadWeight | None = None) -> dict[str, str]:
     return {defect.name: mark for defect in DEFECTS if (mark := defect.find(model, read))}
 
 
-def library_defects(release: str, here: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
+def library_defects(release: str, processor: Runtime, extensions: Collection[str]) -> Iterator[Defect]:
     """The defects that a library has for every model that does what they are about, by its exact release and its code.
 
     `extensions` are those of arm64 that it has code for.
     """
     for defect in DEFECTS:
         mended = bool(defect.mended) and numbers_of(release) >= numbers_of(defect.mended)
-        if defect.needs in extensions and defect.shows(here) and not mended:
+        if defect.needs in extensions and defect.shows(processor) and not mended:
             yield defect
 
 
@@ -362,11 +362,11 @@ def _half_nodes(model: OrtModel) -> Iterator[OrtNode]:
 
 
 def _listed(nodes: Iterable[OrtNode]) -> str:
-    known = list(nodes)
-    if not known:
+    rows = list(nodes)
+    if not rows:
         return ""
-    first = f"{known[0].op_type} '{known[0].name or next(iter(known[0].outputs), '')}'"
-    return first + (f" and {len(known) - 1} more" if len(known) > 1 else "")
+    first = f"{rows[0].op_type} '{rows[0].name or next(iter(rows[0].outputs), '')}'"
+    return first + (f" and {len(rows) - 1} more" if len(rows) > 1 else "")
 
 
 PRODUCTS = frozenset({"Conv", "FusedConv", "FusedMatMul", "Gemm", "FusedGemm", "MatMul"})

@@ -63,9 +63,9 @@ class GpuFile:
 
 def _named(nodes: Iterator[Node]) -> str:
     """Nodes in words, "" for none."""
-    known = list(nodes)
-    names = [f"{node.op_type} '{node.name or node.first_output}'" for node in known[:MOST_NAMED]]
-    return ", ".join(names) + (f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else "")
+    rows = list(nodes)
+    names = [f"{node.op_type} '{node.name or node.first_output}'" for node in rows[:MOST_NAMED]]
+    return ", ".join(names) + (f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else "")
 
 
 def _nodes(holds: Callable[[GpuFile, Node], bool]) -> Callable[[GpuFile], str]:

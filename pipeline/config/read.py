@@ -404,10 +404,10 @@ def _of_chips(chips: Iterable[str]) -> Iterator[Problem]:
 
 def _of_metric(name: str | None) -> Iterator[Problem]:
     """A metric without a name of its own must be a function."""
-    known = [metric.value for metric in MetricName]
-    if name and name not in known and not is_function(name):
-        why = f"metrics: {', '.join(known)}, or a function as module:function"
-        yield Problem(("accuracy", "metric"), f"there is no metric {name!r}", why, _suggest(name, known))
+    names = [metric.value for metric in MetricName]
+    if name and name not in names and not is_function(name):
+        why = f"metrics: {', '.join(names)}, or a function as module:function"
+        yield Problem(("accuracy", "metric"), f"there is no metric {name!r}", why, _suggest(name, names))
 
 
 def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
@@ -429,8 +429,8 @@ def _of_parts(place: KeyPath, model: ModelConfig) -> Iterator[Problem]:
                 what, why = "`labels` without samples", "there is no test data that they could be of"
                 yield Problem(at, what, why, "give `test_data`, or one .npz with `inputs` and `labels`")
     for key, part in (("calibration", model.calibration), ("evaluation", model.evaluation)):
-        wanted = model.preprocess or (model.evaluation.preprocess if model.evaluation else None)
-        if part and part.preprocess and wanted and part.preprocess != wanted:
+        preprocess = model.preprocess or (model.evaluation.preprocess if model.evaluation else None)
+        if part and part.preprocess and preprocess and part.preprocess != preprocess:
             what, why = f"`{key}` has another preprocessing", "the manifest has one for the app to repeat"
             yield Problem((*place, key, "preprocess"), what, why, "write `preprocess` once, under [[models]]")
 
@@ -479,11 +479,11 @@ def _missing(key: KeyPath, path: str | None) -> Iterator[Problem]:
 
 
 def _of_target(place: KeyPath, target: Target) -> Iterator[Problem]:
-    known = PLATFORM_ABIS[target.platform]
+    abis = PLATFORM_ABIS[target.platform]
     for abi in target.abis:
-        if abi not in known:
+        if abi not in abis:
             what = f"{abi!r} is not an ABI of {target.platform}"
-            yield Problem((*place, "abis"), what, f"its ABIs are: {', '.join(known)}", _suggest(abi, known))
+            yield Problem((*place, "abis"), what, f"its ABIs are: {', '.join(abis)}", _suggest(abi, abis))
     if target.qnn_runtime and target.platform is not Platform.ANDROID:
         what = f"`qnn_runtime` has no meaning on {target.platform}"
         yield Problem((*place, "qnn_runtime"), what, "only phones with Android have a Snapdragon", "remove it")
@@ -517,8 +517,8 @@ def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Proble
             )
 
 
-def _suggest(text: str, known: Iterable[str]) -> str:
-    close = _close(text, known)
+def _suggest(text: str, names: Iterable[str]) -> str:
+    close = _close(text, names)
     return _meant(close) if close else "write one of these"
 
 
@@ -526,8 +526,8 @@ def _meant(close: str) -> str:
     return f"did you mean `{close}`?"
 
 
-def _close(text: str, known: Iterable[str]) -> str:
+def _close(text: str, names: Iterable[str]) -> str:
     """The known word that a text most likely means, or ""; `arm64` means arm64-v8a."""
-    longer = [word for word in known if word.startswith(f"{text.lower()}-")]
-    words = longer or difflib.get_close_matches(text.lower(), list(known), n=1)
+    longer = [word for word in names if word.startswith(f"{text.lower()}-")]
+    words = longer or difflib.get_close_matches(text.lower(), list(names), n=1)
     return words[0] if words else ""

@@ -34,16 +34,16 @@ TensorDigest = Callable[[Tensor], bytes]
 def semantic_digest(
     model: OrtModel,
     data: Buffer,
-    known: Mapping[str, str] | None = None,
+    digests: Mapping[str, str] | None = None,
     seen: dict[str, tuple[bytes, bytes]] | None = None,
 ) -> str:
     """The digest of a parsed model; `data` is its file, where tensors lie.
 
-    `known` gives sha256 of weights of the main graph by name, so that their bytes need not be read (nor be there).
+    `digests` gives sha256 of weights of the main graph by name, so that their bytes need not be read (nor be there).
     `seen` remembers the bytes of constants by name with their digest, for the next file of the same model.
     ModelError for a graph with a cycle.
     """
-    weights = {name: bytes.fromhex(digest) for name, digest in (known or {}).items()}
+    weights = {name: bytes.fromhex(digest) for name, digest in (digests or {}).items()}
     seen = {} if seen is None else seen
 
     def bytes_digest(tensor: Tensor) -> bytes:

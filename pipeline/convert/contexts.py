@@ -311,8 +311,8 @@ def read_context(path: Path) -> tuple[Path, int]:
 
 def compatibility_of(path: Path) -> str:
     """What the provider wrote of a context's chip and runtime; ModelError where it wrote nothing."""
-    known = {entry.key: entry.value for entry in _wrapper(path).metadata_props}
-    text: str = known.get(COMPATIBILITY_KEY, "")
+    metadata = {entry.key: entry.value for entry in _wrapper(path).metadata_props}
+    text: str = metadata.get(COMPATIBILITY_KEY, "")
     built_for(text, str(path))
     return text
 
@@ -430,9 +430,9 @@ def check_contexts(
     References are by the source of a context; one without is left out, as one that cannot run here. The outputs stay as
     files in a folder for each source in `outputs`.
     """
-    known = [context for context in contexts if context.source in references and not context.not_run]
-    with progress.stage("simulate", len(known)) as stage, open_device("local") as device, scratch(folder) as work:
-        for context in known:
+    checked = [context for context in contexts if context.source in references and not context.not_run]
+    with progress.stage("simulate", len(checked)) as stage, open_device("local") as device, scratch(folder) as work:
+        for context in checked:
             reference = references[context.source]
             spec = RunSpec(
                 id=context.variant.name,

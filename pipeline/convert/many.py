@@ -341,8 +341,8 @@ def _rows(conversion: Converted) -> list[dict[str, Any]]:
     files |= {context.variant: context for context in conversion.contexts}
     failed = {failure.variant: failure for failure in conversion.failures}
     by_chip = [variant for variant in (*files, *failed) if variant.chip]
-    wanted = dict.fromkeys((*conversion.variants, *by_chip))
-    return [_row(conversion, variant, files.get(variant), failed.get(variant)) for variant in wanted]
+    variants = dict.fromkeys((*conversion.variants, *by_chip))
+    return [_row(conversion, variant, files.get(variant), failed.get(variant)) for variant in variants]
 
 
 def _row(
@@ -468,8 +468,8 @@ def _checked(
         from pipeline.convert.contexts import check_contexts
 
         names = {row.model.name: row.model.source.name for row in report.converted}
-        known = {name: outcome.value for name, outcome in references.items() if outcome.value}
-        simulated = check_contexts(contexts, report.order.output, known, CheckConfig(), progress, work / "tensors")
+        originals = {name: outcome.value for name, outcome in references.items() if outcome.value}
+        simulated = check_contexts(contexts, report.order.output, originals, CheckConfig(), progress, work / "tensors")
         for context, compared, _ in simulated:
             checks[names[context.model], context.variant.name] = compared
     return replace(report, checks=checks)

@@ -49,16 +49,12 @@ def explain(error: BaseException, where: str) -> ModelError:
     text = str(error)
     known = text_of_message(text, Topic.MODEL, Topic.OPERATOR, Topic.KERNEL, Topic.ROOM)
     what, remedy = (known.cause, known.remedy) if known else GENERAL
-    return ModelError(what, where=where, why=_shorten(text), remedy=remedy)
-
-
-def _shorten(text: str) -> str:
-    """One printable line without onnxruntime's prefix and its build machine's source paths."""
+    # One printable line without onnxruntime's prefix and its build machine's source paths
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/\S*onnxruntime/\S+\.(?:cc|h):\d+ .*?(?=\s[A-Z])", "", text)
     text = "".join(c if c.isprintable() else " " for c in text)
     text = re.sub(r"\s+", " ", text).strip()
-    return text if len(text) <= MAX_WHY else text[: MAX_WHY - 1] + "…"
+    return ModelError(what, where=where, why=text if len(text) <= MAX_WHY else text[: MAX_WHY - 1] + "…", remedy=remedy)
 
 
 RECORD_CLAIMS = "session.record_ep_graph_assignment_info"

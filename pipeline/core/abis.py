@@ -33,11 +33,11 @@ def read_abi(name: str, option: str) -> str:
     """The ABI that a user gives to an option; ConfigError for a name that no platform has."""
     if abi_of(name) in PLATFORM_ABIS["android"]:
         return abi_of(name)
-    known = dict.fromkeys((*PLATFORM_ABIS["android"], *MACHINES))
-    close = difflib.get_close_matches(name.lower(), known, n=1)
+    abis = dict.fromkeys((*PLATFORM_ABIS["android"], *MACHINES))
+    close = difflib.get_close_matches(name.lower(), abis, n=1)
     raise ConfigError(
         f"{option}: no ABI {name!r} is known",
-        why=f"known are {', '.join(known)}",
+        why=f"known are {', '.join(abis)}",
         remedy=f"did you mean {close[0]}?" if close else "name one of these",
     )
 

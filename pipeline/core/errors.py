@@ -154,8 +154,8 @@ def findings(
     """What rules say of a subject, in their order; `words` are for the texts of all of them."""
     for rule in rules:
         if applies := rule.applies(subject):
-            known = words if applies is True else {**words, **applies}
-            what, why, remedy = (text.format_map(known) for text in (rule.what, rule.why, rule.remedy))
+            texts = words if applies is True else {**words, **applies}
+            what, why, remedy = (text.format_map(texts) for text in (rule.what, rule.why, rule.remedy))
             yield Finding(severity=rule.severity, what=what, where=where, why=why, remedy=remedy, rule=rule.rule)
 
 

@@ -143,8 +143,8 @@ def overlap(calibration: Dataset, evaluation: Dataset, takes: Sequence[TensorInf
 
     Reads both, and keeps the digests of one; raises as `samples` does.
     """
-    known = {sample.digest: sample.name for sample in samples(calibration, takes)}
-    both = [(sample.name, known[sample.digest]) for sample in samples(evaluation, takes) if sample.digest in known]
+    names = {sample.digest: sample.name for sample in samples(calibration, takes)}
+    both = [(sample.name, names[sample.digest]) for sample in samples(evaluation, takes) if sample.digest in names]
     if not both:
         return None
     if calibration.least and len(both) < calibration.least and calibration.test_data == evaluation.test_data:

@@ -379,21 +379,21 @@ class LabelTable:
 
         ConfigError for a sample without label, and for one whose label another sample has already.
         """
-        known = next((name for name in names if name in self.labels), None)
-        if known is None:
+        labelled = next((name for name in names if name in self.labels), None)
+        if labelled is None:
             raise ConfigError(
                 "no label for this sample", where=sample,
                 why=f"{self.file} has {len(self.labels)} labels, none for {' or '.join(map(repr, names))}",
                 remedy="add a line, or remove the sample",
             )  # fmt: skip
-        if known in self.used:
+        if labelled in self.used:
             raise ConfigError(
-                "two samples have the same label line", where=f"{self.file}:{self.lines[known]}",
-                why=f"{known!r} names {sample}, and another one before it",
+                "two samples have the same label line", where=f"{self.file}:{self.lines[labelled]}",
+                why=f"{labelled!r} names {sample}, and another one before it",
                 remedy="name files with their folders, as in `a/1.jpg,3`",
             )  # fmt: skip
-        self.used.add(known)
-        return self.labels[known]
+        self.used.add(labelled)
+        return self.labels[labelled]
 
     def check_all_used(self) -> None:
         """ConfigError for the first label that belongs to no sample."""

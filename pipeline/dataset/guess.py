@@ -388,7 +388,13 @@ def make_feeds(
     if path.suffix.lower() == ".ort":
         takes = ort_inputs(path)
         sizes = resolve_dimensions(takes, dimensions, path.name)
-        _refuse_open(takes, sizes, data, str(path))
+        missing = [axis for axis in open_axes(takes) if axis.key not in sizes and axis.input not in data.inputs]
+        if missing and not data.test_data:
+            names = list(names_of(missing))
+            raise ConfigError(
+                f"no size is given for {', '.join(names)}", where=str(path),
+                remedy=f"give --dimension {names[0]}=N …, or --test-data",
+            )  # fmt: skip
         data = msgspec.structs.replace(data, sizes=sizes)
     else:
         loaded = load_model(source, folder)
@@ -418,16 +424,6 @@ def ort_inputs(path: Path) -> tuple[TensorInfo, ...]:
                 )
             )
     return tuple(inputs)
-
-
-def _refuse_open(takes: tuple[TensorInfo, ...], sizes: dict[str, int], data: Dataset, where: str) -> None:
-    missing = [axis for axis in open_axes(takes) if axis.key not in sizes and axis.input not in data.inputs]
-    if missing and not data.test_data:
-        names = list(names_of(missing))
-        raise ConfigError(
-            f"no size is given for {', '.join(names)}", where=where,
-            remedy=f"give --dimension {names[0]}=N …, or --test-data",
-        )  # fmt: skip
 
 
 PATIENCE_SECONDS = 40.0

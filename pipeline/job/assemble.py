@@ -149,8 +149,8 @@ def with_earlier(assembled: Assembled, store: Store) -> Assembled:
     """Beside what the campaign of the same name before it measured, where there is one that this release reads."""
     report = assembled.report
     before = itertools.takewhile(lambda campaign: campaign.id != report.campaign, store.campaigns(report.name))
-    known = [campaign for campaign in before if campaign.document and not campaign.document.searching]
-    return dataclasses.replace(assembled, earlier=assemble(store, known[-1]).report) if known else assembled
+    earlier = [campaign for campaign in before if campaign.document and not campaign.document.searching]
+    return dataclasses.replace(assembled, earlier=assemble(store, earlier[-1]).report) if earlier else assembled
 
 
 def _optimized(variant: Variant) -> int:

@@ -303,7 +303,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(
+def open_bench(
     opening: contextlib.AbstractContextManager[Opened], folder: Path | None, progress: Progress
 ) -> Iterator[Bench]:
     """The devices of `opened` or `opened_alone`, and the store of a folder that no other job may use meanwhile.

@@ -139,7 +139,7 @@ def unexpected(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) ->
         prediction = next((run.prediction for run in row.runs if run.prediction is not None), None)
         text = finding(prediction, [run.result for run in row.runs])
         if text:
-            yield warning(text, place(row.device, row.model, row.variant, row.run))
+            yield warning(text, row.place)
     yield from (
         warning(profile.finding, place(profile.device, profile.name, profile.run))
         for profile in profiles

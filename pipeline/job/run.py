@@ -238,31 +238,31 @@ class CampaignJob:
         """
         if self.options.convert_only:
             return self.enter({}, [], []), {}, ()
-        with self.bench(work, progress) as here:
+        with self.bench(work, progress) as bench:
             measurable = [a for model in self.prepared for a in model.artifacts if a.source in model.references]
-            devices = list(here.facts.values())
+            devices = list(bench.facts.values())
             legal, skipped = plan_runs(self.config.runs, measurable, devices, known_denied(), self.contexts)
-            libraries = libraries_by_device(here.facts, self.config.targets, self.options.library)
-            possible, refused = self.possible(legal, here.devices, libraries)
+            libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
+            possible, refused = self.possible(legal, bench.devices, libraries)
             runs = in_modes(possible, self.config.measure)
             release = self.checked.release
-            predictions, placements = predict(runs, here.facts, release, self.folder / ARTIFACTS, progress)
-            campaign = self.enter(here.facts, runs, [*skipped, *refused, *here.unusable], placements=placements)
+            predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
+            campaign = self.enter(bench.facts, runs, [*skipped, *refused, *bench.unusable], placements=placements)
             plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
             shorter = "" if self.options.quick else QUICKER
             try:
-                left = here.run(with_looks(plan, runs, self.store), shorter, self._seconds_here(plan))
+                left = bench.run(with_looks(plan, runs, self.store), shorter, self._seconds_here(plan))
                 chosen, ended = to_confirm(campaign, self.store), set(left)
                 again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
-                left |= here.run(fresh_plan(plan, again, self.store)) if again else {}
+                left |= bench.run(fresh_plan(plan, again, self.store)) if again else {}
             except KeyboardInterrupt as error:
                 planned = sum(1 for _ in plan.turns(plan.planned_runs))
                 kept = planned - runs_left(plan, self.store).total()
                 raise KeyboardInterrupt(
                     f"{kept} of {planned} runs are kept; no report and no bundle were written"
                 ) from error
-            denied = here.blame(plan) if self.options.blame else ()
-            return campaign, left | here.away(campaign), denied
+            denied = bench.blame(plan) if self.options.blame else ()
+            return campaign, left | bench.away(campaign), denied
 
     def _seconds_here(self, plan: CampaignPlan) -> float | None:
         """How long a run on this computer takes on average, as long as inferences take that the original took."""

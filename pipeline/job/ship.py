@@ -312,11 +312,11 @@ def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptRefer
     for model in dict.fromkeys(sources):
         reference = assembled.record.references.get(model)
         if reference:
-            here = folder / REFERENCES / model
-            reference_kept = keep_reference(model, reference, here, assembled.record.config.check)
+            references = folder / REFERENCES / model
+            reference_kept = keep_reference(model, reference, references, assembled.record.config.check)
             kept.append(reference_kept)
             files |= {
-                tensor.path: here / Path(tensor.path).name
+                tensor.path: references / Path(tensor.path).name
                 for tensor in (*reference_kept.inputs, *reference_kept.outputs)
             }
     return tuple(kept), files

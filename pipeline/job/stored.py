@@ -153,8 +153,8 @@ def keep_campaign(folder: Path, campaign: str, database: str | None) -> None:
     from pipeline.campaign.store import lasting
 
     url = lasting(database) if database else None
-    known = kept_campaigns(folder)
-    earlier = [name for name in known.campaigns if name != campaign] if known.database == url else []
+    kept = kept_campaigns(folder)
+    earlier = [name for name in kept.campaigns if name != campaign] if kept.database == url else []
     write_bytes(folder / KEPT, msgspec.json.encode(KeptCampaigns(database=url, campaigns=(*earlier, campaign))))
 
 

@@ -95,17 +95,17 @@ def _read(facts: LibraryFacts) -> tuple[dict[str, str], dict[str, frozenset[str]
     content = Path(facts.path).read_bytes()
     elf = parse_elf(content)
     code = sum(part.file_size for part in elf.segments if part.type == PT_LOAD and part.flags & EXECUTABLE)
-    known = line_of(facts.release) if facts.release else None
-    formats = at_release(FULL_FORMATS if facts.kind == "full" else MINIMAL_FORMATS, known) if known else frozenset()
+    release = line_of(facts.release) if facts.release else None
+    formats = at_release(FULL_FORMATS if facts.kind == "full" else MINIMAL_FORMATS, release) if release else frozenset()
     values = {
         "release": facts.release,
-        "API version": str(known.minor) if known else "",
+        "API version": str(release.minor) if release else "",
         "kind": facts.kind,
         "size": f"{facts.size_bytes:,} bytes",
         "code": f"{code:,} bytes",
         "page size": f"{facts.page_bytes:,} bytes",
         "telemetry": "yes" if facts.telemetry else "no",
-        "highest opset": str(at_release(OPSETS, known)) if known else "",
+        "highest opset": str(at_release(OPSETS, release)) if release else "",
         "ORT format versions": ", ".join(map(str, sorted(formats))),
     }
     exported = {name for name, section in elf.symbols if section and not name.startswith("VERS_")}
@@ -171,9 +171,9 @@ def _model(schema: Any, kernels: Sequence[dict[str, list[str]]]) -> "onnx.ModelP
     """One node with an input for each that the schema requires; None where a type or an attribute cannot be made up."""
     from onnx import TensorProto, helper
 
-    known = {row.type_param_str: list(row.allowed_type_strs) for row in schema.type_constraints}
+    constraints = {row.type_param_str: list(row.allowed_type_strs) for row in schema.type_constraints}
     chosen: dict[str, str] = {}
-    for name, allowed in known.items():
+    for name, allowed in constraints.items():
         wanted = next((rows[name] for rows in kernels if name in rows), allowed)
         usual = [f"tensor({kind})" for kind in PREFERRED if f"tensor({kind})" in wanted]
         chosen[name] = (usual or wanted or allowed)[0]

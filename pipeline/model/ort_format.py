@@ -594,13 +594,13 @@ def _sparse(reader: Reader, at: int) -> SparseTensor:
     return SparseTensor(values.name, reader.numbers(at, slots, 2, "q"), values, indices)
 
 
-def _types(reader: Reader, values: list[int], wanted: set[str] | None) -> dict[str, TypeInfo]:
+def _types(reader: Reader, values: list[int], names: set[str] | None) -> dict[str, TypeInfo]:
     """The types of the wanted values, of all with None."""
     types = {}
     for at in values:
         slots = reader.table(at)
         name = reader.text(at, slots, 0)
-        if wanted is None or name in wanted:
+        if names is None or name in names:
             types[name] = _type_info(reader, reader.child(at, slots, 2), 1)
     return types
 

@@ -144,8 +144,8 @@ def _unknown(takes: Sequence[TensorInfo], axes: Sequence[OpenAxis], key: str, wh
                     remedy="leave it out",
                 )  # fmt: skip
     names = list(names_of(axes))
-    known = [*names, *(a.key for a in axes if a.symbol)]
-    close = difflib.get_close_matches(key, known, n=1)
+    keys = [*names, *(a.key for a in axes if a.symbol)]
+    close = difflib.get_close_matches(key, keys, n=1)
     remedy = f"did you mean {close[0]!r}?" if close else f"open dimensions: {', '.join(names)}"
     if not names:
         remedy = "leave it out: every dimension of this model has a size"

@@ -247,14 +247,14 @@ def requests_for(
     onnx = changes.get("onnx_source", build.onnx_source)
     changes["onnx_source"] = None if onnx is None else str(Path(str(onnx)).absolute())
     settings = msgspec.structs.replace(build, **changes)
-    wanted = tuple(target for target in targets if target_name in (None, target.name))
-    if not wanted:
+    chosen = tuple(target for target in targets if target_name in (None, target.name))
+    if not chosen:
         raise ConfigError(
             f"there is no target {target_name!r}", where=str(config),
             remedy=f"the config has: {', '.join(target.name for target in targets)}",
         )  # fmt: skip
     requests = []
-    for target in wanted:
+    for target in chosen:
         request = make_request(
             target, version, settings, operators=operators, run_providers=providers, runtime_style=runtime_style
         )
@@ -274,13 +274,13 @@ def _named_target(name: str) -> Target:
     """`android-arm64-v8a`, `linux-x86_64`, `ios-arm64`: a target by platform and ABI alone."""
     platform, _, abi = name.partition("-")
     if platform not in set(Platform) or abi not in ABIS[Platform(platform)]:
-        known = tuple(f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
-        close = difflib.get_close_matches(name, known, n=1)
+        names = tuple(f"{platform}-{abi}" for platform, abis in ABIS.items() for abi in abis)
+        close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(
             f"there is no target {name!r}", where="--target",
             why="without a config, a target is PLATFORM-ABI",
-            remedy=f"{hint}It is one of: {', '.join(known)}; or give a config and the name of one of its targets",
+            remedy=f"{hint}It is one of: {', '.join(names)}; or give a config and the name of one of its targets",
         )  # fmt: skip
     return Target(name=name, platform=Platform(platform), abis=(abi,))
 

@@ -60,8 +60,8 @@ def read_tree(path: Path) -> SourceTree:
 
 def check_release(tree: SourceTree, version: str) -> None:
     """Raise ConfigError when a tree is not of the release that a target names (`1.23` takes any patch of it)."""
-    wanted = version.split(".")
-    if tree.version.split(".")[: len(wanted)] != wanted:
+    parts = version.split(".")
+    if tree.version.split(".")[: len(parts)] != parts:
         raise ConfigError(
             f"this source tree is ONNX Runtime {tree.version}, the target wants {version}", where=tree.path,
             why="operators, format versions and options differ between releases",

@@ -609,17 +609,17 @@ def open_reference(text: str, provider: str, release: str, abi: str = "") -> Lib
             why=f"{run.title} is in {owner}'s libraries only, which run on {owner}'s systems only",
             remedy=f"leave --reference out, or ask about {' or '.join(in_android_libraries())}",
         )
-    wanted = abi or default_abi()
-    if run.gpu and wanted != default_abi():
+    abi_name = abi or default_abi()
+    if run.gpu and abi_name != default_abi():
         raise ConfigError(
-            f"a library for {wanted} is not asked about {provider}",
+            f"a library for {abi_name} is not asked about {provider}",
             why="it runs in an emulator here, which has no GPU",
             remedy=f"leave --abi out: what {run.title} takes depends on no ABI",
         )
-    check_host(wanted)
+    check_host(abi_name)
     if run.gpu:
         find_driver()
-    facts = resolve(text, wanted).android()
+    facts = resolve(text, abi_name).android()
     check_asked(facts, provider)
     if provider == XNNPACK and not tells_claims(facts):
         raise ConfigError(
@@ -647,10 +647,10 @@ def rules_release(facts: LibraryFacts, named: str) -> str:
 
     `named` is the user's, for files that do not report their release.
     """
-    wanted = facts.release or named
-    if not wanted:
+    release = facts.release or named
+    if not release:
         return ""
-    return str(rules_of(line_of(wanted)))
+    return str(rules_of(line_of(release)))
 
 
 def compare_answers(

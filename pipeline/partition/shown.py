@@ -308,10 +308,10 @@ def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: F
         prefixes.add(prefix)
         (kept if inside else added).extend(_expand(node, calls[position], prefix))
     set_nodes(graph, [*kept, *added])
-    known = {_domain(entry.domain) for entry in model.opset_import}
+    domains = {_domain(entry.domain) for entry in model.opset_import}
     for entry in (entry for function in calls.values() for entry in function.opset_import):
-        if _domain(entry.domain) not in known:
-            known.add(_domain(entry.domain))
+        if _domain(entry.domain) not in domains:
+            domains.add(_domain(entry.domain))
             model.opset_import.append(entry)
     return len(calls)
 
@@ -391,7 +391,7 @@ def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
 
     Nodes that stay keep their indices; the unique-DQ pass is not run again (A.2).
     """
-    known = {(node.op_type, node.outputs) for node in graph.nodes.values()}
+    nodes_before = {(node.op_type, node.outputs) for node in graph.nodes.values()}
     remaining = {(node.op_type, node.outputs) for node in after.nodes.values()}
     nodes = {
         i: node
@@ -401,7 +401,7 @@ def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
     first = max(graph.nodes, default=-1) + 1
     fresh: dict[int, Node] = {}
     for node in after.nodes.values():
-        if (node.op_type, node.outputs) not in known:
+        if (node.op_type, node.outputs) not in nodes_before:
             fresh[first + len(fresh)] = replace(node, index=first + len(fresh))
     merged = replace(
         graph,
@@ -500,9 +500,9 @@ def _remove_inserted_casts(graph: "GraphProto") -> None:
             _remove_inserted_casts(body)
     inserted = [node for node in graph.node if node.op_type == "Cast" and node.name.startswith(CAST_PREFIX)]
     outputs = {name for node in graph.node for name in node.output}
-    known = outputs | {name for node in graph.node for name in node.input}
-    known |= {value.name for value in (*graph.input, *graph.output)}
-    if not inserted and not any(name.startswith(CAST_PREFIX) for name in known):
+    names = outputs | {name for node in graph.node for name in node.input}
+    names |= {value.name for value in (*graph.input, *graph.output)}
+    if not inserted and not any(name.startswith(CAST_PREFIX) for name in names):
         return
     # Input and output of an inserted Cast are one value; of its names the one without prefix stays.
     same: dict[str, str] = {}
@@ -524,8 +524,8 @@ def _remove_inserted_casts(graph: "GraphProto") -> None:
             return name
         plain = name.removeprefix(CAST_PREFIX)
         short = re.sub(r"_token_\d+$", "", plain)
-        other = short in known and not (name in outputs and short in outputs)
-        return short if plain not in known and other else plain
+        other = short in names and not (name in outputs and short in outputs)
+        return short if plain not in names and other else plain
 
     gone = {node.output[0] for node in inserted}
     kept = [node for node in graph.node if not (node.output and node.output[0] in gone)]
@@ -596,13 +596,13 @@ def _restore_casts(graph: "GraphProto", source: "GraphProto", useless: set[str])
             if name in casts and slot < len(node.input):
                 yield slot, name, casts[name]
 
-    known = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
-    known |= {tensor.name for tensor in graph.initializer}
+    names = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
+    names |= {tensor.name for tensor in graph.initializer}
     for node in list(graph.node):
         for slot, name, cast in read_before(node):
-            if name not in known and node.input[slot] != name and cast.input[0] == node.input[slot]:
+            if name not in names and node.input[slot] != name and cast.input[0] == node.input[slot]:
                 graph.node.append(cast)
-                known.add(name)
+                names.add(name)
     _read_casts(graph, _only_casts(source, useless))
     restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
     for node in graph.node:
@@ -665,17 +665,17 @@ def _restore_constants(graph: "GraphProto", source: "GraphProto") -> None:
     """Put back what only calls read: it went with these, or was computed into other constants."""
     constants = {tensor.name: tensor for tensor in source.initializer}
     makers = {name: node for node in source.node for name in node.output if name}
-    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    known |= {name for node in graph.node for name in node.output}
-    waiting = [name for node in graph.node for name in node.input if name and name not in known]
+    names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names |= {name for node in graph.node for name in node.output}
+    waiting = [name for node in graph.node for name in node.input if name and name not in names]
     while waiting:
         name = waiting.pop()
         maker = makers.get(name)
         copied = constants.get(maker.input[0]) if maker and maker.op_type == "Identity" else constants.get(name)
-        if name not in known and copied is not None:
+        if name not in names and copied is not None:
             graph.initializer.append(copied)
             graph.initializer[-1].name = name
-        elif name not in known and maker is not None:
+        elif name not in names and maker is not None:
             graph.node.append(maker)
             waiting += [read for read in maker.input if read]
-        known.add(name)
+        names.add(name)

@@ -603,10 +603,10 @@ def _gemm_parameters_fit(case: Case) -> bool:
 def _parameter_shapes(graph: Graph, node: Node, *, required: bool) -> "list[tuple[int | None, ...]] | None":
     names = [name for name in node.inputs[1:3] if name]
     shapes = [graph.value(name).shape for name in names]
-    known = [shape for shape in shapes if shape is not None]
-    if len(known) != len(shapes) or (required and len(names) != 2):
+    shaped = [shape for shape in shapes if shape is not None]
+    if len(shaped) != len(shapes) or (required and len(names) != 2):
         return None
-    return known
+    return shaped
 
 
 def unique_dq(graph: Graph) -> Graph:

@@ -335,9 +335,9 @@ def _best(trials: Iterable[Trial], goal_db: float) -> Trial:
     return max(trials, key=rank)
 
 
-def _room(bench: Evaluator, options: MixedOptions, wanted: int = 1) -> bool:
+def _room(bench: Evaluator, options: MixedOptions, evaluations: int = 1) -> bool:
     """Whether so many more evaluations are allowed."""
-    return len(bench.asked) + wanted <= options.evaluations
+    return len(bench.asked) + evaluations <= options.evaluations
 
 
 def _without_types(bench: Evaluator, start: Trial, options: MixedOptions) -> list[Trial]:

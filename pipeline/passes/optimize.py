@@ -209,9 +209,9 @@ def _finished(model: Model, where: str) -> Model:
         del tensor.dims[0]
     done: Model = LeanModel(proto=proto, folder=model.folder, weights=model.weights)
     declare_types(done, where)
-    known = {entry.key for entry in proto.metadata_props}
+    keys = {entry.key for entry in proto.metadata_props}
     for flag in FLAGS:
-        if flag not in known:
+        if flag not in keys:
             proto.metadata_props.add(key=flag, value="onnxruntime.quant")
     return replace(model, proto=proto, weights=done.weights)
 

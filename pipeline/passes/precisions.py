@@ -338,9 +338,9 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
         return RECIPES[name].at(api_level)
     if name in PRECISIONS or name == AUTO:
         return name
-    known = list(dict.fromkeys([*PLAIN_NAMES, *RECIPES, *PRECISIONS]))
-    close = difflib.get_close_matches(name, known, n=1)
-    remedy = f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(known)}"
+    names = list(dict.fromkeys([*PLAIN_NAMES, *RECIPES, *PRECISIONS]))
+    close = difflib.get_close_matches(name, names, n=1)
+    remedy = f"did you mean {close[0]!r}?" if close else f"one of: {', '.join(names)}"
     remedy = _MEANT.get(name.lower(), remedy)
     raise ConfigError(f"there is no precision {name!r}", where=where, remedy=remedy)
 

@@ -44,9 +44,9 @@ def options_of(step: Step, where: str = "") -> Options:
     try:
         return msgspec.convert(step.options, kind, strict=False)
     except msgspec.ValidationError as error:
-        known = ", ".join(_with_choices(field) for field in msgspec.structs.fields(kind)) or "none"
+        names = ", ".join(_with_choices(field) for field in msgspec.structs.fields(kind)) or "none"
         raise ConfigError(
-            f"wrong option of {step.do}", where=where, why=str(error), remedy=f"options: {known}"
+            f"wrong option of {step.do}", where=where, why=str(error), remedy=f"options: {names}"
         ) from error
 
 
@@ -97,8 +97,8 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
     ConfigError for a wrong step before any is begun, MissingError where a pass needs data that there are not (but for a
     first one that no data would help), NotApplicable and ModelError as the passes raise them.
     """
-    wanted = [(find_pass(step.do, context.where), options_of(step, context.where)) for step in steps]
-    for number, (row, options) in enumerate(wanted):
+    chosen = [(find_pass(step.do, context.where), options_of(step, context.where)) for step in steps]
+    for number, (row, options) in enumerate(chosen):
         if row.before_data and context.samples is None:
             if number == 0:
                 _applied(row, row.before_data, model, options, context)
@@ -107,7 +107,7 @@ def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> Pas
     changes: list[StepChange] = []
     notes: list[str] = []
     context = replace(context, warn=notes.append)
-    for step, (row, options) in zip(steps, wanted, strict=True):
+    for step, (row, options) in zip(steps, chosen, strict=True):
         still_at_work()
         after = _applied(row, row.apply, model, options, context)
         changes.append(

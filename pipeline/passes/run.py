@@ -87,13 +87,13 @@ def _with_outputs_of(original: LoadedModel, changed: LoadedModel, work: Path) ->
     """The original, with those inner values as outputs that the changed model gives."""
     outputs = {value.name for value in original.proto.graph.output}
     inner = {name for node in original.proto.graph.node for name in node.output if name}
-    wanted = [value.name for value in changed.proto.graph.output if value.name not in outputs]
-    if lost := [name for name in wanted if name not in inner]:
+    lacking = [value.name for value in changed.proto.graph.output if value.name not in outputs]
+    if lost := [name for name in lacking if name not in inner]:
         raise _IncomparableError(f"the original has no value {lost[0]!r}")
-    if not wanted:
+    if not lacking:
         return original
     path = work / "exposed.onnx"
-    write_model(expose(original, tuple(wanted)), path)
+    write_model(expose(original, tuple(lacking)), path)
     return replace(load_model(SourceModel(path=str(path)), work), source=SourceModel(path=str(path)))
 
 

@@ -91,11 +91,11 @@ def prepare(model: Model, options: StaticOptions, context: PassContext, known: f
 
 def known_types(proto: "onnx.ModelProto", options: StaticOptions) -> frozenset[str]:
     """The operator types that a form may quantize: those that have one of their own, or all without bodies."""
-    known = quantizable()
+    types = quantizable()
     if not options.every_type:
-        return known
+        return types
     plain = {node.op_type for node in proto.graph.node if not any(a.HasField("g") for a in node.attribute)}
-    return known | (plain - NEVER_QUANTIZED)
+    return types | (plain - NEVER_QUANTIZED)
 
 
 def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> TensorRanges:

@@ -7,7 +7,8 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,7 @@ import msgspec
 from device_runner.result import Struct
 from pipeline.core.errors import Severity
 from pipeline.report import wording
-from pipeline.report.wording import Listing, ListingNote, Section, visible
+from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, visible
 
 SUMMARY_CHARACTERS = 60_000
 """Of a summary or a comment: GitHub accepts 65,536 in a comment, and drops a step's summaries beyond 1 MiB whole."""
@@ -26,6 +27,8 @@ NAME_CHARACTERS = 200
 """Of a name."""
 TEXT_CHARACTERS = 4_000
 """Of a message with cause and remedy."""
+MOST_PLACES = 10
+"""Of a note in a summary."""
 MOST_ANNOTATIONS = 10
 """Of one kind: GitHub shows no more of a step."""
 MOST_RESULTS = 5_000
@@ -146,9 +149,9 @@ def relative(file: str) -> str:
     if not file:
         return ""
     path = Path(os.path.abspath(file))  # noqa: PTH100  # `resolve` would follow links
-    here = Path.cwd()
+    folder = Path.cwd()
     return (
-        (path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name)
+        (path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name)
         .encode("utf-8", "replace")
         .decode()
     )
@@ -175,39 +178,56 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def bounded(title: str, tables: Sequence[Listing], notes: Sequence[Section], rest: str) -> str:
+def bounded(title: str, parts: Iterable[Part], rest: str) -> str:
     """Markdown of at most SUMMARY_CHARACTERS: rows at the end of tables are left out; `rest` says where they are."""
-    kept = max(1, len(tables), *(len(table.rows) for table in tables), *(len(section.notes) for section in notes))
+    parts = [part for part in parts if not isinstance(part, Listing) or part.rows]
+    sizes = [
+        len(part.rows if isinstance(part, Listing) else part.notes) for part in parts if not isinstance(part, Line)
+    ]
+    kept = max(1, len(parts), *sizes)
     while True:
-        text = wording.render_parts(short(title), *_kept(tables, notes, kept, rest))
+        text = wording.markdown(short(title), _kept(parts, kept, rest))
         if len(text) <= SUMMARY_CHARACTERS or kept == 0:
             return text
         kept //= 2
 
 
-def _kept(
-    tables: Sequence[Listing], notes: Sequence[Section], kept: int, rest: str
-) -> tuple[list[Listing], list[Section]]:
-    whole = tables[: max(3, kept)]
-    left = len(tables) - len(whole)
-    more = ListingNote(title="", text=f"{left} more tables: see {rest}")
-    about = [Section(title="Left out", notes=(more,))] if left else []
-    return [_cut(table, kept, rest) for table in whole], [*about, *(_cut_section(note, kept, rest) for note in notes)]
+def _kept(parts: Sequence[Part], kept: int, rest: str) -> Iterator[Part]:
+    tables = [part for part in parts if isinstance(part, Listing)]
+    left = tables[max(3, kept) :]
+    for part in parts:
+        if isinstance(part, Section):
+            yield _cut_section(part, kept, rest)
+        elif isinstance(part, Line):
+            yield part
+        elif part not in left:
+            yield _cut(part, kept, rest)
+    if left:
+        more = ListingNote(title="", text=f"{len(left)} more tables: see {rest}")
+        yield Section(title="Left out", notes=(more,))
 
 
 def _cut(listing: Listing, kept: int, rest: str) -> Listing:
     rows = tuple(tuple(short(cell) for cell in row) for row in listing.rows[:kept])
     left = len(listing.rows) - len(rows)
     more = ((f"{left} more: see {rest}", *[""] * (len(listing.head) - 1)),) if left else ()
-    return Listing(title=short(listing.title), head=listing.head, rows=(*rows, *more))
+    return replace(listing, title=short(listing.title), rows=(*rows, *more))
 
 
 def _cut_section(section: Section, kept: int, rest: str) -> Section:
     notes = tuple(
-        ListingNote(title=short(note.title), text=short(note.text, TEXT_CHARACTERS if kept > 20 else NAME_CHARACTERS),
-                    remedy=short(note.remedy), places=tuple(short(where) for where in note.places[:10]))
+        replace(
+            note, title=short(note.title), text=short(note.text, TEXT_CHARACTERS if kept > 20 else NAME_CHARACTERS),
+            remedy=short(note.remedy), places=tuple(_places(note.places, rest)),
+        )
         for note in section.notes[:kept]
     )  # fmt: skip
     left = len(section.notes) - len(notes)
     more = (ListingNote(title="", text=f"{left} more: see {rest}"),) if left else ()
     return Section(title=section.title, notes=(*notes, *more))
+
+
+def _places(places: Sequence[str], rest: str) -> Iterator[str]:
+    yield from map(short, places[:MOST_PLACES])
+    if len(places) > MOST_PLACES:
+        yield f"{len(places) - MOST_PLACES} more: see {rest}"

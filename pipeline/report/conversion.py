@@ -28,10 +28,10 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
         reused = sum(converted.result.reused for converted in report.converted if converted.result)
         models = sum(bool(converted.artifacts) for converted in report.converted)
         total = size(sum(artifact.size_bytes for _, artifact in rows))
-        known = f", {reused} of them unchanged since the last time" if reused else ""
+        unchanged = f", {reused} of them unchanged since the last time" if reused else ""
         order = report.order
         nouns = f"{counted(len(rows), 'artifact')} of {counted(models, 'model')}"
-        yield Line(f"{nouns}, {total}{known}, for {order.abi}: {order.output}")
+        yield Line(f"{nouns}, {total}{unchanged}, for {order.abi}: {order.output}")
     contexts = [context for converted in report.converted for context in converted.contexts]
     if contexts:
         from pipeline.report.layout import contexts_listing  # which loads what campaigns need

@@ -229,10 +229,10 @@ def _by_model(report: CampaignReport) -> dict[str, CampaignReport]:
 
 def row_of(report: CampaignReport, choice: ChoiceRow) -> Row | None:
     """The measured row of a choice; None where nothing was measured on devices like its target."""
-    wanted = choice.model, choice.variant, choice.run
+    key = choice.model, choice.variant, choice.run
     if not choice.device and not choice.classes:
         return None
-    alike = (row for row in report.rows if (row.model, row.variant, row.run) == wanted and row.statistics)
+    alike = (row for row in report.rows if (row.model, row.variant, row.run) == key and row.statistics)
     return next((row for row in alike if choice.device in ("", row.device)), None)
 
 

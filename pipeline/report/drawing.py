@@ -210,7 +210,7 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
 
 def _quantiles(row: Row, samples: Mapping[RowKey, Sequence[int]]) -> list[int]:
     """Up to 60 latencies at even shares, ascending and not below 1 ns."""
-    raw = samples.get((row.device, row.model, row.variant, row.run)) or row.shape.latencies_ns
+    raw = samples.get(row.names) or row.shape.latencies_ns
     count = min(len(raw), 60)
     return [max(raw[int((n + 0.5) * len(raw) / count)], 1) for n in range(count)]
 

@@ -1,6 +1,7 @@
 """A campaign's report in a terminal, as report.md, and as what systems of continuous integration read; devices."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -36,17 +37,7 @@ from pipeline.report.layout import (
 )
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.modes import mode_listings
-from pipeline.report.profiles import (
-    ProfileView,
-    changes,
-    claims,
-    copies,
-    fallbacks,
-    fusions,
-    operators,
-    summary,
-    view_notes,
-)
+from pipeline.report.profiles import changes, claims, copies, fallbacks, fusions, operators, summary, view_notes
 from pipeline.report.show import show, width
 from pipeline.report.wording import (
     Line,
@@ -56,9 +47,6 @@ from pipeline.report.wording import (
     Section,
     escaped,
     item,
-    listing_lines,
-    section_lines,
-    table,
     visible,
 )
 
@@ -132,42 +120,44 @@ def show_report(report: CampaignReport, console: Console | None = None) -> None:
 
 def render(report: CampaignReport, width: int) -> Iterator[Part]:
     """The parts of the report for a terminal of so many columns."""
-    for (model, device), rows in results(report).items():
-        # One line per variant and run; columns that need a wider terminal are left out.
-        columns = shown(width)
-        yield (
-            Listing(
-                title=f"{model} on {device}",
-                head=tuple(column.title for column in columns),
-                rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
-                right=tuple(column.title for column in columns if column.number),
-                styles=tuple(map(_style, rows)),
-            )
-        )
+    # One line per variant and run; columns that need a wider terminal are left out.
+    columns = shown(width)
+    yield from result_tables(report, columns)
     if report.rows:
-        yield Line((wording.legend(report, interval=INTERVAL in shown(width)), "dim"), indent=0)
+        yield Line((wording.legend(report, interval=INTERVAL in columns), "dim"), indent=0)
         yield Line(indent=0)
     yield from mode_listings(report)
-    if (accuracy := accuracies(report)).rows:
-        yield accuracy
+    yield accuracies(report)
     yield from offered(report, brief=True)
-    for listing in map(proof_listing, report.proofs):
-        if listing.rows:
-            yield listing
+    yield from map(proof_listing, report.proofs)
     for section in sections(report):
         yield section if section.title != DOUBTS else _in_short(section)
     if report.profiles:
-        yield claims(report.profiles)
+        listing = claims(report.profiles)
+        yield listing if listing.rows else Line((listing.title, "bold"))
     for view in report.profile_views:
         yield changes(view, most=SHORT)
         yield from map(Line, (*view_notes(view), ""))
-    if report.choices:
-        yield choices(report)
+    yield choices(report)
+    yield from _banner(report)
+
+
+def result_tables(report: CampaignReport, columns: Sequence[Column] = COLUMNS) -> Iterator[Listing]:
+    """A table of results for each model on each device."""
+    for (model, device), rows in results(report).items():
+        yield Listing(
+            title=f"{model} on {device}",
+            head=tuple(column.title for column in columns),
+            rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
+            right=tuple(column.title for column in columns if column.number),
+            styles=tuple(map(_style, rows)),
+        )
+
+
+def _banner(report: CampaignReport, marks: Mapping[BannerState, str] | None = None) -> Iterator[Part]:
     if verdict := banner(report):
-        yield Line((verdict.headline, BANNERS[verdict.state]), indent=0)
-        for reason in verdict.reasons:
-            yield Line(f"- {reason}", indent=0)
-        yield Line(indent=0)
+        yield Line(((marks or {}).get(verdict.state, "") + verdict.headline, BANNERS[verdict.state]), indent=0)
+        yield Section(title="", notes=tuple(ListingNote(title="", text=reason) for reason in verdict.reasons))
 
 
 BANNERS = {BannerState.STOP: "bold red", BannerState.CAUTION: "bold yellow", BannerState.READY: "bold green"}
@@ -199,13 +189,13 @@ def _style(row: Row) -> str:
 
 def proof_parts(proof: LibraryProof) -> Iterator[Part]:
     """What came of a bundle in the library that ships, then every finding with cause and remedy."""
-    if (listing := proof_listing(proof)).rows:
-        yield listing
+    yield proof_listing(proof)
     yield Section(title="Summary", notes=tuple(proof_notes(proof)))
 
 
 MOST_NODES = 10
 """Nodes that a finding names."""
+DIFFERS = "not what the original computes"
 
 
 def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocument:
@@ -216,27 +206,15 @@ def of_campaign(report: CampaignReport, more: Iterable[Finding] = ()) -> CiDocum
         name=f"ort-mobile {report.name}",
         cases=tuple(_cases(report)),
         findings=tuple(_findings(report, more)),
-        summary=bounded(headline, list(_tables(report)), list(sections(report)), "report.html"),
+        summary=bounded(headline, [choices(report), *result_tables(report), *sections(report)], "report.html"),
     )
-
-
-def _tables(report: CampaignReport) -> Iterator[Listing]:
-    """What ships first, then the results."""
-    head = tuple(column.title for column in COLUMNS)
-    shipped = choices(report)
-    yield from [shipped] if shipped.rows else []
-    for (model, device), rows in results(report).items():
-        cells = tuple(tuple(column.text(row) for column in COLUMNS) for row in rows)
-        yield Listing(title=f"{model} on {device}", head=head, rows=cells)
 
 
 def _cases(report: CampaignReport) -> Iterator[CiCase]:
     """One for each row, failed ones with their reason; then failures and skipped runs that have no row."""
-    failures = grouped(
-        ((failure.device, failure.model, failure.variant, failure.run), failure) for failure in report.failures
-    )
+    failures = grouped((failure.names, failure) for failure in report.failures)
     for row in report.rows:
-        yield _case(row, failures.pop((row.device, row.model, row.variant, row.run), []))
+        yield _case(row, failures.pop(row.names, []))
     for (device, model, variant, run), alike in failures.items():
         kinds = ", ".join(failure.kind for failure in alike)
         text = "\n".join(map(_failure_text, alike))
@@ -249,7 +227,7 @@ def _cases(report: CampaignReport) -> Iterator[CiCase]:
 def _case(row: Row, failures: Sequence[FailureRow]) -> CiCase:
     where, name = _dotted(row.device, row.model), _spaced(row.variant, row.run)
     if wrong := [check for check in row.checks if check.failed]:
-        text = "; ".join(f"{check.output}: {check.reason or 'not what the original computes'}" for check in wrong)
+        text = "; ".join(f"{check.output}: {check.reason or DIFFERS}" for check in wrong)
         return CiCase(place=where, name=name, kind="failure", reason="outputs differ", text=text)
     text = "\n".join(map(_failure_text, failures))
     if row.status is Status.OK:
@@ -282,12 +260,12 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
             text = "; ".join(filter(None, (model.error, model.remedy)))
             yield CiFinding(rule="model", severity=Severity.ERROR, place=model.name, text=text, file=model.file)
     for failure in report.failures:
-        where = place(failure.device, failure.model, failure.variant, failure.run)
         text, file = _failure_text(failure), files.get(failure.model, "")
-        yield CiFinding(rule=failure.kind, severity=Severity.ERROR, place=where, text=text, file=file)
-    for name, where, text in _wrong(report):
-        file = files.get(name, "")
-        yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=where, text=text, file=file)
+        yield CiFinding(rule=failure.kind, severity=Severity.ERROR, place=failure.place, text=text, file=file)
+    for measured in report.rows:
+        for check in (check for check in measured.checks if check.failed):
+            text, file = f"{check.output}: {check.reason or DIFFERS}", files.get(measured.model, "")
+            yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=measured.place, text=text, file=file)
     for held in report.withheld:
         where, file = place(held.target, held.model), files.get(held.model, "")
         yield CiFinding(rule="withheld", severity=Severity.ERROR, place=where, text=held.reason, file=file)
@@ -304,16 +282,6 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
     for note in warnings(report):
         where = ", ".join(note.places[:3]) or report.name
         yield CiFinding(rule="warning", severity=Severity.WARNING, place=where, text=note.text)
-
-
-def _wrong(report: CampaignReport) -> Iterator[tuple[str, str, str]]:
-    """Model, place and text of outputs that differ."""
-    for row in report.rows:
-        for check in row.checks:
-            if check.failed:
-                where = place(row.device, row.model, row.variant, row.run)
-                reason = check.reason or "not what the original computes"
-                yield row.model, where, f"{check.output}: {reason}"
 
 
 def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:
@@ -361,55 +329,35 @@ def _types(nodes: Iterable[Decision]) -> str:
     return ", ".join(dict.fromkeys(node.op_type for node in nodes))
 
 
+MARKS = {BannerState.STOP: "🛑 ", BannerState.CAUTION: "⚠️ ", BannerState.READY: "✅ "}
+
+
 def markdown_page(report: CampaignReport) -> str:
     """The whole page."""
-    parts = [
-        f"# {escaped(report.name)}",
-        *_banner(report),
-        _head(report),
-        *listing_lines(choices(report), *offered(report)),
-        *_results(report),
-        *listing_lines(*mode_listings(report), accuracies(report), *searches(report)),
-    ]
-    parts += listing_lines(*map(proof_listing, report.proofs))
-    parts += section_lines(sections(report))
-    parts += (part for view in report.profile_views for part in _profile_view(view))
-    tables = (table(row) for row in report.profiles for table in (operators, copies))
-    parts += listing_lines(summary(report.profiles), *tables, *inventory(report))
-    return "\n\n".join(parts) + "\n"
+    return wording.markdown(report.name, _page(report))
 
 
-MARKS = {BannerState.STOP: "🛑", BannerState.CAUTION: "⚠️", BannerState.READY: "✅"}
-
-
-def _banner(report: CampaignReport) -> Iterator[str]:
-    if verdict := banner(report):
-        yield f"**{MARKS[verdict.state]} {escaped(verdict.headline)}**"
-        if verdict.reasons:
-            yield "\n".join(f"- {item(reason)}" for reason in verdict.reasons)
-
-
-def _head(report: CampaignReport) -> str:
+def _page(report: CampaignReport) -> Iterator[Part]:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
-    when = escaped(wording.instant(report.created_at))
-    return f"Campaign {escaped(report.campaign)} of {when}, made with {escaped(versions)}."
-
-
-def _profile_view(view: ProfileView) -> Iterator[str]:
-    yield from listing_lines(changes(view))
-    yield "\n".join(f"- {item(note)}" for note in view_notes(view))
-    for listing in (fusions(view), fallbacks(view)):
-        if listing.rows:
-            yield f"### {escaped(listing.title)}"
-            yield table(listing.head, listing.rows)
-
-
-def _results(report: CampaignReport) -> Iterator[str]:
-    for (model, device), rows in results(report).items():
-        yield f"## {escaped(model)} on {escaped(device)}"
-        yield table([column.title for column in COLUMNS], ([c.text(row) for c in COLUMNS] for row in rows))
+    yield from _banner(report, MARKS)
+    yield Line(f"Campaign {report.campaign} of {wording.instant(report.created_at)}, made with {versions}.")
+    yield choices(report)
+    yield from offered(report)
+    yield from result_tables(report)
     if report.rows:
-        yield wording.legend(report)
+        yield Line(wording.legend(report))
+    yield from mode_listings(report)
+    yield accuracies(report)
+    yield from searches(report)
+    yield from map(proof_listing, report.proofs)
+    yield from sections(report)
+    for view in report.profile_views:
+        yield changes(view)
+        yield Section(title="", notes=tuple(ListingNote(title="", text=note) for note in view_notes(view)))
+        yield from (replace(listing, level=3) for listing in (fusions(view), fallbacks(view)))
+    yield summary(report.profiles)
+    yield from (table(row) for row in report.profiles for table in (operators, copies))
+    yield from inventory(report)
 
 
 def measured_text(
@@ -436,8 +384,8 @@ def _of_choice(choice: Choice, report: CampaignReport, checks: Sequence[OutputCh
     for device, comparison in choice.slower.items():
         yield f"- slower than another {slower_text(device, comparison)}"
     yield from ("",) if choice.slower else ()
-    wanted = (artifact.model, artifact.variant.name)
-    rows = [row for row in report.rows if (row.model, row.variant) == wanted]
+    key = (artifact.model, artifact.variant.name)
+    rows = [row for row in report.rows if (row.model, row.variant) == key]
     yield from _measured(rows) if rows else ("Not measured on any device.", "")
     random = " on random inputs only" if any(check.random_inputs for check in checks) else ""
     yield f"Outputs{random} where the bundle was made, compared with those of the original model in this precision:"

@@ -189,7 +189,7 @@ def timed(measured: Sequence[MeasuredRow]) -> Iterator[tuple[drawing.RowKey, Run
     for row in measured:
         for run in row.runs:
             if run.result.status is Status.OK and run.result.latencies_ns:
-                yield (row.device, row.model, row.variant, row.run), run
+                yield row.names, run
 
 
 def latencies(measured: Sequence[MeasuredRow]) -> dict[drawing.RowKey, list[int]]:
@@ -209,7 +209,7 @@ def page_data(report: CampaignReport, measured: Sequence[MeasuredRow]) -> tuple[
     runs = list(timed(measured))
     total = sum(len(run.result.latencies_ns) for _, run in runs)
     raw = 0 < total <= MOST_SAMPLES
-    places = {(row.device, row.model, row.variant, row.run): place for place, row in enumerate(report.rows)}
+    places = {row.names: place for place, row in enumerate(report.rows)}
     kept = [(places[key], run) for key, run in runs if key in places]
     starts = [epoch_ms(run.result.started_at) or 0 for _, run in kept]
     first = min((start for start in starts if start), default=0)

@@ -300,14 +300,10 @@ def warnings(report: CampaignReport) -> list[ListingNote]:
     )
 
 
-def _row_place(row: Row) -> str:
-    return place(row.device, row.model, row.variant, row.run)
-
-
 def _failures(report: CampaignReport) -> Iterator[ListingNote]:
     for failure in report.failures:
         times = f" ({failure.times} times)" if failure.times > 1 else ""
-        where = place(failure.device, failure.model, failure.variant, failure.run) + times
+        where = failure.place + times
         cause = "" if failure.cause in failure.message else failure.cause
         text = "; ".join(part.strip().rstrip(".") for part in (failure.message, cause) if part)
         title = failure.kind.replace("_", " ")
@@ -321,7 +317,7 @@ HERE = "before measuring"
 def _outputs(report: CampaignReport, *, unknown: bool) -> Iterator[ListingNote]:
     """Outputs that differ, or could not be judged, wherever they were compared."""
     compared = [(place(HERE, entry.model, entry.variant), entry.checks) for entry in report.checks]
-    compared += [(_row_place(row), row.checks) for row in report.rows]
+    compared += [(row.place, row.checks) for row in report.rows]
     wrong = [(where, c) for where, checks in compared for c in checks if (c.unknown if unknown else c.failed)]
     worst: dict[str, float] = {}
     for _, check in wrong:
@@ -344,9 +340,7 @@ def _doubts(report: CampaignReport) -> Iterator[ListingNote]:
     for row in report.rows:
         for caution in row.cautions:
             title = caution.doubt.value.replace("_", " ")
-            yield ListingNote(
-                title=title, text="", remedy=caution.advice, places=(f"{_row_place(row)}: {caution.reason}",)
-            )
+            yield ListingNote(title=title, text="", remedy=caution.advice, places=(f"{row.place}: {caution.reason}",))
 
 
 def _slow_starts(report: CampaignReport) -> Iterator[ListingNote]:
@@ -358,7 +352,7 @@ def _slow_starts(report: CampaignReport) -> Iterator[ListingNote]:
             times = f"{wording.duration(row.first_run_ns)}, then {wording.duration(median_ns)}"
             yield ListingNote(
                 title="", text=times + "; shaders are compiled in it" * gpu,
-                remedy="run it once in the background", places=(_row_place(row),),
+                remedy="run it once in the background", places=(row.place,),
             )  # fmt: skip
 
 

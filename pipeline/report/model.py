@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from pipeline.campaign.record import (
     PrecisionSearch,
     Prediction,
     RecordedRun,
+    RunKey,
     RunRecord,
     Skipped,
     TuneReport,
@@ -58,7 +59,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     latencies_ns: tuple[int, ...] = ()
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class Row(RunKey, frozen=True, kw_only=True):
     """One artifact with one set of run options on one device, over all rounds.
 
     `run` names provider and options as configs do. `status` is that of the best round: ok where any round gave times,
@@ -67,10 +68,6 @@ class Row(Struct, frozen=True, kw_only=True):
     whose numbers these are: the same file with the same session options was measured once.
     """
 
-    device: str
-    model: str
-    variant: str
-    run: str
     status: Status
     baseline: bool = False
     rounds: int = 0
@@ -91,15 +88,11 @@ class Row(Struct, frozen=True, kw_only=True):
     inputs, settings; {} where nothing was timed."""
 
 
-class ModeRow(Struct, frozen=True, kw_only=True):
+class ModeRow(RunKey, frozen=True, kw_only=True):
     """One artifact with one set of run options on one device, measured otherwise than in the steady state, or by
     another rule: one of `cold`, `sustained` and `mlperf` is set.
     """
 
-    device: str
-    model: str
-    variant: str
-    run: str
     baseline: bool = False
     cold: ColdNumbers | None = None
     sustained: SustainedNumbers | None = None
@@ -253,17 +246,12 @@ SHAPE_POINTS = 20
 NEVER_RUN = "no round of it was run: the campaign ended before"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRow:
+class MeasuredRow(RunKey, frozen=True, kw_only=True):
     """All runs of one artifact with one set of run options on one device; `run` names the options.
 
     `same_as` is VARIANT/RUN of the one that was run in its place, with the same bytes and options; it has no runs then.
     """
 
-    device: str
-    model: str
-    variant: str
-    run: str
     runs: Sequence[RunRecord]
     size_bytes: int = 0
     baseline: bool = False
@@ -365,14 +353,14 @@ def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE
 
 def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:
     """The median latency of rows that have one, in nanoseconds, by device, model, variant and run."""
-    return {(row.device, row.model, row.variant, row.run): row.statistics.median_ns for row in rows if row.statistics}
+    return {row.names: row.statistics.median_ns for row in rows if row.statistics}
 
 
 def _rows(group: Sequence[MeasuredRow], rule: DecisionRule) -> list[Row]:
     """The rows of one device and model; what was not run itself has those numbers that count for it."""
     run = [measured for measured in group if not measured.same_as]
     base = baseline_row(run)
-    run = [replace(measured, baseline=measured is base) for measured in run]
+    run = [msgspec.structs.replace(measured, baseline=measured is base) for measured in run]
     summaries = summarize([run_group(measured) for measured in run], base.key if base else None, rule)
     by_key = {row.key: _row(row, *summaries[row.key]) for row in run if row.status is not Status.SKIPPED}
     rows = []
@@ -434,8 +422,8 @@ def _row(
 
 
 def _median(values: Iterable[int]) -> int:
-    known = list(values)
-    return int(np.median(known)) if known else 0
+    numbers = list(values)
+    return int(np.median(numbers)) if numbers else 0
 
 
 def _shape(results: Sequence[RunResult]) -> Shape:
@@ -482,8 +470,8 @@ def _worst(checks: Sequence[OutputCheck]) -> OutputCheck:
 
 
 def _among(choose: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return choose(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return choose(numbers) if numbers else None
 
 
 def _failures(row: MeasuredRow) -> list[FailureRow]:

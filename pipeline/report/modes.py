@@ -183,8 +183,8 @@ def _sustained(row: ModeRow) -> tuple[str, ...]:
 
 
 def _change(before: float | None, after: float | None, unit: str) -> str:
-    known = [wording.DASH if value is None else f"{value:g}" for value in (before, after)]
-    return wording.DASH if before is None and after is None else f"{known[0]} to {known[1]} {unit}"
+    texts = [wording.DASH if value is None else f"{value:g}" for value in (before, after)]
+    return wording.DASH if before is None and after is None else f"{texts[0]} to {texts[1]} {unit}"
 
 
 def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:

@@ -12,13 +12,13 @@ import msgspec
 
 from device_runner.profile import CPU, PARTITION, Coverage
 from device_runner.result import NodeTime, Profile, Struct
-from pipeline.campaign.record import Prediction, RefusedNodes
+from pipeline.campaign.record import Prediction, RefusedNodes, RunKey
 from pipeline.core.groups import grouped
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, Part
 
 
-class Profiled(msgspec.Struct, frozen=True, kw_only=True):
+class Profiled(RunKey, frozen=True, kw_only=True):
     """One artifact or file with one set of run options, run once more with ONNX Runtime's profiler on.
 
     `name` is the file, or MODEL / VARIANT of a campaign. `file` is the trace for Perfetto, `failure` why there is
@@ -120,13 +120,13 @@ def profile_views(profiles: Sequence[Profiled], medians: Medians, rank: Mapping[
 
     That is the first of the lowest rank; ranks are by variant, 0 where there is none.
     """
-    known = [row for row in profiles if row.profile and row.profile.nodes]
+    profiled = [row for row in profiles if row.profile and row.profile.nodes]
     views = []
-    for group in grouped(((row.device, row.model), row) for row in known).values():
+    for group in grouped(((row.device, row.model), row) for row in profiled).values():
         before = min(group, key=lambda row: (row.provider != "cpu", rank.get(row.variant, 0)))
         for rows in grouped((row.provider, row) for row in group).values():
             if rest := [row for row in rows if row is not before]:
-                after = min(rest, key=lambda row: medians.get(_key(row), float("inf")))
+                after = min(rest, key=lambda row: medians.get(row.names, float("inf")))
                 views.append(view_of(before, after, medians))
     return tuple(views)
 
@@ -223,14 +223,10 @@ def _reasons(refused: Sequence[RefusedNodes]) -> Callable[[NodeTime], str | None
 
 def profiler_cost(row: Profiled, medians: Medians) -> float | None:
     """How much longer an inference takes with the profiler on; None where it was not measured without."""
-    median = medians.get(_key(row))
+    median = medians.get(row.names)
     if not median or not row.profile or not row.profile.inference_ns:
         return None
     return row.profile.inference_ns / median - 1
-
-
-def _key(row: Profiled) -> tuple[str, str, str, str]:
-    return row.device, row.model, row.variant, row.run
 
 
 def profile_parts(profiles: Sequence[Profiled]) -> Iterator[Part]:

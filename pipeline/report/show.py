@@ -29,6 +29,7 @@ def show(parts: Iterable[Part], console: Console | None = None, *, err: bool = F
     """
     terminal = console or Console(stderr=err, highlight=False)
     lines = (line for part in parts for line in (_section(part, rest) if isinstance(part, Section) else (part,)))
+    lines = (line for line in lines if isinstance(line, Line) or line.rows)
     if console or terminal.is_terminal:
         for line in lines:
             if isinstance(line, Listing):
@@ -41,7 +42,8 @@ def show(parts: Iterable[Part], console: Console | None = None, *, err: bool = F
 
 
 def _section(section: Section, rest: str) -> Iterator[Line]:
-    yield Line((section.title, "bold"), indent=0)
+    if section.title:
+        yield Line((section.title, "bold"), indent=0)
     for note in section.notes:
         yield from _note(note, rest)
     yield Line(indent=0)

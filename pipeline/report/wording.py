@@ -190,8 +190,8 @@ def gpu(facts: DeviceFacts) -> str:
 def nnapi_devices(facts: DeviceFacts) -> str:
     """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
     named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
-    known = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
-    return ", ".join(named) or known
+    state = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""
+    return ", ".join(named) or state
 
 
 class Line:
@@ -212,6 +212,7 @@ class Listing:
     """A plain table: texts to be escaped, the first column names the row.
 
     For terminals: `right` are the heads of numbers, `styles` those of the rows, `marks` those of cells with such texts.
+    For Markdown: `level` is that of its heading. One without rows is not shown.
     """
 
     title: str
@@ -220,6 +221,7 @@ class Listing:
     right: tuple[str, ...] = ()
     styles: tuple[str, ...] = ()
     marks: Mapping[str, str] = field(default_factory=dict)
+    level: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +240,7 @@ class ListingNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Notes of one kind."""
+    """Notes of one kind; without a title they belong to what is before."""
 
     title: str
     notes: tuple[ListingNote, ...]
@@ -251,11 +253,6 @@ def sections_of(notes: Mapping[str, Iterable[ListingNote]]) -> tuple[Section, ..
     """A section for each title that has notes."""
     sections = (Section(title=title, notes=tuple(rows)) for title, rows in notes.items())
     return tuple(section for section in sections if section.notes)
-
-
-def filled(listings: Iterable[Listing]) -> list[Listing]:
-    """Those that have rows."""
-    return [listing for listing in listings if listing.rows]
 
 
 def gathered(notes: Iterable[ListingNote]) -> list[ListingNote]:
@@ -288,34 +285,30 @@ def item(text: str) -> str:
     return escaped(text) if opening is None else _entities(opening) + escaped(text[opening.end() :])
 
 
-def render_parts(title: str, listings: Iterable[Listing], notes: Iterable[Section]) -> str:
-    """A page of tables and sections."""
-    parts = [
-        f"# {escaped(title)}",
-        *listing_lines(*listings),
-        *section_lines(notes),
-    ]
-    return "\n\n".join(parts) + "\n"
+def markdown(title: str, parts: Iterable[Part]) -> str:
+    """A page: its heading, then each part as a paragraph, a table under its title, or a list of notes."""
+    return "\n\n".join([f"# {escaped(title)}", *(text for part in parts for text in _paragraphs(part))]) + "\n"
+
+
+def _paragraphs(part: Part) -> Iterator[str]:
+    """Nothing of tables without rows and sections without notes."""
+    if isinstance(part, Line):
+        text = item("".join(text for text, _ in part.spans))
+        bold = part.spans and all(style.startswith("bold") for _, style in part.spans)
+        yield from [f"**{text}**" if bold else text] if text else []
+    elif isinstance(part, Listing):
+        if part.rows:
+            yield f"{'#' * part.level} {escaped(part.title)}"
+            yield table(part.head, part.rows)
+    elif part.notes:
+        yield from [f"## {part.title}"] if part.title else []
+        yield "\n".join(line for note in part.notes for line in _note(note))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of plain texts."""
     lines = [head, ["---"] * len(head), *([escaped(cell) for cell in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def listing_lines(*listings: Listing) -> Iterator[str]:
-    """A heading and a table of each; nothing where there are no rows."""
-    for listing in filled(listings):
-        yield f"## {escaped(listing.title)}"
-        yield table(listing.head, listing.rows)
-
-
-def section_lines(notes: Iterable[Section]) -> Iterator[str]:
-    """Each section's heading and its list."""
-    for section in notes:
-        yield f"## {section.title}"
-        yield "\n".join(line for note in section.notes for line in _note(note))
 
 
 def _note(note: ListingNote) -> Iterator[str]:

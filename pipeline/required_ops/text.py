@@ -272,7 +272,16 @@ def parse(text: str, source: str) -> RequiredOps:
     away from a model: such a text is refused (`ort-mobile op-config merge` repairs it).
     """
     lines = _lines(text, source)
-    _refuse_conflicts(source, lines)
+    seen: dict[OperatorKey, tuple[OpTypes | None, int]] = {}
+    for number, value in lines:
+        for key in sorted(value.operator_keys()):
+            types, before = seen.setdefault(key, (value.types.get(key), number))
+            if types != value.types.get(key):
+                raise ConfigError(
+                    f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
+                    why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
+                    remedy="merge them with `ort-mobile op-config merge`",
+                )  # fmt: skip
     directives = [number for number, value in lines if value.global_types is not None]
     if len(directives) > 1:
         raise ConfigError("globally allowed types a second time", where=f"{source}:{directives[1]}:1",
@@ -320,19 +329,6 @@ def _joined(values: Iterable[RequiredOps]) -> RequiredOps:
             required.without_types() if both_kinds else replace(required, global_types=allowed[0].union(*allowed))
         )
     return required if listed else replace(required, everything=any(value.everything for value in values))
-
-
-def _refuse_conflicts(source: str, lines: list[tuple[int, RequiredOps]]) -> None:
-    seen: dict[OperatorKey, tuple[OpTypes | None, int]] = {}
-    for number, value in lines:
-        for key in sorted(value.operator_keys()):
-            types, before = seen.setdefault(key, (value.types.get(key), number))
-            if types != value.types.get(key):
-                raise ConfigError(
-                    f"other types for {key[1]} of {key[0]}", where=f"{source}:{number}:1",
-                    why=f"line {before} says otherwise, and ONNX Runtime would keep the types of the last line only",
-                    remedy="merge them with `ort-mobile op-config merge`",
-                )  # fmt: skip
 
 
 SUFFIXES = (".ort",)

@@ -277,9 +277,9 @@ def _within(inner: OpTypes | None, outer: OpTypes | None) -> bool:
     return all(slot in inner and inner[slot] <= types for slot, types in outer.items())
 
 
-def _surplus(types: OpTypes, known: OpTypes | None) -> OpTypes:
+def _surplus(types: OpTypes, others: OpTypes | None) -> OpTypes:
     """The types that must be added to `theirs`; empty sets where that is nothing."""
-    return types if known is None else {slot: names - known.get(slot, names) for slot, names in types.items()}
+    return types if others is None else {slot: names - others.get(slot, names) for slot, names in types.items()}
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
@@ -495,8 +495,8 @@ def _slot_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
     if slot == TRIPLE:
         names = [_argument_type(node, (INPUTS, index), scopes) for index in TRIPLE_INPUTS]
-        known = [name for name in names if name]
-        return ",".join(known) if len(known) == len(names) else None
+        present = [name for name in names if name]
+        return ",".join(present) if len(present) == len(names) else None
     return _argument_type(node, slot, scopes)
 
 
@@ -536,14 +536,14 @@ def _replayed_needs(
     QuantizeLinear of the record, else the target's own.
     """
     members = [nodes.get(index) for index in record.nodes if index is not None]
-    known = [node for node in members if node is not None]
-    label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in known)})"
-    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in _targets(known)}
+    present = [node for node in members if node is not None]
+    label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in present)})"
+    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in _targets(present)}
     for domain, op, version in [_parsed_id(op_id) for op_id in record.produced_ops] or sorted(kept):
         slots = TYPE_SLOTS.get((domain, op), ())
-        types = {(slot, name) for slot in slots for name in _replayed_types(known, slot, scopes)}
+        types = {(slot, name) for slot in slots for name in _replayed_types(present, slot, scopes)}
         named = tuple(sorted((slot, name) for slot, name in types if name))
-        nameless = bool(slots) and (len(known) < len(members) or any(name is None for _, name in types))
+        nameless = bool(slots) and (len(present) < len(members) or any(name is None for _, name in types))
         yield Need(domain, op, version, named, nameless, ""), label
 
 

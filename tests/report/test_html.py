@@ -6,7 +6,6 @@ import hashlib
 import re
 from array import array
 from collections import Counter
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 
@@ -154,7 +153,7 @@ def test_which_computer_drove_a_device_and_what_pushing_cost_is_said() -> None:
     noted = msgspec.structs.replace(rows[0].runs[0].result, host="lab-7", elapsed_ns=4 * 10**9, push_ns=15 * 10**8,
                                     started_at="2026-01-31T08:00:00.000Z")  # fmt: skip
     run = msgspec.structs.replace(rows[0].runs[0], result=noted)
-    found = Page(html.render(make_report(), [replace(rows[0], runs=(run, run)), *rows[1:]]))
+    found = Page(html.render(make_report(), [msgspec.structs.replace(rows[0], runs=(run, run)), *rows[1:]]))
     assert ["lab-7", "local", "2", "2026-01-31 08:00:00 UTC", "8.00 s", "3.00 s"] in found.rows
     assert "drivers" not in Page(html.render(make_report(), rows)).values("id")
 
@@ -163,7 +162,7 @@ def test_the_campaign_before_is_compared_where_there_is_one() -> None:
     """What it measured 30 % slower on the phone is said to be faster now; a page without it has no such part."""
     rows = measured("mnist", "adb:R58M123")
     slower = [
-        replace(one, runs=tuple(
+        msgspec.structs.replace(one, runs=tuple(
             msgspec.structs.replace(run, result=msgspec.structs.replace(
                 run.result, latencies_ns=tuple(int(1.3 * ns) for ns in run.result.latencies_ns)))
             for run in one.runs

@@ -427,7 +427,12 @@ def cautions(group: RunGroup, statistics: Statistics | None, paired: int | None 
 
     Without statistics, as of what a simulator computed, those that marks raise.
     """
-    reasons = {**(_doubts_in_numbers(statistics) if statistics else {}), **_doubts_in_marks(group)}
+    counts = {mark: sum(mark in timed.marks for timed in group.rounds) for mark in MARKED}
+    total = len(group.rounds)
+    reasons = {
+        **(_doubts_in_numbers(statistics) if statistics else {}),
+        **{MARKED[mark][0]: f"{MARKED[mark][1]} in {n} of {total} rounds" for mark, n in counts.items() if n},
+    }
     rounds = len(statistics.round_medians_ns) if statistics and paired is None else paired
     if statistics and rounds is not None and rounds < FEWEST_ROUNDS:
         reasons[Doubt.FEW_ROUNDS] = f"{rounds} of at least {FEWEST_ROUNDS} rounds that can be compared"
@@ -488,12 +493,6 @@ MARKED: dict[Mark, tuple[Doubt, str]] = {
     Mark.PERF_TEST: (Doubt.PERF_TEST, "onnxruntime_perf_test measured, and no outputs were compared"),
 }
 """A mark of a run to the doubt that it raises and the reason."""
-
-
-def _doubts_in_marks(group: RunGroup) -> dict[Doubt, str]:
-    counts = {mark: sum(mark in timed.marks for timed in group.rounds) for mark in MARKED}
-    total = len(group.rounds)
-    return {MARKED[mark][0]: f"{MARKED[mark][1]} in {n} of {total} rounds" for mark, n in counts.items() if n}
 
 
 ADVICE: dict[Doubt, str] = {

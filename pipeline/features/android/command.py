@@ -67,23 +67,27 @@ def android(
     library = android_library(bundle, manifest, table, version)
     new = library.write(output)
     named, classes, replaced, beside = library.named, library.classes, library.runtime, library.beside
-    if outputs.json_to:
-        document = {"repository": str(output), "dependency": named.notation, "classes": classes, "new": new}
-        release = replaced.release if replaced else library.package.release
-        outputs.write_json({**document, "onnxruntime": release, "runtime": beside.notation if beside else ""})
-    if outputs.text:
-        click.echo(f"{'wrote' if new else 'unchanged'}  {output / named.folder}")
-        click.echo(f"classes  {', '.join(classes)}")
-        click.echo("\nsettings.gradle.kts, in dependencyResolutionManagement { repositories { … } }:")
-        click.echo(f'    maven {{ url = uri("{output.absolute()}") }}')
-        click.echo("build.gradle.kts of the app:")
-        click.echo(f'    implementation("{named.notation}")')
-        click.echo('    android { androidResources { noCompress += "ort" } }  // else each model is copied once')
-        if pack_folder:
-            click.echo(f"the models are in the AI pack {pack_folder}: see its README.md")
-        if not library.package.release and not replaced:
-            click.echo("No runtime is named: the app brings the library of the target, or publish it with --runtime")
-        if replaced and beside:
-            click.echo(CONFLICT.format(release=replaced.release, runtime=beside.notation))
+    document = {
+        "repository": str(output), "dependency": named.notation, "classes": classes, "new": new,
+        "onnxruntime": replaced.release if replaced else library.package.release,
+        "runtime": beside.notation if beside else "",
+    }  # fmt: skip
+    lines = [
+        f"{'wrote' if new else 'unchanged'}  {output / named.folder}",
+        f"classes  {', '.join(classes)}",
+        "",
+        "settings.gradle.kts, in dependencyResolutionManagement { repositories { … } }:",
+        f'    maven {{ url = uri("{output.absolute()}") }}',
+        "build.gradle.kts of the app:",
+        f'    implementation("{named.notation}")',
+        '    android { androidResources { noCompress += "ort" } }  // else each model is copied once',
+    ]
+    if pack_folder:
+        lines.append(f"the models are in the AI pack {pack_folder}: see its README.md")
+    if not library.package.release and not replaced:
+        lines.append("No runtime is named: the app brings the library of the target, or publish it with --runtime")
+    if replaced and beside:
+        lines += CONFLICT.format(release=replaced.release, runtime=beside.notation).split("\n")
+    outputs.show_lines(document, lines)
     for warning in library.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -395,22 +395,18 @@ def _made(module: MavenModule, repository: Path, stack: contextlib.ExitStack) ->
     make_folder(place.parent)
     with storage_errors(place):
         new = stack.enter_context(staging_folder(place))
-        _write_files(module, new)
+        stem = module.named.stem
+        for ending, write in module.files.items():
+            write(new / f"{stem}{ending}")
+        metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
+        write_bytes(new / f"{stem}.module", metadata)
+        write_text(new / f"{stem}.pom", _pom(module))
+        for file in sorted(new.iterdir()):
+            _write_checksums(file)
         if not place.exists():
             return new
         _refuse_other(place, new, named)
         return None
-
-
-def _write_files(module: MavenModule, folder: Path) -> None:
-    stem = module.named.stem
-    for ending, write in module.files.items():
-        write(folder / f"{stem}{ending}")
-    metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, folder)), indent=2) + b"\n"
-    write_bytes(folder / f"{stem}.module", metadata)
-    write_text(folder / f"{stem}.pom", _pom(module))
-    for file in sorted(folder.iterdir()):
-        _write_checksums(file)
 
 
 def _write_checksums(file: Path) -> None:

@@ -47,7 +47,7 @@ def app(path: Path, fail_on: tuple[Condition, ...], outputs: Outputs) -> None:
 
 def parts(document: "AppDocument") -> "Iterator[Part]":
     """The document for people."""
-    from pipeline.report.wording import Line, Listing, ListingNote, Section, filled, gathered, size
+    from pipeline.report.wording import Line, Listing, ListingNote, Section, gathered, size
 
     errors = sum(row.severity is Severity.ERROR for row in document.findings)
     what = ", ".join((
@@ -60,15 +60,14 @@ def parts(document: "AppDocument") -> "Iterator[Part]":
     yield Line((document.path, "bold"), f": {what}")
     concerned = {place for row in document.findings for place in row.where.split(", ")}
     shown = [row for row in document.libraries if row.kind or row.uses or row.entries or row.path in concerned]
-    yield from filled([Listing(
+    yield Listing(
         title="Native libraries", head=("Library", "ABI", "Size", "Pages", "What it is"), right=("Size",),
         rows=tuple((row.path, row.abi, size(row.size_bytes), _pages(row), _what(row, document)) for row in shown),
-    )])  # fmt: skip
+    )  # fmt: skip
     if others := len(document.libraries) - len(shown):
         yield Line(f"and {others} more without ONNX Runtime and without findings (--json has all)")
-    if document.models:
-        rows = tuple((row.path, row.format, str(row.opset), size(row.size_bytes)) for row in document.models)
-        yield Listing(title="Models", head=("Model", "Format", "Opset", "Size"), right=("Opset", "Size"), rows=rows)
+    rows = tuple((row.path, row.format, str(row.opset), size(row.size_bytes)) for row in document.models)
+    yield Listing(title="Models", head=("Model", "Format", "Opset", "Size"), right=("Opset", "Size"), rows=rows)
     yield Listing(
         title="Size by part", head=("Part", "Files", "Packed", "Unpacked"), right=("Files", "Packed", "Unpacked"),
         rows=tuple((row.part, str(row.files), size(row.packed_bytes), size(row.size_bytes)) for row in document.parts),

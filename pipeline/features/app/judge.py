@@ -220,8 +220,8 @@ def _processors(package: Package) -> Iterator[Finding]:
     for row in package.libraries:
         if row.arm_code is None or row.system != "android" or not row.release:
             continue
-        here = Runtime(release=line_of(row.release), kind=BuildKind(row.kind), abis=(row.abi,), system=row.system)
-        for defect in library_defects(row.release, here, {part.extension for part in row.arm_code.extensions}):
+        runtime = Runtime(release=line_of(row.release), kind=BuildKind(row.kind), abis=(row.abi,), system=row.system)
+        for defect in library_defects(row.release, runtime, {part.extension for part in row.arm_code.extensions}):
             mark = f"any model with products of floats; this is {row.release}"
             yield finding(
                 "processors", Severity.WARNING, defect.what.format(mark=mark), row.path, defect.why, defect.remedy

@@ -45,14 +45,19 @@ def apple(
     )  # fmt: skip
     with swift_package(bundle, manifest, table) as package:
         new = write_package(package, output)
-    if outputs.json_to:
-        document = {"package": str(output), "product": package.name, "classes": package.classes, "new": new}
-        outputs.write_json({**document, "onnxruntime": package.requirement, "warnings": package.warnings})
     for line in package.warnings:
         click.echo(visible(f"warning: {line}"), err=True)
-    if outputs.text:
-        click.echo(f"{'wrote' if new else 'unchanged'}  {output}")
-        click.echo(f"classes  {', '.join(package.classes)}")
-        click.echo("\nXcode: File > Add Package Dependencies > Add Local. Package.swift of the app:")
-        click.echo(f'    .package(path: "{output.absolute()}")')
-        click.echo(f'    .product(name: "{package.name}", package: "{output.absolute().name}")')
+    outputs.show_lines(
+        {
+            "package": str(output), "product": package.name, "classes": package.classes, "new": new,
+            "onnxruntime": package.requirement, "warnings": package.warnings,
+        },
+        (
+            f"{'wrote' if new else 'unchanged'}  {output}",
+            f"classes  {', '.join(package.classes)}",
+            "",
+            "Xcode: File > Add Package Dependencies > Add Local. Package.swift of the app:",
+            f'    .package(path: "{output.absolute()}")',
+            f'    .product(name: "{package.name}", package: "{output.absolute().name}")',
+        ),
+    )  # fmt: skip

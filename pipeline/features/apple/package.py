@@ -252,25 +252,25 @@ def swift_package(bundle: Path, manifest: Manifest, table: AppleRelease) -> Iter
     Raises ConfigError for names, targets, releases, types and providers that Swift or its package manager refuse, and
     as `own_runtime` does.
     """
-    wanted = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
-    platform = next(row.platform for row in manifest.content.ships if row.target == wanted)
+    target = target_of(bundle, manifest, PLATFORMS, "iOS or macOS", table.target)
+    platform = next(row.platform for row in manifest.content.ships if row.target == target)
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(own_runtime(table.runtime, table.runtime_url))
         libraries = [*(bundle / CUSTOM_OPS / platform / ALL_ABIS).glob("*")]
         operators = stack.enter_context(opened(libraries[0], SYMBOL, platform)) if libraries else None
-        yield _package(bundle, manifest, table, wanted, runtime, operators)
+        yield _package(bundle, manifest, table, target, runtime, operators)
 
 
 def _package(
-    bundle: Path, manifest: Manifest, table: AppleRelease, wanted: str, runtime: OwnRuntime | None,
+    bundle: Path, manifest: Manifest, table: AppleRelease, target: str, runtime: OwnRuntime | None,
     operators: XcFramework | None,
 ) -> SwiftPackage:  # fmt: skip
     content = manifest.content
-    ships = [content.ships[row.ships] for rows in rows_of(content, wanted).values() for row in rows]
+    ships = [content.ships[row.ships] for rows in rows_of(content, target).values() for row in rows]
     module = _module(table.name, content.name)
     lowest, versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
     systems = _systems(ships, lowest, operators)
-    sources = swift_sources(manifest, wanted, module, telemetry=table.telemetry is not Telemetry.OFF)
+    sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
     folder = f"Sources/{module}"
     models = {f"{folder}/{MODELS}/{resource(row)}": bundle / row.file for row in ships}
@@ -299,7 +299,7 @@ def _package(
             **models,
         },
         classes=classes,
-        warnings=(*warnings(content, wanted), *(runtime.warnings if runtime else ())),
+        warnings=(*warnings(content, target), *(runtime.warnings if runtime else ())),
         requirement=versions.version if runtime else versions.swift,
     )
 
@@ -332,17 +332,17 @@ def _module(given: str | None, bundle: str) -> str:
 
 
 def _versions_for(
-    wanted: str, platform: str, given: str | None, runtime: OwnRuntime | None
+    release: str, platform: str, given: str | None, runtime: OwnRuntime | None
 ) -> tuple[SwiftPackageVersion, RuntimeVersions]:
     """The row that holds for a bundle's release (1.24 or 1.24.2), and the versions of ONNX Runtime that apps take.
 
     Raises ConfigError or CheckFailed for a release without a Swift package and a build that does not fit.
     """
     if runtime:
-        refuse_unfit(runtime, line_of(wanted), platform)
+        refuse_unfit(runtime, line_of(release), platform)
         row = SwiftPackageVersion(version="", ios=runtime.lowest_ios, macos="")
         return row, RuntimeVersions(str(runtime.release))
-    return _published(wanted, given)
+    return _published(release, given)
 
 
 def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
@@ -357,11 +357,11 @@ def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, Run
         )
     row = SWIFT_PACKAGES.get(line)
     if row is None and given is None:
-        known = ", ".join(str(release) for release in SWIFT_PACKAGES)
+        releases = ", ".join(str(release) for release in SWIFT_PACKAGES)
         raise ConfigError(
             f"no Swift package of ONNX Runtime {line} is known",
             where="the bundle's manifest",
-            why=f"{SWIFT_REPOSITORY} has versions of {known}",
+            why=f"{SWIFT_REPOSITORY} has versions of {releases}",
             remedy=f'set ort_release = "{max(SWIFT_PACKAGES)}" for the target and make the bundle again; or name a '
             f"version that has been published since with --onnxruntime {line}.0",
         )

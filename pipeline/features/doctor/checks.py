@@ -257,10 +257,14 @@ def _setting(name: str, **settings: object) -> CheckProposal:
 def _threads(model: ExaminedModel) -> CheckProposal:
     """1, 2, the fast cores and all; 0 lets ONNX Runtime take the physical cores and pin its threads to them."""
     counts = {0, 1, 2, len(model.fast_cores), model.cores}
-    wanted = sorted(n for n in counts if n != model.start.intra_op_threads and (n <= model.cores or not model.cores))
+    thread_counts = sorted(
+        n for n in counts if n != model.start.intra_op_threads and (n <= model.cores or not model.cores)
+    )
     if AFFINITY_KEY in model.start.session_config:
         return CheckProposal(why_not=f"{AFFINITY_KEY} is set, which fixes the number of threads")
-    named = ((n, f"threads={n}" if n else "threads=default") for n in wanted if n or model.start.intra_op_threads)
+    named = (
+        (n, f"threads={n}" if n else "threads=default") for n in thread_counts if n or model.start.intra_op_threads
+    )
     return CheckProposal(remedies=tuple(Remedy(name=name, settings={"threads": n}) for n, name in named))
 
 

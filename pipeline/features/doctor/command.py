@@ -74,7 +74,7 @@ def doctor(
     from dataclasses import replace
 
     from pipeline.features.doctor.diagnose import DoctorModel, DoctorOrder, diagnose, exit_code
-    from pipeline.features.doctor.diagnosis import parts, render
+    from pipeline.features.doctor.diagnosis import parts
 
     data = dataset_from(test_data, input_values)
     if model.suffix.lower() == ".toml":
@@ -89,7 +89,7 @@ def doctor(
     )  # fmt: skip
     report = diagnose(order, progress())
     failed = (f"{model.model}: {'; '.join(model.failure)}" for model in report.diagnoses if model.failure)
-    outputs.finish(report, parts(report), code=exit_code(report), failed=failed, markdown=lambda: render(report))
+    outputs.finish(report, parts(report), code=exit_code(report), failed=failed, title="Diagnosis")
 
 
 def _of_config(path: Path) -> "DoctorOrder":

@@ -62,7 +62,7 @@ from pipeline.features.doctor.diagnosis import (
     winners,
 )
 from pipeline.job.assemble import host, new_campaign
-from pipeline.job.bench import PerfOrder, bench, inputs_of_files, opened_alone, planned_files, preflight
+from pipeline.job.bench import PerfOrder, inputs_of_files, open_bench, opened_alone, planned_files, preflight
 from pipeline.job.predict import settings_of
 from pipeline.job.prepare import find
 from pipeline.job.template import data_beside, guess_for
@@ -398,9 +398,9 @@ class Rounds:
         bench = self.bench
         library = bench.device.library_for(bench.order.library).sha256
         what = (bench.device.name, library, runs[0].sha256, [run.key for run in runs], bench.order.measure)
-        wanted = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
-        campaign = new_campaign(wanted)
-        stored = self.store.campaigns(wanted) if bench.order.resume else []
+        campaign_name = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
+        campaign = new_campaign(campaign_name)
+        stored = self.store.campaigns(campaign_name) if bench.order.resume else []
         for known in reversed(stored):
             turns = OpenTurns([(run, 0) for run in runs], self.store, known.id)
             if turns.due() is None:
@@ -479,9 +479,9 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
     Raises the first error where no model can be read, and what opening the device raises.
     """
     ready, failed = _usable(order.models)
-    with bench(opened_alone(order.device, order.wait_seconds, order.library), order.folder, progress) as here:
-        ((name, device),) = here.devices.items()
-        facts = here.facts[name]
+    with open_bench(opened_alone(order.device, order.wait_seconds, order.library), order.folder, progress) as bench:
+        ((name, device),) = bench.devices.items()
+        facts = bench.facts[name]
         if facts.readiness.value != "ready":
             raise MissingError(
                 "the device is not ready", where=facts.name, why=facts.readiness.value, remedy=facts.advice
@@ -489,12 +489,12 @@ def diagnose(order: DoctorOrder, progress: Progress) -> DoctorReport:
         diagnoses = []
         deadline = time.monotonic() + 60 * order.minutes
         for number, model in enumerate(ready):
-            folder = here.work / str(number)
+            folder = bench.work / str(number)
             folder.mkdir()
             seconds = max(0.0, deadline - time.monotonic()) / (len(ready) - number)
             subject = DoctorBench(order=order, model=model, device=device, facts=facts, work=folder, progress=progress)
             try:
-                diagnoses.append(_diagnosed(subject, here.store, seconds))
+                diagnoses.append(_diagnosed(subject, bench.store, seconds))
             except RunnerError as error:
                 if len(order.models) == 1:
                     raise

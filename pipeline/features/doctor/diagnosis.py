@@ -17,7 +17,7 @@ from pipeline.campaign.statistics import Comparison, DecisionRule, Verdict, comp
 from pipeline.campaign.statistics.compare import undecided
 from pipeline.features.doctor.checks import CheckProposal, DoctorCheck, Remedy
 from pipeline.report import wording
-from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, render_parts, sections_of
+from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, gathered, sections_of
 
 DIAGNOSIS_VERSION: Final = 1
 
@@ -443,22 +443,6 @@ def parts(report: DoctorReport) -> Iterator[Part]:
         yield Line((title(diagnosis), "bold"))
         yield Line((start_line(diagnosis), "yellow" if diagnosis.failure else ""), indent=0)
         yield Line(indent=0)
-        yield from (listing for listing in _listings(diagnosis) if listing.rows)
+        yield measured_listing(diagnosis)
+        yield together_listing(diagnosis)
         yield from sections(diagnosis)
-
-
-def render(report: DoctorReport) -> str:
-    """The report as Markdown."""
-    first = (
-        Section(title="Start", notes=(ListingNote(title="", text=start_line(diagnosis)),))
-        for diagnosis in report.diagnoses
-    )
-    pages = (
-        render_parts(title(diagnosis), _listings(diagnosis), (head, *sections(diagnosis)))
-        for diagnosis, head in zip(report.diagnoses, first, strict=True)
-    )
-    return "\n".join(pages)
-
-
-def _listings(diagnosis: Diagnosis) -> tuple[Listing, ...]:
-    return measured_listing(diagnosis), together_listing(diagnosis)

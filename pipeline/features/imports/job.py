@@ -131,9 +131,9 @@ def _of_function(source: str) -> Trained:
         answer = function()
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else ""
-        for known in FRAMEWORKS:
-            if missing in known.modules:
-                known.need(source)
+        for framework in FRAMEWORKS:
+            if missing in framework.modules:
+                framework.need(source)
         alone = "run it alone in Python; it is called without arguments"
         what, remedy = _or_gpu(error, "the function for a model failed", alone)
         raise ConfigError(what, where=source, why=_said(error), remedy=remedy) from error

@@ -253,13 +253,6 @@ def alive(agent: Agent, session: LabSession) -> Iterator[None]:
             session.end()
 
 
-def begin_looking(agent: Agent) -> None:
-    """Look at what is attached, say it, and go on looking in a thread."""
-    agent.attached.look()
-    _say_attached(agent)
-    threading.Thread(target=_look, args=(agent,), daemon=True, name="look").start()
-
-
 def _look(agent: Agent) -> None:
     """Look at what is attached until the agent stops. Not between signs of life: phones may take long to answer."""
     while not agent.stop.wait(SIGN_SECONDS):
@@ -337,7 +330,10 @@ def work(
             try:
                 for session in sessions:
                     if not agent.shown:
-                        begin_looking(agent)
+                        # Look at what is attached, say it, and go on looking in a thread
+                        agent.attached.look()
+                        _say_attached(agent)
+                        threading.Thread(target=_look, args=(agent,), daemon=True, name="look").start()
                     with alive(agent, session):
                         if _until_lost(agent, session, pool, once=once):
                             return

@@ -330,12 +330,12 @@ def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
 def found_campaign(store: Store, wanted: str | None) -> CampaignRecord:
     """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
     submitted = {job.campaign for job in jobs_of(store)}
-    known = {name: title for name, title in store.names().items() if name in submitted}
-    fitting = [name for name, title in known.items() if wanted in (None, name, title)]
+    titles = {name: title for name, title in store.names().items() if name in submitted}
+    fitting = [name for name, title in titles.items() if wanted in (None, name, title)]
     if not fitting:
         raise ConfigError(
             f"no campaign {wanted!r} was submitted" if wanted else "no campaign was submitted", where=store.where,
-            why=f"submitted are: {', '.join(known) or 'none'}", remedy="see `ort-mobile lab status`",
+            why=f"submitted are: {', '.join(titles) or 'none'}", remedy="see `ort-mobile lab status`",
         )  # fmt: skip
     return store.campaign(fitting[-1])
 
@@ -369,15 +369,15 @@ MOST_REASONS = 5
 """Of one campaign in the terminal; --json has all."""
 
 
-def lab_status(database: str, wanted: str | None = None) -> dict[str, Any]:
+def lab_status(database: str, campaign: str | None = None) -> dict[str, Any]:
     """The state of the lab whose database is at a URL; see `state_of`."""
     with open_store(database) as store:
-        return state_of(store, wanted)
+        return state_of(store, campaign)
 
 
-def state_of(store: Store, wanted: str | None = None) -> dict[str, Any]:
-    """Hosts, devices and campaigns of a lab; with `wanted` that campaign alone. Times are the database's."""
-    campaigns = [found_campaign(store, wanted).id] if wanted else sorted({job.campaign for job in jobs_of(store)})
+def state_of(store: Store, campaign: str | None = None) -> dict[str, Any]:
+    """Hosts, devices and campaigns of a lab; with `campaign` that campaign alone. Times are the database's."""
+    campaigns = [found_campaign(store, campaign).id] if campaign else sorted({job.campaign for job in jobs_of(store)})
     titles = store.names()
     hosts = []
     for row in lab_hosts(store):

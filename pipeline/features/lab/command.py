@@ -12,6 +12,7 @@ from device_runner.files import visible
 from pipeline.cli.command import Group
 from pipeline.cli.options import devices_option, output_option, progress
 from pipeline.cli.outputs import Outputs, json_option, quiet
+from pipeline.core.groups import counted
 
 database_option = click.option(
     "--database", metavar="URL", envvar="ORT_MOBILE_DATABASE",
@@ -72,12 +73,11 @@ def submit_command(
         output_table = msgspec.structs.replace(settings.output, database=database)
         settings = msgspec.structs.replace(settings, output=output_table)
     done = submit(settings, JobOptions(output=output, devices=devices), progress())
-    if outputs.json_to:
-        outputs.write_json({"version": 1, **done})
-    if outputs.text:
-        count = f"{len(done['devices'])} device{'s' * (len(done['devices']) != 1)}"
-        click.echo(f"{done['campaign']}: submitted for {count}, at most {done['runs']} runs")
-        click.echo(f"files: {done['files']}, {done['bytes']:,} bytes; this computer may be switched off")
+    lines = (
+        f"{done['campaign']}: submitted for {counted(len(done['devices']), 'device')}, at most {done['runs']} runs",
+        f"files: {done['files']}, {done['bytes']:,} bytes; this computer may be switched off",
+    )
+    outputs.show_lines(done, lines)
 
 
 @lab.command("work")
@@ -122,10 +122,7 @@ def status_command(campaign: str | None, database: str | None, outputs: Outputs)
     from pipeline.features.lab.campaigns import lab_status, status_lines
 
     state = lab_status(_lab_database(database), campaign)
-    outputs.write_json(state)
-    if outputs.text:
-        for line in status_lines(state):
-            click.echo(line)
+    outputs.show_lines(state, status_lines(state))
 
 
 @lab.command("cancel")
@@ -140,7 +137,7 @@ def cancel_command(campaign: str, database: str | None) -> None:
     with open_store(_lab_database(database)) as store:
         record = found_campaign(store, campaign)
         count = cancel_jobs(store, record.id)
-        done = f"{count} device{'s' * (count != 1)} cancelled; each stops after the run that it is in"
+        done = f"{counted(count, 'device')} cancelled; each stops after the run that it is in"
         click.echo(visible(f"{record.id}: {done if count else 'nothing was left to cancel'}"))
 
 

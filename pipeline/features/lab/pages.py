@@ -105,9 +105,9 @@ class Shelf:
 
     def _stamp(self, campaign: str) -> tuple[Any, ...]:
         """Changes with every run that is stored and every change of the plan."""
-        known = sa.select(campaigns.c.digest).where(campaigns.c.id == campaign)
+        query = sa.select(campaigns.c.digest).where(campaigns.c.id == campaign)
         of_runs = sa.select(sa.func.count(), sa.func.max(runs.c.id)).where(runs.c.campaign_id == campaign)
-        digest = self.store.read(lambda connection: connection.scalar(known))
+        digest = self.store.read(lambda connection: connection.scalar(query))
         if digest is None:
             raise unknown_campaign(campaign)
         return digest, *self.store.read(lambda connection: connection.execute(of_runs).one())
@@ -120,8 +120,8 @@ def unknown_campaign(campaign: str) -> NotServedError:
 
 def known_campaign(store: Store, campaign: str) -> CampaignRecord:
     """The stored campaign with that id; raises NotServedError for none."""
-    known = sa.select(campaigns.c.id).where(campaigns.c.id == campaign)
-    if store.read(lambda connection: connection.scalar(known)) is None:
+    query = sa.select(campaigns.c.id).where(campaigns.c.id == campaign)
+    if store.read(lambda connection: connection.scalar(query)) is None:
         raise unknown_campaign(campaign)
     return store.campaign(campaign)
 

@@ -31,13 +31,13 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
 
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
-    wanted = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
-    opened = openings(manifest.content, wanted, model)
-    contexts = [row for row in manifest.content.contexts if row.target == wanted and model in (None, row.model)]
-    sizes = opened_sizes(manifest.content, wanted, opened)
+    target_name = target_of(bundle, manifest, LANGUAGES[language].platforms, f"{language} apps", target)
+    opened = openings(manifest.content, target_name, model)
+    contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
+    sizes = opened_sizes(manifest.content, target_name, opened)
     code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
     files = [opening.file for opening in opened] + [Path(path).name for path in shipped_files(contexts)]
-    outputs.write_json({"target": wanted, "code": code, "files": files, "lost": missing})
+    outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing})
     for line in missing:
         click.echo(visible(f"warning: {line}"), err=True)
     if outputs.text:

@@ -287,7 +287,15 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
                 title = f"{name} {place}" if place > 1 else name
                 contexts = contexts_of(content, target, name, str)
                 opened.append(_opening(ships, classes, title, digests[ships.file], contexts))
-    _refuse_equal(opened)
+    seen: dict[str, str] = {}
+    for opening in opened:
+        other = seen.setdefault(opening.function, opening.model)
+        if other != opening.model:
+            raise ConfigError(
+                f"the models {other} and {opening.model} would both be opened by {opening.function}",
+                where="[[models]] name",
+                remedy="ask for one with --model, or rename one of them in the config and make the bundle again",
+            )
     return opened
 
 
@@ -309,18 +317,6 @@ def _class(row: SelectionRow) -> str:
     parts += [f"ABI {row.abi}"] if row.abi else []
     parts += [f"API level {row.min_api_level} or higher"] if row.min_api_level else []
     return ", ".join(parts) or "all other devices"
-
-
-def _refuse_equal(opened: Sequence[Opening]) -> None:
-    seen: dict[str, str] = {}
-    for opening in opened:
-        other = seen.setdefault(opening.function, opening.model)
-        if other != opening.model:
-            raise ConfigError(
-                f"the models {other} and {opening.model} would both be opened by {opening.function}",
-                where="[[models]] name",
-                remedy="ask for one with --model, or rename one of them in the config and make the bundle again",
-            )
 
 
 def snippet(

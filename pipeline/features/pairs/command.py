@@ -55,15 +55,12 @@ def compare(a: str, b: str, run_a: str, run_b: str, outputs: Outputs) -> None:
     """
     from pipeline.features.pairs import comparison
     from pipeline.features.pairs.measure import read_side
-    from pipeline.report import wording
-    from pipeline.report.wording import filled
 
     compared = comparison.compare_sides(read_side(a, run_a), read_side(b, run_b))
-    listings, notes = [comparison.listing(compared)], comparison.sections(compared)
     code = comparison.exit_code(compared)
     outputs.finish(
-        compared, [*filled(listings), *notes], code=code, failed=comparison.failed_lines(compared) if code else (),
-        markdown=lambda: wording.render_parts("Comparison", listings, notes),
+        compared, [comparison.listing(compared), *comparison.sections(compared)], code=code, title="Comparison",
+        failed=comparison.failed_lines(compared) if code else (),
     )  # fmt: skip
 
 
@@ -180,7 +177,7 @@ def gate(
     from pipeline.features.pairs import report as text
     from pipeline.features.pairs.comparison import ALARMS
     from pipeline.features.pairs.history import history_svg, read_histories
-    from pipeline.report.wording import Line, filled
+    from pipeline.report.wording import Line
 
     if bisecting:
         refused = {
@@ -212,7 +209,7 @@ def gate(
     headline = Line(text.headline(report), wrap=False)
     code = report.exit_code
     outputs.finish(
-        report, [*filled(text.listings(report)), *text.sections(report), headline], code=code,
+        report, [*text.listings(report), *text.sections(report), headline], code=code,
         failed=text.failed_lines(report) if code else (), ci=text.document(report),
     )  # fmt: skip
 
@@ -251,8 +248,6 @@ def _bisect(
     from pipeline.features.pairs import measure
     from pipeline.features.pairs import report as text
     from pipeline.features.pairs.measure import read_sources
-    from pipeline.report import wording
-    from pipeline.report.wording import filled
 
     order, files = _orders(artifacts, answers)
     with scratch() as work:
@@ -260,9 +255,5 @@ def _bisect(
         report = measure.bisect(
             sources, libraries or (None,), order, device=device, folder=folder, progress=progress(), model=model
         )
-    listings, notes = [text.bisection_listing(report)], text.bisection_sections(report)
     headline, code = text.bisection_headline(report), report.exit_code
-    outputs.finish(
-        report, [*filled(listings), *notes], code=code, failed=[headline] if code else (),
-        markdown=lambda: wording.render_parts(headline, listings, notes),
-    )  # fmt: skip
+    outputs.finish(report, text.bisection_parts(report), code=code, failed=[headline] if code else (), title=headline)

@@ -142,8 +142,8 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
             _compared(x, y, changes(_facts(a.report, x), _facts(b.report, y)), rule, sure, same_campaign=same)
             for x, y in both
         ),
-        only_a=tuple(_place(row) for key, row in a_rows.items() if key not in b_rows),
-        only_b=tuple(_place(row) for key, row in b_rows.items() if key not in a_rows),
+        only_a=tuple(row.place for key, row in a_rows.items() if key not in b_rows),
+        only_b=tuple(row.place for key, row in b_rows.items() if key not in a_rows),
     )
 
 
@@ -168,9 +168,9 @@ def _rows(side: ComparedSide, *, named: bool) -> dict[tuple[str, ...], Row]:
                 )  # fmt: skip
             rows[key] = row
     if side.run and not rows:
-        known = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
+        names = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
         raise ConfigError(
-            f"no run {side.run!r} here", where=side.source, why=f"measured are: {known or 'none'}",
+            f"no run {side.run!r} here", where=side.source, why=f"measured are: {names or 'none'}",
             remedy="name one of these",
         )  # fmt: skip
     return rows
@@ -251,10 +251,6 @@ def failed_lines(comparison: SideComparison) -> Iterator[str]:
     """Why nothing could be compared."""
     yield from (f"{place(row.device, row.model, row.a)}: {row.note}" for row in comparison.rows if row.note)
     yield f"nothing of {_title(comparison.b)} could be compared with {_title(comparison.a)}"
-
-
-def _place(row: Row) -> str:
-    return place(row.device, row.model, row.variant, row.run)
 
 
 def listing(comparison: SideComparison) -> Listing:

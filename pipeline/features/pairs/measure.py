@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from device_runner.device import DeviceFacts
 from device_runner.errors import RunnerError
 from device_runner.files import read_regular, sha256
 from device_runner.result import utc_now
@@ -49,11 +48,19 @@ from pipeline.features.pairs.report import (
     GateReport,
     PositionStanding,
 )
-from pipeline.job.bench import Bench, PerfOrder, bench, inputs_of_files, libraries_by_device, opened, require_library
+from pipeline.job.bench import (
+    Bench,
+    PerfOrder,
+    inputs_of_files,
+    libraries_by_device,
+    open_bench,
+    opened,
+    require_library,
+)
 from pipeline.job.stored import REPORT_BYTES, has_campaigns, own_campaign, stored
 from pipeline.release.manifest import MANIFEST_FILE, Manifest, Shipped, bundled_libraries, read_manifest, verify_bundle
 from pipeline.report import model
-from pipeline.report.model import CampaignReport, Row
+from pipeline.report.model import CampaignReport
 
 SQLITE = b"SQLite format 3\0"
 PREVIOUS = "previous"
@@ -129,36 +136,18 @@ def _before_the_newest(folder: Path | None, database: str | None) -> str:
         )
 
 
-class _Evidence(msgspec.Struct):
-    """What a bundle keeps of its campaign."""
-
-    campaign: str
-    created_at: str
-    host: Host
-    versions: dict[str, str]
-    devices: tuple[DeviceFacts, ...]
-    measured: tuple[Row, ...]
-
-
 def _of_bundle(folder: Path) -> CampaignReport:
+    """What a bundle keeps of its campaign."""
     manifest = read_manifest(folder)
+    kept = {name: manifest.evidence.get(name) for name in ("campaign", "created_at", "host", "versions", "devices")}
+    document = {**kept, "name": manifest.content.name, "margin": DEFAULT_MARGIN}
     try:
-        evidence = msgspec.convert(manifest.evidence, _Evidence)
+        return msgspec.convert({**document, "rows": manifest.evidence.get("measured")}, CampaignReport)
     except msgspec.ValidationError as error:
         raise PipelineError(
             "the bundle does not say what was measured", where=str(folder), why=str(error),
             remedy="make it again: `ort-mobile bundle rebuild OUTPUT`",
         ) from error  # fmt: skip
-    return CampaignReport(
-        name=manifest.content.name,
-        campaign=evidence.campaign,
-        created_at=evidence.created_at,
-        margin=DEFAULT_MARGIN,
-        host=evidence.host,
-        versions=evidence.versions,
-        devices=evidence.devices,
-        rows=evidence.measured,
-    )
 
 
 MODEL_FILES = (".ort", ".onnx")
@@ -404,20 +393,20 @@ def gate(
     if not placed:
         return report
     require_unchanged(run for _, pair in placed for run, _ in pair)
-    with bench(opened(devices, wait_seconds), folder, progress) as here:
+    with open_bench(opened(devices, wait_seconds), folder, progress) as bench:
         # A pair of no device is meant for each.
-        placed = [(name, pair) for device, pair in placed for name in ([device] if device else here.devices)]
-        ready = [(device, pair) for device, pair in placed if device in here.devices]
-        rows, measured_at, left = measure_pairs(list(planned_pairs(ready, here)), order, here)
-    reasons = {skipped.device: skipped.text for skipped in here.unusable}
+        placed = [(name, pair) for device, pair in placed for name in ([device] if device else bench.devices)]
+        ready = [(device, pair) for device, pair in placed if device in bench.devices]
+        rows, measured_at, left = measure_pairs(list(planned_pairs(ready, bench)), order, bench)
+    reasons = {skipped.device: skipped.text for skipped in bench.unusable}
     # A suspicion on a device that is not ready is neither confirmed nor refuted.
     away = tuple(
         _unmeasured(device, pair, reasons.get(device, "the device was not asked for"))
         for device, pair in placed
-        if device not in here.devices
+        if device not in bench.devices
     )
     warnings = (
-        *(f"{skipped.device}: {skipped.text}" for skipped in here.unusable),
+        *(f"{skipped.device}: {skipped.text}" for skipped in bench.unusable),
         *(f"{device} was left before the end: {reason}" for device, reason in left.items()),
     )
     return msgspec.structs.replace(
@@ -430,11 +419,11 @@ def _unmeasured(device: str, pair: Pair, note: str = "", outcome: GateOutcome = 
     return GatedRun(device=device, model=_model_of(pair), base=base, candidate=candidate, outcome=outcome, note=note)
 
 
-def planned_pairs(pairs: Iterable[tuple[str, Pair]], here: Bench) -> Iterator[PlannedPair]:
+def planned_pairs(pairs: Iterable[tuple[str, Pair]], bench: Bench) -> Iterator[PlannedPair]:
     """Pairs as runs of the devices named with them: the same inputs for both, each with its own options and library."""
     entries = known_denied()
     for number, (device, pair) in enumerate(pairs):
-        facts, model = here.facts[device], _model_of(pair)
+        facts, model = bench.facts[device], _model_of(pair)
         given = [run.inputs for run, _ in reversed(pair) if run.inputs]
         runs = [
             replace(
@@ -469,7 +458,7 @@ def _what_runs(run: PlannedRun) -> tuple[str, RunOptions, str | None]:
     return run.sha256, msgspec.structs.replace(run.options, custom_ops=custom_ops), run.library
 
 
-def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> CampaignPlan:
+def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, bench: Bench) -> CampaignPlan:
     """The campaign of the pairs that are to be run; raises as `require_library`.
 
     Its id follows from the files, options, libraries, devices and settings: what differs in any of these is measured
@@ -477,14 +466,14 @@ def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> C
     """
     runs = [run for row, both in pairs if not row.note for run in both]
     for library in dict.fromkeys(run.library for run in runs):
-        require_library([here.devices[run.device] for run in runs if run.library == library], library)
+        require_library([bench.devices[run.device] for run in runs if run.library == library], library)
     what = []
     for run in sorted(runs, key=lambda run: run.key):
         try:
-            library = here.devices[run.device].library_for(run.library).sha256
+            library = bench.devices[run.device].library_for(run.library).sha256
         except RunnerError:  # its runs say why
             library = run.library or ""
-        system = facts_of_place(run.device, here.facts[run.device], Host()).get(SYSTEM, "")
+        system = facts_of_place(run.device, bench.facts[run.device], Host()).get(SYSTEM, "")
         inputs = run.inputs or Inputs()
         data = [sha256(Path(tensor.file)) for tensor in inputs.tensors]
         what.append((run.key, *_what_runs(run)[:2], library, system, inputs.dimensions, data))
@@ -496,17 +485,17 @@ def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, here: Bench) -> C
 
 
 def measure_pairs(
-    pairs: Sequence[PlannedPair], order: PairOrder, here: Bench
+    pairs: Sequence[PlannedPair], order: PairOrder, bench: Bench
 ) -> tuple[tuple[GatedRun, ...], str, dict[str, str]]:
     """Run what of some pairs is not stored yet: a row for each, when they were measured, why devices were left."""
-    plan = plan_pairs(pairs, order, here)
-    records, left = here.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
+    plan = plan_pairs(pairs, order, bench)
+    records, left = bench.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)
     rows = []
     for row, runs in pairs:
         base, candidate = (records.get(planned_id(run), []) for run in runs)
         rows.append(row if row.note else judged(row, base, candidate, order.least, confidence))
-    return tuple(rows), here.store.campaign(plan.campaign).created_at if plan.planned_runs else "", left
+    return tuple(rows), bench.store.campaign(plan.campaign).created_at if plan.planned_runs else "", left
 
 
 def judged(
@@ -594,21 +583,21 @@ def bisect(
     names = tuple(" with ".join(filter(None, (str(way.path), way.library))) for way in ways)
     runs = [_only_run(way, model) for way in ways]
     require_unchanged(runs)
-    with bench(opened((device,)), folder, progress) as here:
-        if len(here.devices) > 1:
+    with open_bench(opened((device,)), folder, progress) as bench:
+        if len(bench.devices) > 1:
             raise ConfigError(
-                f"{len(here.devices)} devices are meant", where=device, why="a bisection runs on one",
-                remedy=f"name one of them with --device: {', '.join(here.devices)}",
+                f"{len(bench.devices)} devices are meant", where=device, why="a bisection runs on one",
+                remedy=f"name one of them with --device: {', '.join(bench.devices)}",
             )  # fmt: skip
-        (device,) = here.devices
+        (device,) = bench.devices
 
         def plan(base: int, candidate: int) -> list[PlannedPair]:
             pair = (runs[base], ways[base]), (runs[candidate], ways[candidate])
-            return list(planned_pairs([(device, pair)], here))
+            return list(planned_pairs([(device, pair)], bench))
 
         def is_stored(place: int) -> bool:
-            campaign = plan_pairs(plan(0, place), order, here)
-            return not campaign.planned_runs or not runs_left(campaign, here.store).total()
+            campaign = plan_pairs(plan(0, place), order, bench)
+            return not campaign.planned_runs or not runs_left(campaign, bench.store).total()
 
         rows: dict[int, GatedRun] = {}
         known: dict[int, PositionStanding] = {}
@@ -616,12 +605,12 @@ def bisect(
         while not isinstance(step, BisectionEnd):
             stored = [] if known else [place for place in range(1, step) if is_stored(place)]
             for place in dict.fromkeys([step, *stored]):
-                ((rows[place],), _, _) = measure_pairs(plan(0, place), order, here)
+                ((rows[place],), _, _) = measure_pairs(plan(0, place), order, bench)
                 known[place] = _standing(rows[place], rows[len(ways) - 1], order.least)
             good, slower, step = next_step(known, len(ways))
         direct = rows.get(slower) if good == 0 else None
         if step is BisectionEnd.FOUND and good:
-            ((direct,), _, _) = measure_pairs(plan(good, slower), order, here)
+            ((direct,), _, _) = measure_pairs(plan(good, slower), order, bench)
     return BisectionReport(
         device=device,
         positions=names,

@@ -170,7 +170,7 @@ def _interruptions(row: History) -> Iterator[ListingNote]:
 
 def comment(report: GateReport) -> str:
     """Markdown for a pull request: at most SUMMARY_CHARACTERS, the worst first, and how many rows are left out."""
-    return bounded(headline(report), list(listings(report)), list(sections(report)), "the JSON")
+    return bounded(headline(report), [*listings(report), *sections(report)], "the JSON")
 
 
 KINDS = {
@@ -294,9 +294,10 @@ def bisection_headline(report: BisectionReport) -> str:
     return f"{report.slower} could not be measured"
 
 
-def bisection_listing(report: BisectionReport) -> Listing:
-    """Every position that was compared with the first."""
-    return Listing(
+def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
+    """Every position that was compared with the first; the result, and what differs between the ends of the step."""
+    notes = [ListingNote(title="", text=bisection_headline(report)), *_step(report)]
+    positions = Listing(
         title=f"Relative to {report.positions[0]} on {report.device}, 99% intervals",
         head=("Position", "Name", "Ratio", "Interval", "Rounds", "Standing"),
         rows=tuple(
@@ -310,12 +311,7 @@ def bisection_listing(report: BisectionReport) -> Listing:
             for row in report.rows
         ),
     )
-
-
-def bisection_sections(report: BisectionReport) -> tuple[Section, ...]:
-    """The result, and what differs between the two ends of the step that was found."""
-    notes = [ListingNote(title="", text=bisection_headline(report)), *_step(report)]
-    return (Section(title="Result", notes=tuple(notes)),)
+    return positions, Section(title="Result", notes=tuple(notes))
 
 
 def _step(report: BisectionReport) -> Iterator[ListingNote]:

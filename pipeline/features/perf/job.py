@@ -14,8 +14,8 @@ from pipeline.job.assemble import host, new_campaign, versions
 from pipeline.job.bench import (
     Bench,
     PerfOrder,
-    bench,
     inputs_of_files,
+    open_bench,
     opened_alone,
     planned_files,
     preflight,
@@ -39,31 +39,31 @@ def measure_files(
     """
     for file in order.files:
         require_model_file(file)
-    with bench(opened_alone(order.device, order.wait_seconds, order.library), None, progress) as here:
-        ((name, device),) = here.devices.items()
+    with open_bench(opened_alone(order.device, order.wait_seconds, order.library), None, progress) as bench:
+        ((name, device),) = bench.devices.items()
         campaign = new_campaign("perf")
         judge = preflight(order, device)
-        possible, skipped = planned_files(order, name, here.facts[name], judge)
+        possible, skipped = planned_files(order, name, bench.facts[name], judge)
         runs = in_modes(possible, order.measure)
         plan = CampaignPlan(
             campaign=campaign.id,
             planned_runs=distinct(runs),
             measure=order.measure,
             conditions=order.conditions,
-            inputs=inputs_of_files(order, here.work),
+            inputs=inputs_of_files(order, bench.work),
             libraries={name: order.library},
         )
-        stored, left = here.measure(campaign, plan)
-        denied = here.blame(plan) if order.blame else ()
+        stored, left = bench.measure(campaign, plan)
+        denied = bench.blame(plan) if order.blame else ()
         others: list[CallersRow | StreamRow] = []
         if order.stream:
             original = order.original or order.files[0]
             others += measure_streams(
-                order.stream, original, distinct(possible), plan, here, order.dimensions, order.data
+                order.stream, original, distinct(possible), plan, bench, order.dimensions, order.data
             )  # fmt: skip
         asked = parse_concurrent(order.concurrent or "1", order.files) if order.concurrent or order.batches else []
-        others += measure_callers(asked, order.batches, distinct(possible), plan, here, order.dimensions)
-        profiled = _profiles(order, plan, distinct(possible), here) if order.profiles else ()
+        others += measure_callers(asked, order.batches, distinct(possible), plan, bench, order.dimensions)
+        profiled = _profiles(order, plan, distinct(possible), bench) if order.profiles else ()
         # The first file is what all others are compared with.
         planned = list(recorded(runs, runs[0].run_name if runs else None))
         records = [record for rounds in stored.values() for record in rounds]
@@ -79,7 +79,7 @@ def measure_files(
             least=rule.least,
             host=host(),
             versions=versions(),
-            devices=tuple(here.facts.values()),
+            devices=tuple(bench.facts.values()),
             rows=rows.rows,
             skipped=(*skipped, *rows.skipped, *modes.skipped),
             failures=(*unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
@@ -90,14 +90,14 @@ def measure_files(
     return report, profiled, denied, others
 
 
-def _profiles(order: PerfOrder, plan: CampaignPlan, runs: Sequence[PlannedRun], here: Bench) -> tuple[Profiled, ...]:
+def _profiles(order: PerfOrder, plan: CampaignPlan, runs: Sequence[PlannedRun], bench: Bench) -> tuple[Profiled, ...]:
     """Each once more with the profiler on: what it costs is not in the times that are compared."""
     profiles = []
-    with here.progress.stage("profile", len(runs)) as stage:
+    with bench.progress.stage("profile", len(runs)) as stage:
         for run in runs:
             stage.at(run.variant)
             spec, folder = plan.spec(run, 0), Path(str(order.profiles))
-            profiles.append(profile_run(here.devices[run.device], here.facts[run.device], run.variant, spec, folder))
+            profiles.append(profile_run(bench.devices[run.device], bench.facts[run.device], run.variant, spec, folder))
             stage.done()
     return tuple(profiles)
 

@@ -24,14 +24,14 @@ from pipeline.campaign.plan import (
     plan_runs,
     planned_id,
 )
-from pipeline.campaign.record import RunRecord, rounds_of
+from pipeline.campaign.record import RunKey, RunRecord, rounds_of
 from pipeline.campaign.statistics import DecisionRule, detectable, rounds_needed
 from pipeline.campaign.statistics.compare import DEFAULT_RULE
 from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_ratios
 from pipeline.config import Config, MeasureMode
 from pipeline.core.progress import Progress
 from pipeline.job.assemble import new_campaign
-from pipeline.job.bench import Bench, bench, libraries_by_device, opened, require_library
+from pipeline.job.bench import Bench, libraries_by_device, open_bench, opened, require_library
 from pipeline.job.prepare import find, prepare
 from pipeline.job.run import CampaignJob, JobOptions
 from pipeline.job.ship import check_against_targets
@@ -57,7 +57,7 @@ class NeededRounds(Struct, frozen=True, kw_only=True):
     campaign_seconds: float | None
 
 
-class PilotAnswer(Struct, frozen=True, kw_only=True):
+class PilotAnswer(RunKey, frozen=True, kw_only=True):
     """What the baseline of a device and model shows, measured against itself.
 
     `noise` is the standard deviation of the logarithm of a round's ratio, `run_seconds` the time from one run to the
@@ -65,10 +65,6 @@ class PilotAnswer(Struct, frozen=True, kw_only=True):
     too few rounds; `planned_percent` that of the rounds of the config.
     """
 
-    device: str
-    model: str
-    variant: str
-    run: str
     rounds: int
     median_ns: float
     noise: float
@@ -170,11 +166,11 @@ def spell(seconds: float | None) -> str:
 
 def pilot_notes(answers: Sequence[PilotAnswer], missing: Sequence[str]) -> tuple[Section, ...]:
     """What a minute for a pair and the config's own rounds find, and what gave no answer."""
-    known = tuple(
+    notes = tuple(
         ListingNote(title=f"{answer.model} on {answer.device}", text="; ".join(_finds(answer))) for answer in answers
     )
     failed = tuple(ListingNote(title="", text=text) for text in missing)
-    sections = (Section(title="What this finds", notes=known), Section(title="Without an answer", notes=failed))
+    sections = (Section(title="What this finds", notes=notes), Section(title="Without an answer", notes=failed))
     return tuple(section for section in sections if section.notes)
 
 
@@ -211,23 +207,25 @@ def pilot(
     )
     short = msgspec.structs.replace(config, measure=steady)
     # Devices come first: what they lack would otherwise be told after minutes of conversion.
-    with bench(opened(options.devices or config.devices, options.wait_seconds), None, progress) as here:
-        require_library(here.devices.values(), options.library)
-        prepared, _ = prepare(short, find(config), here.work, here.work, progress)
+    with open_bench(opened(options.devices or config.devices, options.wait_seconds), None, progress) as bench:
+        require_library(bench.devices.values(), options.library)
+        prepared, _ = prepare(short, find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        checked = check_against_targets(short, artifacts, here.work)
-        return _measured(CampaignJob(short, options, prepared, here.work, here.store, checked), config, here, percents)
+        checked = check_against_targets(short, artifacts, bench.work)
+        return _measured(
+            CampaignJob(short, options, prepared, bench.work, bench.store, checked), config, bench, percents
+        )
 
 
 def _measured(
-    job: CampaignJob, config: Config, here: Bench, percents: Sequence[float]
+    job: CampaignJob, config: Config, bench: Bench, percents: Sequence[float]
 ) -> tuple[tuple[PilotAnswer, ...], tuple[str, ...]]:
     measurable = [
         artifact for model in job.prepared for artifact in model.artifacts if artifact.source in model.references
     ]
-    legal, skipped = plan_runs(config.runs, measurable, list(here.facts.values()), known_denied())
-    libraries = libraries_by_device(here.facts, config.targets, job.options.library)
-    possible, refused = job.possible(legal, here.devices, libraries)
+    legal, skipped = plan_runs(config.runs, measurable, list(bench.facts.values()), known_denied())
+    libraries = libraries_by_device(bench.facts, config.targets, job.options.library)
+    possible, refused = job.possible(legal, bench.devices, libraries)
     places: dict[tuple[str, str], list[PlannedRun]] = {}
     for run in possible:
         places.setdefault((run.device, run.model), []).append(run)
@@ -237,7 +235,7 @@ def _measured(
         pairs.append((baseline, dataclasses.replace(baseline, variant=f"{baseline.variant}{AGAIN}")))
     campaign = new_campaign(config.name)
     plan = job.plan(campaign.id, [run for pair in pairs for run in pair], libraries, {})
-    records, left = here.measure(campaign, dataclasses.replace(plan, judge=None))
+    records, left = bench.measure(campaign, dataclasses.replace(plan, judge=None))
     answers, missing = [], []
     for (first, again), group in zip(pairs, places.values(), strict=True):
         twice = records.get(planned_id(first), []), records.get(planned_id(again), [])
@@ -259,6 +257,6 @@ def _measured(
         why = failures[-1] if failures else "too few of its rounds gave times"
         missing.append(f"{first.device}: {first.model}: {first.run_name}: {why}")
     missing += [f"{device}: {reason}" for device, reason in left.items()]
-    unusable = (*here.unusable, *(() if pairs else (*skipped, *refused)))
+    unusable = (*bench.unusable, *(() if pairs else (*skipped, *refused)))
     missing += [f"{reason.device}: {reason.text}" for reason in unusable]
     return tuple(answers), tuple(missing)

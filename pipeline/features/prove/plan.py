@@ -117,9 +117,9 @@ def wanted_targets(content: Content, order: ProofOrder, system: str = ANDROID) -
         raise CheckFailed(
             "the manifest contradicts itself", where=strangers[0], why=why, remedy="make the bundle again"
         )
-    known = dict.fromkeys(shipped.target for shipped in content.ships)
-    if unknown := [name for name in order.targets if name not in known]:
-        raise ConfigError(f"the bundle has no target {unknown[0]!r}", remedy=f"it ships to {', '.join(known)}")
+    names = dict.fromkeys(shipped.target for shipped in content.ships)
+    if unknown := [name for name in order.targets if name not in names]:
+        raise ConfigError(f"the bundle has no target {unknown[0]!r}", remedy=f"it ships to {', '.join(names)}")
     chosen = [shipped for shipped in content.ships if not order.targets or shipped.target in order.targets]
     platform = system if any(shipped.platform == system for shipped in chosen) else ANDROID
     ships = [shipped for shipped in chosen if shipped.platform == platform]

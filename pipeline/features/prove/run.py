@@ -76,8 +76,8 @@ def contexts_to_run(
     Raises ConfigError for a chip that is asked for and has no context, MissingError where the simulator for one that
     is asked for is not here.
     """
-    known = [context for context in manifest.content.contexts if context.target in targets]
-    chips = list(dict.fromkeys(context.chip for context in known))
+    contexts = [context for context in manifest.content.contexts if context.target in targets]
+    chips = list(dict.fromkeys(context.chip for context in contexts))
     if unknown := [chip for chip in order.chips if chip not in chips]:
         raise ConfigError(
             f"the bundle has no context for {unknown[0]}",
@@ -85,7 +85,7 @@ def contexts_to_run(
             why=f"it has contexts for {', '.join(chips)}" if chips else "it has no contexts",
             remedy="write the chip to `contexts` in [variants] of the config, and make the bundle again",
         )
-    chosen = [context for context in known if not order.chips or context.chip in order.chips]
+    chosen = [context for context in contexts if not order.chips or context.chip in order.chips]
     distinct = list({context.file: context for context in chosen}.values())
     can_run = [context for context in distinct if not context.not_run]
     left_out = [f"{context.file}: {context.not_run}" for context in distinct if context.not_run]

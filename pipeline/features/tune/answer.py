@@ -93,8 +93,8 @@ def medians(values: Sequence[CandidateValues]) -> CandidateValues:
     """The median of each value over several runs."""
     middles = {}
     for name in CandidateValues.__struct_fields__:
-        known = [value for each in values if (value := getattr(each, name)) is not None]
-        middles[name] = float(np.median(known)) if known else None
+        numbers = [value for each in values if (value := getattr(each, name)) is not None]
+        middles[name] = float(np.median(numbers)) if numbers else None
     return CandidateValues(**middles)
 
 
@@ -563,7 +563,12 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Mapping[str, Confi
     if default and default is not winner and not _broken(record, default):
         ratio = ratio_of(winner.rounds, default.rounds, goals[0])
         if ratio and not shown_below(ratio):
-            search = _in_default_s_favour(search, winner, ratio)
+            # A search whose winner was not confirmed to be better: what the documentation advises stays
+            name = f"{winner.run.variant}/{winner.run.run}"
+            why = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {search.goals[0]}"
+            bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
+            changed = _won_by(search, search.documented, Dropped(reason=why + bounds))
+            search = msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
             winner = default
     numbers = dict(enumerate(kept.values()))
     best = (
@@ -585,15 +590,6 @@ def _answer(record: JobRecord, search: TunedModel, confirmed: Mapping[str, Confi
             )
         ),
     )
-
-
-def _in_default_s_favour(search: TunedModel, winner: Confirmation, ratio: RatioBounds) -> TunedModel:
-    """A search whose winner was not confirmed to be better: what the documentation advises stays."""
-    name = f"{winner.run.variant}/{winner.run.run}"
-    why = f"{name} was not confirmed to be better than the default: {ratio[0]:.3f} times its {search.goals[0]}"
-    bounds = f" ({ratio[1]:.3f} to {ratio[2]:.3f})" if ratio[1] is not None and ratio[2] is not None else ""
-    changed = _won_by(search, search.documented, Dropped(reason=why + bounds))
-    return msgspec.structs.replace(changed, reason=f"{search.reason}; {why}{bounds}")
 
 
 def _won_by(search: TunedModel, winner: str, why: Dropped) -> TunedModel:

@@ -160,7 +160,10 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
         libraries = libraries_by_device(bench.facts, job.config.targets, job.options.library)
         searched = search_field(job, bench, libraries)
         campaign = job.enter(bench.facts, searched.candidates, bench.unusable, searching=True)
-        plan = _search_plan(job, campaign, searched, libraries)
+        # The plan of the runs that searches decide: short, as nothing of the labelled set is run
+        plan = job.plan(campaign.id, distinct(searched.candidates), libraries, searched.predictions)
+        inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
+        plan = replace(plan, inputs=inputs)
         left = _searched(job, plan, searched, bench)
         tuned = [
             found_by(search, device, model, left.get(device, ""))
@@ -170,15 +173,6 @@ def tune(job: CampaignJob, work: Path, progress: Progress) -> EndedCampaign:
         confirmed, later = _confirmed(job, (*tuned, *searched.ended), searched, bench, libraries)
         denied = bench.blame(plan) if job.options.blame else ()
         return confirmed, left | later, denied
-
-
-def _search_plan(
-    job: CampaignJob, campaign: CampaignRecord, searched: SearchField, libraries: Mapping[str, str | None]
-) -> CampaignPlan:
-    """The plan of the runs that searches decide: short, as nothing of the labelled set is run."""
-    plan = job.plan(campaign.id, distinct(searched.candidates), libraries, searched.predictions)
-    inputs = {name: replace(inputs, labelled=None) for name, inputs in plan.inputs.items()}
-    return replace(plan, inputs=inputs)
 
 
 def _searched(job: CampaignJob, plan: CampaignPlan, searched: SearchField, bench: Bench) -> dict[str, str]:

@@ -180,5 +180,5 @@ def counted_reasons(candidates: Iterable[TunedCandidate]) -> list[tuple[str, int
 
 
 def _widest(spans: Iterable[tuple[float, float] | None]) -> tuple[float, float] | None:
-    known = [bound for span in spans if span for bound in span]
-    return (min(known), max(known)) if known else None
+    bounds = [bound for span in spans if span for bound in span]
+    return (min(bounds), max(bounds)) if bounds else None

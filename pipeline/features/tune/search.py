@@ -253,8 +253,8 @@ def concluded(
     leader = next((arm for arm in ranked if arm not in view.out), None)
     if leader is None:
         ran = {run.candidate for run in view.seen if run.good is not None}
-        known = sum(run.good is not None for run in view.seen) >= MODEL_FROM
-        mean = forecast_of(view.space, view.seen)[0] if known else None
+        measured = sum(run.good is not None for run in view.seen) >= MODEL_FROM
+        mean = forecast_of(view.space, view.seen)[0] if measured else None
         usable = sorted(ran - view.out.keys())
         leader = (
             best_guess(view)
@@ -459,7 +459,10 @@ def _explore(view: SearchView, *, asking: bool) -> tuple[SearchStage, list[int],
     if missing:
         return SearchStage.RANDOM, missing, cut
     for _ in range(2):
-        best = _best_predicted(view, cut, model_part)
+        # The best that are not measured yet, by the model of the first `cut` observations
+        had = {run.candidate for run in view.seen[:cut]} | _out_at(view, cut)
+        ranked = np.argsort(forecast_of(view.space, view.seen[:cut])[0], kind="stable").tolist()
+        best = [candidate for candidate in ranked if candidate not in had][:model_part]
         cut, missing = _reach(view, best, cut)
         if missing:
             return SearchStage.MODEL, missing, cut
@@ -489,13 +492,6 @@ def _sizes(view: SearchView) -> tuple[int, int]:
         runs = budget * len(first) / max(sum(run.seconds for run in first), 1e-9)
         random_part, model_part = min(random_part, int(0.35 * runs)), min(model_part, int(0.08 * runs))
     return random_part, model_part
-
-
-def _best_predicted(view: SearchView, cut: int, count: int) -> list[int]:
-    """The best that are not measured yet, by the model of the first `cut` observations."""
-    had = {run.candidate for run in view.seen[:cut]} | _out_at(view, cut)
-    ranked = np.argsort(forecast_of(view.space, view.seen[:cut])[0], kind="stable").tolist()
-    return [candidate for candidate in ranked if candidate not in had][:count]
 
 
 def _out_at(view: SearchView, cut: int) -> set[int]:

@@ -26,12 +26,10 @@ def delta(old: Path, new: Path, output: Path, outputs: Outputs) -> None:
 
     delta = write_delta(old, new, output)
     size, whole = output.stat().st_size, sum(file.size_bytes for file in delta.files)
-    outputs.write_json({"delta": str(output), "size_bytes": size, "bundle_bytes": whole, "files": delta.files})
-    if outputs.text:
-        for file in delta.files:
-            if file.how != "kept":
-                click.echo(f"{file.size_bytes:>13,}  {file.how:<6} {file.path}")
-        click.echo(f"delta   {output}: {size:,} bytes for a bundle of {whole:,} (digest {delta.new_digest[:16]})")
+    rows = (f"{file.size_bytes:>13,}  {file.how:<6} {file.path}" for file in delta.files if file.how != "kept")
+    total = f"delta   {output}: {size:,} bytes for a bundle of {whole:,} (digest {delta.new_digest[:16]})"
+    document = {"delta": str(output), "size_bytes": size, "bundle_bytes": whole, "files": delta.files}
+    outputs.show_lines(document, (*rows, total))
 
 
 @click.command(cls=Command)
@@ -69,6 +67,5 @@ def apply(
     asked: dict[Allowed, bool] = {"older": allow_older, "unsigned": allow_unsigned}
     allow = [name for name, given in asked.items() if given]
     digest, changed = apply_delta(delta, bundle, key=key, app=app, keep=keep, allow=allow)
-    outputs.write_json({"bundle": str(bundle), "digest": digest, "changed": changed})
-    if outputs.text:
-        click.echo(f"{'bundle' if changed else 'unchanged'}  {bundle} (digest {digest})")
+    line = f"{'bundle' if changed else 'unchanged'}  {bundle} (digest {digest})"
+    outputs.show_lines({"bundle": str(bundle), "digest": digest, "changed": changed}, [line])

@@ -552,8 +552,8 @@ def _patch(zstandard: ModuleType, before: bytes, content: bytes) -> bytes:
     parameters = zstandard.ZstdCompressionParameters.from_level(
         LEVEL, window_log=window, enable_ldm=True, source_size=len(content)
     )
-    known = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    patch: bytes = zstandard.ZstdCompressor(dict_data=known, compression_params=parameters).compress(content)
+    dictionary = zstandard.ZstdCompressionDict(before, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    patch: bytes = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(content)
     return patch
 
 

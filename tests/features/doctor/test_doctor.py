@@ -20,7 +20,8 @@ from pipeline.core.errors import ConfigError, ModelError
 from pipeline.core.progress import NoProgress
 from pipeline.features.doctor.checks import CHECKS
 from pipeline.features.doctor.diagnose import DoctorModel, DoctorOrder, diagnose, exit_code
-from pipeline.features.doctor.diagnosis import Outcome, render
+from pipeline.features.doctor.diagnosis import Outcome, parts
+from pipeline.report.wording import markdown
 from tests.command import ort_mobile
 from tests.job.test_job import EXAMPLE
 
@@ -77,7 +78,7 @@ def test_every_check_has_a_finding_however_short_the_time(
         assert all(remedy.rounds >= 5 for finding in one.findings for remedy in finding.measured)
         assert one.start is not None
         assert one.start.rounds >= 5
-    text = render(report)
+    text = markdown("Diagnosis", parts(report))
     assert "layouts.onnx" in text
     assert all(check.title in text for check in CHECKS)
 

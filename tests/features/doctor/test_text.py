@@ -5,7 +5,7 @@ import pytest
 from pipeline.campaign.statistics import Comparison, Verdict
 from pipeline.features.doctor.checks import Remedy
 from pipeline.features.doctor.diagnosis import Diagnosis, DoctorFinding, MeasuredRemedy, Outcome, Start, sections
-from pipeline.report.wording import render_parts
+from pipeline.report.wording import markdown
 
 
 def comparison(ratio: float, low: float, high: float, verdict: Verdict) -> Comparison:
@@ -45,7 +45,7 @@ def test_lines_to_set_can_be_copied_from_markdown() -> None:
         calls=("options.SetThreads(1); // `",), commands=("ort-mobile convert my.onnx",), language="C++",
         latency=comparison(0.5, 0.4, 0.6, Verdict.FASTER),
     )  # fmt: skip
-    text = render_parts("t", (), sections(diagnosis(remedy, best="threads=1")))
+    text = markdown("t", sections(diagnosis(remedy, best="threads=1")))
     assert "\n  ```toml\n  [[runs]]\n  threads = 1\n  ```\n" in text
     assert "\n  ```cpp\n  options.SetThreads(1); // `\n  ```\n" in text
     assert "\n  ```sh\n  ort-mobile convert my.onnx\n  ```\n" in text

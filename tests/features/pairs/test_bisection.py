@@ -14,7 +14,7 @@ from pipeline.features.pairs.report import (
     GateOutcome,
     PositionStanding,
     bisection_headline,
-    bisection_listing,
+    bisection_parts,
 )
 
 GOOD, SLOWER, OPEN, SKIP = (
@@ -79,4 +79,4 @@ def test_an_end_that_may_be_slower_is_not_called_the_same(outcome: GateOutcome, 
         device="local", positions=("a", "b"), end=BisectionEnd.NO_DIFFERENCE, good="a", slower="b", rows=(), step=step
     )
     assert bisection_headline(report) == said
-    assert bisection_listing(report).head[-1] == "Standing"
+    assert bisection_parts(report)[0].head[-1] == "Standing"

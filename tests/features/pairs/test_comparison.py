@@ -199,8 +199,7 @@ def test_documents_keep_to_the_schema_and_hostile_names_do_nothing() -> None:
     report = make_report(model="m|<script>@all`", device="adb:\x1b[2J")
     found = compare_sides(ComparedSide(source="a", report=report), ComparedSide(source="b", report=report))
     jsonschema.validate(json.loads(msgspec.json.encode(found)), json.loads(SCHEMA.read_text(encoding="utf-8")))
-    parts = ((comparison.listing(found),), comparison.sections(found))
-    page = wording.render_parts("Comparison", *parts)
+    page = wording.markdown("Comparison", [comparison.listing(found), *comparison.sections(found)])
     assert "<script>" not in page
     assert "\x1b" not in page
     assert all("\x1b" not in line for line in plain_lines(comparison.listing(found)))
