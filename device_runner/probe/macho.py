@@ -1,5 +1,6 @@
 """Reads Mach-O files and static archives as files that may come from anywhere: their load commands alone."""
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -57,8 +58,8 @@ def _archive(content: Buffer, place: int, end: int) -> MachOImage:
     images: set[MachOImage] = set()
     while place + 60 <= end:
         header = content[place : place + 60]
-        length = int(header[48:58])
-        name = int(header[3:16]) if header.startswith(b"#1/") else 0
+        numbers = (header[48:58], header[3:16] if header.startswith(b"#1/") else b"0")
+        length, name = (int(text) if re.fullmatch(rb"\d{1,13} *", text) else -1 for text in numbers)
         if header[58:] != b"`\n" or not 0 <= name <= length or place + 60 + length > end:
             raise ValueError("a member of the archive is damaged")
         body = place + 60 + name

@@ -12,7 +12,7 @@ import msgspec
 
 from pipeline.check.compare import read_tensor
 from pipeline.check.result import Reference
-from pipeline.core.providers import PROVIDER_RULES
+from pipeline.core.providers import PROVIDER_RULES, WEBGPU
 from pipeline.core.variant import OWN_PRECISION
 from pipeline.dataset import Dataset, samples
 from pipeline.model.onnx_model import LoadedModel, load_model
@@ -36,7 +36,7 @@ class FixChoice(StrEnum):
 
 
 class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a provider takes a model; `copies` of one inference where it is judged by them.
+    """How far a provider takes a model; `copies` of one inference where it is judged by them, `about` as many or just.
 
     `load_error` says that a session fails on the phone all the same. `wrong` is what a chip's simulator computes
     otherwise, where it was asked, and `noisy` that it computes a form with more noise than the CPU.
@@ -46,6 +46,7 @@ class ProviderSupport(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int
     partitions: int
     copies: int | None = None
+    about: bool = False
     load_error: str | None = None
     wrong: str | None = None
     noisy: bool = False
@@ -169,6 +170,7 @@ def standing_of(answer: ModelAnswer) -> ProviderSupport:
         claimed=answer.claimed,
         partitions=len(answer.partitions),
         copies=answer.copies,
+        about=answer.copies_estimated,
         load_error=answer.load.error if answer.load else None,
         wrong=(answer.simulated.reason or "its outputs differ")
         if answer.simulated and answer.simulated.passed is False
@@ -257,7 +259,7 @@ Runtime's mobile usability checker has no word for WebGPU; by these its guidance
 def _with_copies(standing: ProviderSupport, name: str, share: str) -> AdviceVerdict:
     """WebGPU takes node by node: what counts is how often values go between the GPU's memory and the CPU's."""
     copies = standing.copies or 0
-    pieces = f"{copies} cop{'y' if copies == 1 else 'ies'} between GPU and CPU per inference"
+    pieces = f"{PROVIDER_RULES[WEBGPU].borders(copies, about=standing.about)} between GPU and CPU per inference"
     if standing.coverage <= HALF_COVERAGE:
         why = f"{name} supports only {share} of the nodes, so most work stays on the CPU"
     elif copies > MOST_COPIES:

@@ -239,8 +239,8 @@ PLANS = Place[Callable[["Config", "job.JobOptions", tuple[float, ...], Outputs],
 @keep_float_option
 @click.option(
     "--max-drop", type=click.FloatRange(0, 1),
-    help="Accuracy that an artifact in another precision may lose, as in 0.01: it ships only when a larger drop is "
-    "excluded on the labelled samples that no range was taken from.",
+    help="Accuracy that an artifact in another precision may lose, as in 0.01, on labelled samples that "
+    "quantization was not calibrated with; it ships when the 95 % interval excludes a larger loss.",
 )  # fmt: skip
 @measure_options
 @perf_test_option

@@ -213,8 +213,8 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """steady (latency after warm-up), cold (load and first run with the files out of the page cache, every round in a
     new process), sustained (minutes of back-to-back inference, after everything else), or a list of them."""
     warmup: Annotated[int, Meta(ge=0)] | Literal["auto"] = "auto"
-    """Untimed inferences before the timed ones, or "auto": the first ones that are found to be slower than the rest, by
-    a change point in the latencies, are left out."""
+    """Untimed inferences before the timed ones, or "auto": the first ones are left out as long as they are slower than
+    the rest."""
     rule: MeasureRule = MeasureRule.STANDARD
     """standard, or mlperf: at least 1024 inferences and 60 s per process, and p90 as MLPerf's LoadGen computes it."""
     sustained_seconds: Annotated[float, Meta(ge=1, le=43_200)] = 300.0

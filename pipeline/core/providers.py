@@ -29,7 +29,8 @@ class ProviderRules:
     `qdq_units`: it takes quantized operators with their DequantizeLinear and QuantizeLinear nodes as one.
     `on_cpu`: its kernels compute on the CPU, so that borders cost nothing and partitions are not counted.
     `copies`: it takes nodes one by one, and what its borders cost is counted in copies for each inference, by the
-    function `copies(graph, settings, claimed)` of `rules`.
+    function `copies(graph, settings, claimed)` of `rules`; `estimated`, with the same arguments, says that ONNX Runtime
+    may insert others.
     `aware`: variants can be aware of it. `by_chip`: its claims depend on the chip, and the compiler of the chips gives
     them: `rules` is the module that asks it, with `of_chip`.
     """
@@ -51,10 +52,10 @@ class ProviderRules:
         """The provider of a run."""
         return PROVIDERS[self.provider]
 
-    def borders(self, count: int) -> str:
-        """A number of its borders in words: `3 partitions`, `1 copy`; "" where borders cost nothing."""
+    def borders(self, count: int, *, about: bool = False) -> str:
+        """A number of its borders in words: `3 partitions`, `about 1 copy`; "" where borders cost nothing."""
         single, several = ("copy", "copies") if self.copies else ("partition", "partitions")
-        return "" if self.on_cpu else f"{count} {single if count == 1 else several}"
+        return "" if self.on_cpu else f"{'about ' * about}{count} {single if count == 1 else several}"
 
 
 _RULES = (

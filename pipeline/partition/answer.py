@@ -263,6 +263,7 @@ class SizedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int
     partitions: int
     copies: int | None = None
+    copies_estimated: bool = False
     load: LoadForecast | None = None
 
 
@@ -293,8 +294,9 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One model's answer, as it stands in the JSON. With `error` set, nothing else is known.
 
     `chip` is the phone's and `compiler` what was asked about it, where claims depend on a chip. `copies` are those that
-    one inference makes between the GPU's memory and the CPU's, for a provider whose borders are counted in them; for
-    others with partitions `given_bytes` go into these and `taken_bytes` come out, None where sizes are not known.
+    one inference makes between the GPU's memory and the CPU's, for a provider whose borders are counted in them: each
+    of a body once, and about as many where they are `copies_estimated`. For others with partitions `given_bytes` go
+    into these and `taken_bytes` come out, None where sizes are not known.
 
     `claimed` counts nodes of the main graph; `partitions` lists each group's nodes by their first outputs.
     `rules_release` is the release whose rules decided for `ort_release`, which has none of its own when it is later;
@@ -312,6 +314,7 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     claimed: int = 0
     partitions: tuple[tuple[str, ...], ...] = ()
     copies: int | None = None
+    copies_estimated: bool = False
     given_bytes: int | None = None
     taken_bytes: int | None = None
     subgraphs: tuple[BodyClaim, ...] = ()

@@ -32,10 +32,10 @@ from pipeline.partition.answer import (
     Simulation,
     SizedAnswer,
 )
-from pipeline.partition.graph import Graph, bodies
+from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.qnn.claims import compiler_name, of_chip
 from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
-from pipeline.partition.rules import Claim, claim, copied_bytes, copies_of, unit_edges
+from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
 from pipeline.partition.view import (
@@ -240,12 +240,13 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
                 remedy="name the ONNX model that the file was made from",
             )
         provider_claim, load = of_chip(views.ships, model, ships, CHIPS[settings.chip], views.folder)
-        in_bodies = []
+        in_bodies: list[tuple[Node, Graph, Claim]] = []
     else:
         provider_claim = claim(shown, settings)
         first = ships, (provider_claim if shown is ships else claim(ships, settings))
         load = predict_load(rounds(model, first, views.later, settings), settings)
-        in_bodies = [(owner, claim(body, settings)) for owner, body in bodies(shown)]
+        in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
+    copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
     apart = not settings.rules.on_cpu and not settings.rules.copies  # partitions with memory of their own
     given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
     return ModelAnswer(
@@ -258,17 +259,21 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
         nodes=len(shown.nodes),
         claimed=len(provider_claim.claimed),
         partitions=provider_claim.names(),
-        copies=copies_of(shown, settings, provider_claim.claimed),
+        copies=copies_of(shown, settings, provider_claim.claimed, copies_inside),
+        copies_estimated=any(
+            copies_estimated(graph, settings, taken.claimed)
+            for graph, taken in ((shown, provider_claim), *((body, inside) for _, body, inside in in_bodies))
+        ),
         given_bytes=given,
         taken_bytes=taken,
         subgraphs=tuple(
             BodyClaim(owner=owner.first_output, partitions=inside.names())
-            for owner, inside in in_bodies
+            for owner, _, inside in in_bodies
             if inside.groups
         ),
         decisions=tuple(_decisions(shown, provider_claim)),
-        cuts=cuts(shown, settings, provider_claim),
-        operators=operator_gains(shown, settings, provider_claim),
+        cuts=cuts(shown, settings, provider_claim, copies_inside),
+        operators=operator_gains(shown, settings, provider_claim, copies_inside),
         load=load,
         dynamic=dynamic_names(loaded.proto) if loaded else (),
         shapes_from=onnxruntime.__version__,
@@ -337,7 +342,7 @@ def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedA
         return None
     return SizedAnswer(
         sizes=sizes, nodes=fixed.nodes, claimed=fixed.claimed, partitions=len(fixed.partitions), copies=fixed.copies,
-        load=fixed.load,
+        copies_estimated=fixed.copies_estimated, load=fixed.load,
     )  # fmt: skip
 
 
@@ -422,16 +427,16 @@ TRIVIAL = ("trivial", "constant", "border")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 
-def cuts(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[Cut, ...]:
-    """Refused nodes whose claim would join partitions or take in more nodes, the best first.
+def cuts(graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0) -> tuple[Cut, ...]:
+    """Refused nodes whose claim would join partitions or take in more nodes, the best first; `inside` as `copies_of`.
 
     What computes on the CPU (XNNPACK) does not group, so nothing cuts there.
     """
     if settings.rules.on_cpu or not provider_claim.groups:
         return ()
-    waves = _Waves(graph, settings, provider_claim)
+    waves = _Waves(graph, settings, provider_claim, inside)
     rows = []
-    before = copies_of(graph, settings, provider_claim.claimed)
+    before = copies_of(graph, settings, provider_claim.claimed, inside)
     for position in waves.candidates():
         partitions, claimed, copies = waves.claiming(frozenset({position}))
         if copies is None and partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
@@ -454,12 +459,14 @@ def cuts(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[Cut, 
     return tuple(sorted(rows, key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output)))
 
 
-def operator_gains(graph: Graph, settings: Settings, provider_claim: Claim) -> tuple[OperatorGain, ...]:
+def operator_gains(
+    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0
+) -> tuple[OperatorGain, ...]:
     """What supporting all refused nodes of one operator would give, for every operator that has some.
 
     What computes on the CPU (XNNPACK) does not group: its partitions are none.
     """
-    waves = _Waves(graph, settings, provider_claim)
+    waves = _Waves(graph, settings, provider_claim, inside)
     refused: dict[str, list[int]] = {}
     for position, unit in enumerate(waves.units):
         if unit.target.index in provider_claim.refusals and not waves.supported[position]:
@@ -476,8 +483,8 @@ def operator_gains(graph: Graph, settings: Settings, provider_claim: Claim) -> t
 class _Waves:
     """The grouping in its closed form (ep_rules B.3), for asking again and again with another node supported."""
 
-    def __init__(self, graph: Graph, settings: Settings, provider_claim: Claim) -> None:
-        self.graph, self.settings, self.claimed = graph, settings, provider_claim.claimed
+    def __init__(self, graph: Graph, settings: Settings, provider_claim: Claim, inside: int) -> None:
+        self.graph, self.settings, self.claimed, self.inside = graph, settings, provider_claim.claimed, inside
         self.units = node_units(graph, settings) if settings.rules.qdq_units else plain_units(graph)
         self.trivial = {index for index, refusal in provider_claim.refusals.items() if refusal.code in TRIVIAL}
         place = {unit.target.index: position for position, unit in enumerate(self.units)}
@@ -506,7 +513,7 @@ class _Waves:
         if not (self.settings.rules.on_cpu or self.settings.rules.copies):
             return *self.grouped(forced), None
         claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
-        return 0, len(claimed), copies_of(self.graph, self.settings, claimed)
+        return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
 
     def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
         """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""

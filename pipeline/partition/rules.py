@@ -255,13 +255,25 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     return provider_claim
 
 
-def copies_of(graph: Graph, settings: Settings, claimed: Container[int]) -> int | None:
-    """How often one inference copies values between provider and CPU; None for one whose borders are partitions."""
+def copies_of(graph: Graph, settings: Settings, claimed: Container[int], inside: int = 0) -> int | None:
+    """How often one inference copies values between provider and CPU; None for one whose borders are partitions.
+
+    `inside` are those in bodies of control flow, each counted once.
+    """
     if not settings.rules.copies:
         return None
     module = importlib.import_module(settings.rules.rules)
     count: int = module.copies(graph, settings, claimed)
-    return count
+    return count + inside
+
+
+def copies_estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool:
+    """Whether `copies_of` may differ from what ONNX Runtime does."""
+    if not settings.rules.copies:
+        return False
+    module = importlib.import_module(settings.rules.rules)
+    about: bool = module.estimated(graph, settings, claimed)
+    return about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -371,7 +371,12 @@ def transform_file(
     if destination.exists() and destination.samefile(model):
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
     size, shared = source_bytes(source), _shared(steps)
-    before = there.stat().st_size if shared and (there := destination.parent / shared).is_file() else 0
+    before, there = 0, destination.parent / shared
+    if shared and (there.is_symlink() or there.exists()):
+        if there.is_symlink() or not there.is_file():
+            raise ConfigError("the file of the weights is a link or no file", where=str(there),
+                              remedy="name another one")  # fmt: skip
+        before = there.stat().st_size
     with scratch(destination.parent) as folder:
         data = data or Dataset()
         call = partial(

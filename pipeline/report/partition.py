@@ -311,7 +311,8 @@ def _model(answer: ModelAnswer) -> Iterator[Line]:
     by_copies = answer.copies is not None
     yield Line(f"  {answer.claimed} of {answer.nodes} nodes supported ({percent_of(answer.claimed, answer.nodes)} %)")
     if by_copies:
-        yield Line(f"  {PROVIDER_RULES[answer.ep].borders(answer.borders)} between GPU and CPU per inference")
+        copies = PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
+        yield Line(f"  {copies} between GPU and CPU per inference")
     else:
         yield Line(f"  {counted(len(sizes), 'partition')}" + (f" ({_listed(sizes)})" if sizes else ""))
     if answer.given_bytes is not None and answer.taken_bytes is not None and sizes:
@@ -373,13 +374,15 @@ def _with_sizes(answer: ModelAnswer, fixed: SizedAnswer) -> Iterator[Line]:
         claimed=fixed.claimed,
         partitions=fixed.partitions,
         copies=fixed.copies,
+        about=fixed.copies_estimated,
         load_error=fixed.load.error if fixed.load else None,
     )
     joined = "in" if fixed.copies is None else "with"
+    borders = PROVIDER_RULES[answer.ep].borders(standing.borders, about=standing.about)
     yield Line(
         ("  with fixed sizes", "bold"),
         f", as {named}: {fixed.claimed} of {fixed.nodes} nodes ({standing.percent} %) {joined} "
-        f"{PROVIDER_RULES[answer.ep].borders(standing.borders) or counted(fixed.partitions, 'partition')}",
+        f"{borders or counted(fixed.partitions, 'partition')}",
     )
     yield verdict_line(verdict(standing, answer.ep))
     yield Line(

@@ -127,6 +127,7 @@ def test_a_framework_for_newer_systems_than_the_app_is_refused(tmp_path: Path) -
         (lambda text: text.replace(b"_RegisterCustomOps", b"_RegisterSomething"), 3, "no library in it exports"),
         (lambda text: text[:-40], 3, "a member of the archive is damaged"),
         (lambda text: text.replace(b"`\n", b"  ", 1), 3, "a member of the archive is damaged"),
+        (lambda text: text[:56] + b"x" + text[57:], 3, "a member of the archive is damaged"),
         (lambda text: b"\x7fELF" + text, 3, "it is no Mach-O file of 64 bits"),
     ],
 )

@@ -324,3 +324,9 @@ def test_a_file_of_another_kind_is_never_continued(folder: Path, name: str) -> N
     assert "is no name for weights" in sized(folder, 1, name, code=2).err
     assert (folder / "my.onnx").read_bytes() == before
     assert not (folder / "1.onnx").exists()
+
+
+def test_weights_are_never_read_from_a_link(folder: Path) -> None:
+    (folder / "my.weights").symlink_to("my.onnx")
+    assert "is a link or no file" in sized(folder, 1, code=2).err
+    assert (folder / "my.weights").is_symlink()

@@ -133,11 +133,13 @@ def _report(archive: str, setting: str, labels: dict[str, Label], answers: dict[
     bad |= {name: [f"no answer: {answers[name].error}"] for name in refused if not labels[name].error}
     nodes = sum(answer.nodes for answer in good.values())
     sessions = [name for name in good if not labels[name].error]
-    same = sum(labels[name].copies == good[name].copies for name in sessions)
+    same = {name for name in sessions if labels[name].copies == good[name].copies}
+    sure = {name for name in sessions if not good[name].copies_estimated}
+    bad |= {name: [f"{labels[name].copies} copies, not {good[name].copies}"] for name in sure - same}
     print(
         f"{archive} {setting}: {len(good)} models, {len(refused)} of which none makes a session, {nodes} nodes, "
-        f"{len(bad)} models wrong; copies equal in {same} of "
-        f"{len(sessions)} sessions",
+        f"{len(bad)} models wrong; copies equal in {len(same)} of {len(sessions)} sessions, "
+        f"in {len(sure & same)} of {len(sure)} of which we are sure",
         flush=True,
     )
     for name, texts in bad.items():

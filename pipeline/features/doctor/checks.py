@@ -287,11 +287,14 @@ def _dynamic_block(model: ExaminedModel) -> CheckProposal:
     return _setting("dynamic_block_base=4", dynamic_block_base=4)
 
 
+def _alike(model: ExaminedModel) -> str:
+    return "all cores are equally fast" if model.cores else "the device does not tell the speed of its cores"
+
+
 def _affinities(model: ExaminedModel) -> CheckProposal:
     fast = model.fast_cores
     if len(fast) == model.cores:
-        why = "all cores are equally fast" if model.cores else "the device does not tell the speed of its cores"
-        return CheckProposal(why_not=why)
+        return CheckProposal(why_not=_alike(model))
     if len(fast) == 1:
         return CheckProposal(why_not="there is one fast core, and the first thread is the app's own")
     groups = ";".join(str(number) for number in fast[1:])
@@ -309,8 +312,10 @@ def _placed(model: ExaminedModel) -> str:
 def _thread_cores(model: ExaminedModel) -> CheckProposal:
     if reason := _placed(model):
         return CheckProposal(why_not=reason)
-    if not 1 < len(model.fast_cores) < model.cores:
-        return CheckProposal(why_not="there are no two cores that are faster than the others")
+    if len(model.fast_cores) == model.cores:
+        return CheckProposal(why_not=_alike(model))
+    if len(model.fast_cores) == 1:
+        return CheckProposal(why_not="there is one fast core: see the number of threads")
     return _setting("thread_cores=big", threads=len(model.fast_cores), thread_cores=BIG_CORES)
 
 

@@ -293,13 +293,14 @@ def start_line(diagnosis: Diagnosis) -> str:
         return ""
     start = diagnosis.start
     return (
-        f"Start: {start.run}, median {wording.duration(start.median_ns)}, loads in {wording.duration(start.load_ns)}, "
-        f"first inference {wording.duration(start.first_run_ns)}, memory {wording.size(start.memory_bytes)}, "
+        f"As it is: {start.run}, median {wording.duration(start.median_ns)}, "
+        f"loads in {wording.duration(start.load_ns)}, first inference {wording.duration(start.first_run_ns)}, "
+        f"memory {wording.size(start.memory_bytes)}, "
         f"rounds: {start.rounds}. {diagnosis.seconds:.0f} s in all."
     )
 
 
-MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "Load", "Memory", "Rounds")
+MEASURED_HEAD = ("Check", "Remedy", "Median", "Ratio", "Interval", "Verdict", "Load ratio", "Memory change", "Rounds")
 
 
 def measured_listing(diagnosis: Diagnosis) -> Listing:
@@ -314,7 +315,7 @@ def measured_listing(diagnosis: Diagnosis) -> Listing:
     pairs = ((", ".join(checks[name]), remedy) for name, remedy in remedies.items())
     ordered = sorted(pairs, key=lambda pair: (not pair[1].gains, pair[1].ratio))
     return Listing(
-        title="Remedies, each compared with the start of the same rounds",
+        title="Remedies, each beside the model as it is in the same rounds (ratio: of the times, below 1 is faster)",
         head=MEASURED_HEAD,
         rows=tuple(_row(check, remedy, diagnosis) for check, remedy in ordered),
     )
@@ -342,7 +343,7 @@ def together_listing(diagnosis: Diagnosis) -> Listing:
     rows = [("all together", trial.together)] if trial else []
     rows += [("the best alone", trial.alone)] if trial and trial.alone else []
     return Listing(
-        title="The remedies that gain, measured again: gains do not add",
+        title="The remedies that gain, together: what each gains does not add up",
         head=("", *MEASURED_HEAD[1:]),
         rows=tuple(_row(name, remedy, diagnosis) for name, remedy in rows),
     )
@@ -374,7 +375,7 @@ def sections(diagnosis: Diagnosis) -> tuple[Section, ...]:
                 for finding in diagnosis.findings
                 if finding.advice
             ],
-            "No gain shown": [
+            "No gain shown (with the ratio)": [
                 ListingNote(title=finding.title, text="; ".join(filter(None, (finding.text, ratios[finding.check]))))
                 for finding in by_outcome[Outcome.NO_GAIN]
             ],
@@ -433,7 +434,7 @@ def _runs(remedy: MeasuredRemedy) -> str:
         return "rounds are too few to say how fast it runs"
     if latency.verdict is Verdict.SAME:
         return f"runs as fast, within {latency.margin:.0%}"
-    return f"latency between {latency.low:.2f} and {latency.high:.2f} times the start's"
+    return f"latency between {latency.low:.2f} and {latency.high:.2f} times that of the model as it is"
 
 
 def parts(report: DoctorReport) -> Iterator[Part]:

@@ -17,8 +17,8 @@ def options() -> list[click.Parameter]:
     return [
         click.Option(
             ["--plan"], is_flag=True,
-            help="Do not run: say how many rounds find a difference of N % on each device, and how long that takes, "
-            "from a pilot that measures the baseline twice in each of 5 rounds and stores nothing.",
+            help="Do not run: measure the baseline twice in each of 5 rounds, and say how many rounds find a "
+            "difference of N % on each device, and how long they take.",
         ),
         click.Option(
             ["--percent", "percents"], multiple=True, type=click.FloatRange(0.01, 1000), metavar="N",

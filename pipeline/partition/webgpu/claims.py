@@ -21,6 +21,9 @@ TABLE: Mapping[str, object] = {op_type: rows for (domain, op_type), rows in kern
 """Operators of ai.onnx with a kernel: functions of a model with such a name are kept whole until it was asked."""
 
 COPIES: Final = ("MemcpyFromHost", "MemcpyToHost")
+NHWC: Final = "com.ms.internal.nhwc"
+"""The domain of what computes in that layout."""
+
 SMALL_CONSTANT: Final = 100
 """Elements up to which a constant may be read on the CPU (kSmallInitializerThreshold)."""
 
@@ -136,13 +139,17 @@ def crossing(graph: Graph, gpu: Memory, cpu: Memory) -> tuple[set[str], set[str]
     """Values that go to the GPU, and those that go from it to the CPU.
 
     As ONNX Runtime inserts nodes for it (TransformerMemcpyImpl in onnxruntime/core/optimizer/transformer_memcpy.cc):
-    one for each value that is made in one memory and read in the other, and for inputs that both sides read. Other
-    inputs of the model, and its outputs, are copied with or without a provider.
+    one for each value that is made in one memory and read in the other, and for inputs, and in bodies for values from
+    around, that both sides read. Other inputs of the model, and its outputs, are copied with or without a provider;
+    what bodies read is the affair of the node that has them.
     """
-    # What bodies of If and Loop read of a claimed node is that node's affair.
-    on_gpu = {name for name, readers in gpu.read.items() if any(slot < len(node.inputs) for node, slot in readers)}
-    both = (set(graph.inputs) - graph.initializers.keys()) & on_gpu & cpu.read.keys()
-    return both | (cpu.written & on_gpu), gpu.written & cpu.read.keys()
+    on_gpu, on_cpu = (
+        {name for name, readers in side.read.items() if any(slot < len(node.inputs) for node, slot in readers)}
+        for side in (gpu, cpu)
+    )
+    both = (on_gpu & on_cpu) - gpu.written - cpu.written - graph.initializers.keys()
+    both -= {name for name in both if graph.constant(name) is not None}  # that of a graph around
+    return both | (cpu.written & on_gpu), gpu.written & on_cpu
 
 
 def copies(graph: Graph, _settings: Settings, claimed: Container[int]) -> int:
@@ -152,6 +159,32 @@ def copies(graph: Graph, _settings: Settings, claimed: Container[int]) -> int:
     """
     written = sum(node.op_type in COPIES for node in graph.nodes.values())
     return written + sum(map(len, crossing(graph, *memories(graph, claimed))))
+
+
+def estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool:
+    """Whether ONNX Runtime may insert other copies than `copies` counts.
+
+    In the layout NHWC it inserts Transposes and moves those that there are, nodes of quantization with them; types for
+    which the GPU has no Transpose then go to the CPU. It drops a Cast behind a Cast, and puts some around what the CPU
+    computes in half precision.
+    """
+    nodes = graph.nodes.values()
+    on_cpu = [node for node in nodes if node.index not in claimed]
+    casts = {name for node in nodes if node.op_type == "Cast" for name in node.outputs}
+    cast_at_cpu = {name for node in on_cpu if node.op_type == "Cast" for name in node.outputs}
+    for node in nodes:
+        if node.op_type == "Cast" and node.inputs[0] in (cast_at_cpu if node.index in claimed else casts):
+            return True
+    if any(graph.value(name).dtype == "f16" for node in on_cpu for name in (*node.inputs, *node.outputs)):
+        return True
+    moved = any(
+        node.op_type == "Transpose" or (node.index in claimed and (NHWC, node.op_type) in kernels()) for node in nodes
+    )
+    if not (settings.nhwc and moved):
+        return False
+    movable = {kind.name for kernel in kernels()["", "Transpose"] for kind in kernel.types["T"]}
+    values = (graph.value(name) for node in nodes for name in node.outputs if name)
+    return bool(on_cpu) or any(value.dtype not in movable and len(value.shape or (0, 0)) > 1 for value in values)
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:

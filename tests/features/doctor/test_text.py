@@ -27,7 +27,10 @@ def diagnosis(remedy: MeasuredRemedy, *, best: str = "") -> Diagnosis:
     ("latency", "said"),
     [
         (comparison(1.0, 0.99, 1.01, Verdict.SAME), "runs as fast, within 2%"),
-        (comparison(1.35, 1.23, 4.1, Verdict.NOT_SHOWN), "latency between 1.23 and 4.10 times the start's"),
+        (
+            comparison(1.35, 1.23, 4.1, Verdict.NOT_SHOWN),
+            "latency between 1.23 and 4.10 times that of the model as it is",
+        ),
     ],
 )
 def test_only_what_is_shown_to_be_the_same_runs_as_fast(latency: Comparison, said: str) -> None:
