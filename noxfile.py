@@ -323,7 +323,7 @@ def npu_measured(session: nox.Session) -> None:
 
 @nox.session
 def gpu_claims(session: nox.Session) -> None:
-    """WebGPU's claims beside the genuine plugin's, on a software Vulkan driver: all models and 400 new graphs."""
+    """WebGPU's claims beside the plugin's, on a software Vulkan driver; `-- --library android:1.29.0`: a library's."""
     install_packages(session, ("chromium-common",), "a software Vulkan driver", present=Path(SWIFTSHADER).is_file())
     session.install("-e", ".", *groups("test"), "onnxruntime-ep-webgpu")
     session.run("python", "-m", "tests.webgpu.labels", *session.posargs)

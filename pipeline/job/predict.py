@@ -83,6 +83,7 @@ def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settin
             api_level=level,
             coreml_options=given if rules.run.name == "coreml" else (),
             webgpu_options=given if rules.name == WEBGPU else (),
+            plugin=facts.platform != "android",
             nnapi_flags=[flag.value for flag in options.flags],
             stop_ops=options.session_config.get("ep.nnapi.partitioning_stop_ops"),
         )

@@ -55,13 +55,14 @@ class WebGpuOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of the WebGPU provider that its claims depend on (webgpu.md W.1.5), with its own defaults.
 
     `int64` is enableInt64, which brings kernels for i64; graph capture turns it on, too. `cpu_nodes` are the names of
-    forceCpuNodeNames.
+    forceCpuNodeNames. `plugin` is for the library of onnxruntime-ep-webgpu, not WebGPU built in as for phones.
     """
 
     layout: str = "NHWC"
     int64: bool = False
     graph_capture: bool = False
     cpu_nodes: tuple[str, ...] = ()
+    plugin: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -512,6 +513,7 @@ def make_settings(
     nnapi_flags: Iterable[str] = (),
     stop_ops: str | None = None,
     webgpu_options: Iterable[str] = (),
+    plugin: bool = False,
     chip: str = "",
 ) -> Settings:
     """Settings from words; what is left out has ONNX Runtime's own default, the release is the installed one.
@@ -519,6 +521,7 @@ def make_settings(
     `stop_ops` is the session entry `ep.nnapi.partitioning_stop_ops`: names with commas between, none when empty (B.5).
     """
     coreml = parse_options(coreml_options, PROVIDERS["coreml"].values, "CoreML")
+    webgpu = webgpu_settings(parse_options(webgpu_options, PROVIDERS[WEBGPU].values, "WebGPU"))
     defaults = Settings(provider=provider, chip=chip)
     asked, expected = coreml.get("ModelFormat"), defaults.rules.options.get("ModelFormat")
     if asked is not None and expected is not None and asked != expected:
@@ -533,7 +536,7 @@ def make_settings(
         require_static_input_shapes=coreml.get("RequireStaticInputShapes") == "1",
         enable_on_subgraphs=coreml.get("EnableOnSubgraphs") == "1",
         nnapi_flags=tuple(nnapi_flags),
-        webgpu=webgpu_settings(parse_options(webgpu_options, PROVIDERS[WEBGPU].values, "WebGPU")),
+        webgpu=msgspec.structs.replace(webgpu, plugin=plugin),
         chip=chip,
         stop_ops=defaults.stop_ops if stop_ops is None else tuple(name for name in stop_ops.split(",") if name),
     )

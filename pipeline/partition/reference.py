@@ -123,11 +123,11 @@ COUNTED = re.compile(r"number of partitions supported by NNAPI: (\d+) ")
 NO_KERNEL = re.compile(r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*)")
 LEFT_TO_CPU = re.compile(r"Force fallback to CPU execution for node:? (.+?) because (.*)")
 FORCED = re.compile(r"Force CPU execution for node: (.*)")
-NOTHING_TAKEN = "All nodes placed on [CPUExecutionProvider]"
+OTHER_OPSET = re.compile(r"cannot be used with this model due to its ONNX opset .*")
 """What WebGPU logs: each node that has no kernel, and each that is left to the CPU all the same.
 
-ONNX Runtime's record of assigned nodes will not do: in the layout NHWC the provider is asked twice, and the record has
-nodes of the second time only.
+ONNX Runtime's record of assigned nodes will not do, nor its list of placements: in the layout NHWC the provider is
+asked twice, and both have what became of the graph between.
 """
 
 
@@ -266,16 +266,21 @@ def _renamed(model: Path, target: Path) -> Path:
 
 def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings: Settings) -> LibraryClaims:
     provider = settings.rules.run.ort_name
-    if answer.failed:
-        return LibraryClaims(id=model, release=facts.release, error=_failure(answer), crashed=bool(answer.signal))
-    recorded = answer.recorded
-    if settings.provider == WEBGPU:
+    failed = answer.failed
+    claims = LibraryClaims(
+        id=model,
+        release=facts.release,
+        error=_failure(answer) if failed else None,
+        crashed=bool(failed and answer.signal),
+    )
+    if settings.provider == WEBGPU:  # what it refused stands in the log of a session that failed, too
         kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
         refused = _refused_by_webgpu(answer.log, nhwc=settings.nhwc)
-        nothing = _takes_nothing(answer.log)
-        return LibraryClaims(
-            id=model, release=facts.release, rest=not nothing, kinds=kinds, reasons=refused, reason=nothing
-        )
+        nothing = next((match.group() for line in answer.log if (match := OTHER_OPSET.search(line))), "")
+        return msgspec.structs.replace(claims, rest=not nothing, kinds=kinds, reasons=refused, reason=nothing)
+    if failed:
+        return claims
+    recorded = answer.recorded
     groups = tuple(
         tuple(name for name, _, _ in subgraph.nodes) for subgraph in answer.subgraphs if subgraph.provider == provider
     )
@@ -317,11 +322,6 @@ def _refused_by_webgpu(log: Sequence[str], *, nhwc: bool) -> dict[str, str]:
         elif not nhwc and (match := LEFT_TO_CPU.search(line)):
             reasons.setdefault(match.group(1), match.group(2))
     return reasons
-
-
-def _takes_nothing(log: Sequence[str]) -> str:
-    """Why the provider was given no node at all, as for an opset that the layout NHWC is not for; "" where it was."""
-    return "ONNX Runtime gives it no node of this model" if any(NOTHING_TAKEN in line for line in log) else ""
 
 
 def _failure(answer: LibraryAnswer) -> str:

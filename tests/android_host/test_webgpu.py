@@ -19,12 +19,16 @@ from device_runner.library import LibraryFacts
 from device_runner.result import FailureKind, Mark
 from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, RunSpec, Stream, TensorFile
 from device_runner.vulkan import DRIVERS, VARIABLE
+from pipeline.model.sources import SourceModel
+from pipeline.partition.judge import PartitionRequest, judge
 from tests.android_host.conftest import needs_plugin
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
 from tests.debian_packages import unpacked
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import parsed
+from tests.webgpu.labels import asked, settings_of, wrong
+from tests.webgpu.registry import one_node_models
 
 pytestmark = pytest.mark.android_host
 
@@ -251,6 +255,48 @@ def test_what_the_library_says_first_is_not_its_answer(
     (model,) = json.loads(written.read_text())["reference"]["models"]
     assert model["same"] is True
     assert claims.items() <= {row["output"]: row["library"]["claimed"] for row in model["nodes"]}.items()
+
+
+@pytest.mark.parametrize(
+    ("layout", "text", "claims"),
+    [
+        ("NCHW", """s = Shape (x)  c = ConstantOfShape (s)  y = Resize (c, "", sizes)""",
+         {"s": True, "c": False, "y": True}),
+        ("NHWC", "t = Transpose <perm = [0, 3, 1, 2]> (x)  q = QuantizeLinear (t, one)  y = DequantizeLinear (q, one)",
+         {"t": True, "q": False, "y": True}),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_the_graph_later_is_no_claim(
+    library: LibraryFacts, vulkan: str, layout: str, text: str, claims: dict[str, bool], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """An input that is left out keeps a node on the GPU; NHWC moves a Transpose behind QuantizeLinear, into bytes."""
+    monkeypatch.setenv(VARIABLE, vulkan)
+    path, written = tmp_path / "m.onnx", tmp_path / "claims.json"
+    head = "g (float[1, 2, 4, 4] x) => (float[a, b, c, d] y) <float one = {1}, float[4] sizes = {1, 1, 2, 2}>"
+    onnx.save(parsed(f"{head} {{ {text} }}"), path)
+    options = ("--webgpu-options", f"preferredLayout={layout}", "--reference", library.path, "--json", written)
+    ort_mobile("partition", path, "--ep", "webgpu", *options, code=0)
+    (model,) = json.loads(written.read_text())["reference"]["models"]
+    assert model["same"] is True
+    assert claims == {row["output"]: row["library"]["claimed"] for row in model["nodes"]}
+
+
+def test_kernels_are_those_of_the_library(
+    library: LibraryFacts, vulkan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each 40th of the models of one node; `nox -s gpu_claims` asks about all."""
+    monkeypatch.setenv(VARIABLE, vulkan)
+    paths = [path for _, path in one_node_models(tmp_path)][::40]
+    source = f"android:{library.release}"
+    answers = [
+        judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings_of("nchw-int64", source)))
+        for path in paths
+    ]
+    labels = asked(library, paths, settings_of("nchw-int64", source))
+    pairs = zip(labels, answers, strict=True)
+    assert [text for label, answer in pairs for text in wrong(label, answer.decisions)] == []
+    assert {answer.claimed for answer in answers} == {0, 1}
 
 
 def test_a_profile_names_what_is_copied_between_cpu_and_gpu(

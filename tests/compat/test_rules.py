@@ -136,6 +136,8 @@ def test_a_missing_nnapi_names_what_has_it_where_no_build_can() -> None:
     assert others == ["build it in ([build] providers), or take a library with nnapi"] * 2
     (finding,) = check_use(RunOptions(provider="xnnpack"), runtimes[0])
     assert "build it in" in finding.remedy
+    (finding,) = check_use(RunOptions(provider="qnn"), runtimes[1])
+    assert "give its plugin: --plugin qnn=libonnxruntime_providers_qnn.so" in finding.remedy
     (finding,) = check_use(RunOptions(provider="cuda"), runtimes[0])
     assert finding.remedy == PROVIDERS["cuda"].remedy  # no build of ours has it
 

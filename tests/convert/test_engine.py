@@ -303,6 +303,13 @@ def test_the_app_is_told_to_replay_what_was_recorded(tmp_path: Path) -> None:
         assert fixed.session_options == {}
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(Exception, match="cannot write") as caught:
+        convert(MNIST, tmp_path)
+    assert "a file stands where a folder is needed" in str(vars(caught.value)["remedy"])
+
+
 def limited(asked: ConvertRequest) -> ConvertResult:
     """Convert where no file may grow over 50 kB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))

@@ -1,7 +1,8 @@
-"""The labels of the WebGPU plugin for the ground truth: tests/ground_truth/webgpu.labels.jsonl.gz, read and compared.
+"""Labels of WebGPU for the ground truth, tests/ground_truth/webgpu.*.jsonl.gz: made, read and compared.
 
-As a program (`nox -s gpu_claims`): asks the genuine plugin about every model of the ground truth and new random graphs,
-and compares its labels with our claims. With --record it writes the labels. Exit status 1 where anything differs.
+As a program (`nox -s gpu_claims`): asks the genuine plugin, or Android libraries (--library), about every model of the
+ground truth, new random graphs and each kernel, and compares their answers with our claims. With --record it writes the
+labels, those of a library where they are not the plugin's. Exit status 1 where anything differs.
 """
 
 import argparse
@@ -9,18 +10,25 @@ import gzip
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import msgspec
+import onnx
 
+from device_runner.library import LibraryFacts, resolve
+from pipeline.core.abis import X86_64
+from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Decision, ModelAnswer, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.reference import claims_of_named
 from tests.ground_truth import ORACLE
-from tests.webgpu.plugin import EVERY, Label, ask
+from tests.webgpu.plugin import EVERY, Label, ask, named
+from tests.webgpu.registry import one_node_models
 
 SETTINGS = {
     "nhwc": {"preferredLayout": "NHWC"},
@@ -31,31 +39,74 @@ SETTINGS = {
 """The options of the plugin by the name of the setting."""
 
 ARCHIVES = ("ops", "dags", "real")
-PATH = ORACLE / "webgpu.labels.jsonl.gz"
+PLUGIN = "plugin"
+AT_ONCE = 64
+"""So many models are asked about in one process of a library."""
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One label: of a model of an archive, in a setting, by the plugin's release or the library's."""
+    """One label: of a model of an archive, in a setting."""
 
     archive: str
     setting: str
     id: str
     label: Label
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Which of all labels of a source it is."""
+        return self.archive, self.setting, self.id
+
+
+def file_of(source: str) -> Path:
+    """Where the labels of the plugin, or of a library such as android:1.28.0, lie."""
+    name = "labels" if source == PLUGIN else f"android-{line_of(source.removeprefix('android:'))}"
+    return ORACLE / f"webgpu.{name}.jsonl.gz"
+
 
 @cache
-def recorded() -> dict[tuple[str, str], dict[str, Label]]:
-    """All labels: by archive and setting, then by the model's id."""
-    table: dict[tuple[str, str], dict[str, Label]] = {}
-    with gzip.open(PATH) as lines:
-        for row in msgspec.json.Decoder(Row).decode_lines(lines.read()):
-            table.setdefault((row.archive, row.setting), {})[row.id] = row.label
-    return table
+def recorded(source: str = PLUGIN) -> Mapping[tuple[str, str, str], Label]:
+    """The labels that a file has, by archive, setting and the model's id: of a library those that differ."""
+    with gzip.open(file_of(source)) as lines:
+        return {row.place: row.label for row in msgspec.json.Decoder(Row).decode_lines(lines.read())}
 
 
-def settings_of(setting: str, release: str = "1.29") -> Settings:
-    """The settings of our rules for a setting of the plugin."""
-    return make_settings("webgpu", release=release, webgpu_options=[f"{k}={v}" for k, v in SETTINGS[setting].items()])
+def settings_of(setting: str, source: str = PLUGIN) -> Settings:
+    """The settings of our rules for a setting of the plugin or of a library such as android:1.28.0."""
+    return make_settings(
+        "webgpu",
+        release="1.29" if source == PLUGIN else str(line_of(source.removeprefix("android:"))),
+        webgpu_options=[f"{key}={value}" for key, value in SETTINGS[setting].items()],
+        plugin=source == PLUGIN,
+    )
+
+
+def asked(library: LibraryFacts | None, paths: Sequence[Path], settings: Settings) -> Iterator[Label]:
+    """The label of each model by an Android library, or by the plugin."""
+    if library is None:
+        options = {"preferredLayout": settings.webgpu.layout, "enableInt64": str(int(settings.webgpu.int64))}
+        yield from (label for _, label in ask(paths, options))
+        return
+    for start in range(0, len(paths), AT_ONCE):
+        yield from _asked_together(library, paths[start : start + AT_ONCE], settings)
+
+
+def _asked_together(library: LibraryFacts, paths: Sequence[Path], settings: Settings) -> Iterator[Label]:
+    with tempfile.TemporaryDirectory() as folder:
+        shown = [Path(folder, f"{number}.onnx") for number in range(len(paths))]
+        functions = []
+        for path, target in zip(paths, shown, strict=True):
+            model = named(onnx.load(path))
+            functions.append({row.name for row in model.functions})
+            onnx.save(model, target)
+        for calls, claims in zip(functions, claims_of_named(shown, library, settings, reasons=True), strict=True):
+            # Calls of the model's own functions have no kernel either; what counts is what they are inlined to.
+            refused = tuple(name for name, op_type in claims.kinds.items() if op_type not in calls)
+            yield Label(
+                refused=(EVERY,) if claims.reason else refused,
+                forced=tuple(claims.reasons.keys() - claims.kinds.keys()),
+                error=(claims.error or "")[:300],
+            )
 
 
 def claimed(label: Label, name: str, first_output: str) -> bool:
@@ -90,6 +141,9 @@ def models(folder: Path, archive: str, graphs: int, first: int) -> Iterator[tupl
     if archive == "random":
         yield from ((path.stem, path) for path in random_graphs(folder, graphs, first))
         return
+    if archive == "kernels":
+        yield from one_node_models(folder)
+        return
     with zipfile.ZipFile(ORACLE / f"{archive}.zip") as packed:
         names = sorted(name for name in packed.namelist() if name.endswith(".onnx"))
         packed.extractall(folder, names)
@@ -99,52 +153,96 @@ def models(folder: Path, archive: str, graphs: int, first: int) -> Iterator[tupl
 def main() -> int:
     """Ask, compare, and record where that is wanted; 1 where a claim differs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("archives", nargs="*", default=[*ARCHIVES, "random"])
+    parser.add_argument("archives", nargs="*", default=[*ARCHIVES, "random", "kernels"])
+    parser.add_argument("--library", action="append", dest="sources", help="android:1.28.0, in place of the plugin")
     parser.add_argument("--graphs", type=int, default=400, help="how many new random graphs")
     parser.add_argument("--first", type=int, default=70_000, help="the first seed of these")
     parser.add_argument("--record", action="store_true", help="write the labels")
+    parser.add_argument("--table", type=Path, help="write a table by operators to this file")
     chosen = parser.parse_args()
-    rows: list[Row] = []
-    differing = 0
-    print(f"onnxruntime {metadata.version('onnxruntime')}, plugin {metadata.version('onnxruntime-ep-webgpu')}")
-    for archive in chosen.archives:
-        with tempfile.TemporaryDirectory() as folder:
-            listed = dict(models(Path(folder), archive, chosen.graphs, chosen.first))
-            for setting, options in SETTINGS.items():
-                labels = dict(zip(listed, (label for _, label in ask(list(listed.values()), options)), strict=True))
-                answers = {name: _judged(path, setting) for name, path in listed.items()}
-                rows += [Row(archive, setting, name, label) for name, label in labels.items()]
-                differing += _report(archive, setting, labels, answers)
+    rows: dict[str, list[Row]] = {}
+    tables: dict[str, Table] = {}
+    for source in chosen.sources or [PLUGIN]:
+        library = None if source == PLUGIN else resolve(source, X86_64).android()
+        if library is None:
+            print(f"onnxruntime {metadata.version('onnxruntime')}, plugin {metadata.version('onnxruntime-ep-webgpu')}")
+        for archive in chosen.archives:
+            with tempfile.TemporaryDirectory() as folder:
+                listed = dict(models(Path(folder), archive, chosen.graphs, chosen.first))
+                for setting in SETTINGS:
+                    settings = settings_of(setting, source)
+                    labels = dict(zip(listed, asked(library, list(listed.values()), settings), strict=True))
+                    answers = {name: _judged(path, settings) for name, path in listed.items()}
+                    rows.setdefault(source, []).extend(Row(archive, setting, *pair) for pair in labels.items())
+                    table = tables.setdefault(f"{source} {setting}", Table())
+                    _report(f"{source} {archive} {setting}", labels, answers, table)
     if chosen.record:
-        content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows if row.archive != "random")
-        PATH.write_bytes(gzip.compress(content, mtime=0))
-    return min(differing, 1)
+        for source, made in rows.items():
+            _record(source, [row for row in made if row.archive in ARCHIVES])
+    if chosen.table:
+        chosen.table.write_text("".join(_table(tables)), "utf-8")
+    return min(sum(table["wrong"].total() for table in tables.values()), 1)
 
 
-def _judged(path: Path, setting: str) -> ModelAnswer:
-    return judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings_of(setting)))
+class Table(defaultdict[str, Counter[str]]):
+    """How many nodes of each operator a source was asked about (`nodes`), takes (`claimed`), and takes otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(Counter)
 
 
-def _report(archive: str, setting: str, labels: dict[str, Label], answers: dict[str, ModelAnswer]) -> int:
-    """Print what differs in one setting; how many models do."""
+def _record(source: str, rows: Iterable[Row]) -> None:
+    """Write labels, those of a library where it does otherwise than the plugin."""
+    if source != PLUGIN:
+        plugin = recorded()
+        rows = [row for row in rows if row.place in plugin and _essence(row.label) != _essence(plugin[row.place])]
+    content = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+    file_of(source).write_bytes(gzip.compress(content, mtime=0))
+
+
+def _essence(label: Label) -> tuple[set[str], bool]:
+    return {*label.refused, *label.forced}, bool(label.error)
+
+
+def _judged(path: Path, settings: Settings) -> ModelAnswer:
+    return judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
+
+
+def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, ModelAnswer], table: Table) -> None:
+    """Print what differs in one setting, and add it up."""
     good = {name: answer for name, answer in answers.items() if not answer.error}
     bad = {name: texts for name, answer in good.items() if (texts := list(wrong(labels[name], answer.decisions)))}
     refused = answers.keys() - good.keys()
     bad |= {name: [f"no answer: {answers[name].error}"] for name in refused if not labels[name].error}
-    nodes = sum(answer.nodes for answer in good.values())
+    for answer in good.values():
+        table["nodes"].update(row.op_type for row in answer.decisions)
+        table["claimed"].update(row.op_type for row in answer.decisions if row.claimed)
     sessions = [name for name in good if not labels[name].error]
-    same = {name for name in sessions if labels[name].copies == good[name].copies}
-    sure = {name for name in sessions if not good[name].copies_estimated}
-    bad |= {name: [f"{labels[name].copies} copies, not {good[name].copies}"] for name in sure - same}
+    counted = ""
+    if any(row.copies for row in labels.values()):  # libraries do not say
+        same = {name for name in sessions if labels[name].copies == good[name].copies}
+        sure = {name for name in sessions if not good[name].copies_estimated}
+        bad |= {name: [f"{labels[name].copies} copies, not {good[name].copies}"] for name in sure - same}
+        counted = (
+            f"; copies equal in {len(same)} of {len(sessions)} sessions, "
+            f"in {len(sure & same)} of {len(sure)} of which we are sure"
+        )
+    table["wrong"].update(text.partition("-")[0] for texts in bad.values() for text in texts)
     print(
-        f"{archive} {setting}: {len(good)} models, {len(refused)} of which none makes a session, {nodes} nodes, "
-        f"{len(bad)} models wrong; copies equal in {len(same)} of {len(sessions)} sessions, "
-        f"in {len(sure & same)} of {len(sure)} of which we are sure",
+        f"{title}: {len(answers)} models, {len(answers) - len(sessions)} of which none makes a session, "
+        f"{sum(answer.nodes for answer in good.values())} nodes, {len(bad)} models wrong{counted}",
         flush=True,
     )
     for name, texts in bad.items():
         print(f"  {name}: {'; '.join(texts[:3])}", flush=True)
-    return len(bad)
+
+
+def _table(tables: Mapping[str, Table]) -> Iterator[str]:
+    """Markdown: of each operator what our rules take of how many nodes, with the number that is wrong."""
+    yield "| operator | " + " | ".join(tables) + " |\n|---|" + "---|" * len(tables) + "\n"
+    for operator in sorted({name for table in tables.values() for name in table["nodes"]}):
+        counts = [[table[kind][operator] for kind in ("claimed", "nodes", "wrong")] for table in tables.values()]
+        yield f"| {operator} | " + " | ".join(f"{c} of {n}, {w} wrong" for c, n, w in counts) + " |\n"
 
 
 if __name__ == "__main__":

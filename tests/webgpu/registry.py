@@ -10,14 +10,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import onnx
+from onnx import helper
 
 from device_runner.build import build_library
-from pipeline.model.types import SHORT_NAMES
+from pipeline.model.types import CODES, SHORT_BY_ORT, SHORT_NAMES
+from pipeline.partition.answer import LOWEST_LAYOUT_OPSET
 from pipeline.partition.webgpu.kernels import kernels
 from tests.webgpu.plugin import drivers
 
@@ -78,6 +82,61 @@ def ours(*, int64: bool) -> Registered:
         for (domain, op), rows in kernels().items() for kernel in rows for opsets in kernel.opsets
         for name, marked in kernel.types.items() for kind in marked if int64 or not kind.int64
     )  # fmt: skip
+
+
+def one_node_models(folder: Path) -> Iterator[tuple[str, Path]]:
+    """A model of one node for each operator of ai.onnx in the table, version of its schema, and type of a constraint.
+
+    Values have no shapes, as these decide nothing; optional inputs are left out.
+    """
+    operators = {op for domain, op in kernels() if not domain}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        opset = max(schema.since_version, LOWEST_LAYOUT_OPSET)
+        if schema.domain or schema.name not in operators - {"If"} or opset > NEWEST_OPSET:
+            continue
+        if onnx.defs.get_schema(schema.name, opset).since_version != schema.since_version:
+            continue
+        allowed = {row.type_param_str: sorted(filter(None, map(_code, row.allowed_type_strs)))
+                   for row in schema.type_constraints}  # fmt: skip
+        for varied, types in allowed.items():
+            for kind in types:
+                bound = {name: codes[0] for name, codes in allowed.items() if codes} | {varied: kind}
+                name = f"{schema.name}_{schema.since_version}_{varied}_{SHORT_NAMES[kind]}"
+                onnx.save(_one_node(schema, opset, bound), folder / f"{name}.onnx")
+                yield name, folder / f"{name}.onnx"
+
+
+def _code(text: str) -> int:
+    """The number of `tensor(float16)`; 0 for what is no tensor."""
+    short = SHORT_BY_ORT.get(text.removeprefix("tensor(").removesuffix(")"))
+    return CODES[short] if short else 0
+
+
+def _one_node(schema: onnx.defs.OpSchema, opset: int, bound: Mapping[str, int]) -> onnx.ModelProto:
+    def values(side: Iterable[onnx.defs.OpSchema.FormalParameter], prefix: str) -> list[onnx.ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info(
+                f"{prefix}{number}", bound.get(row.type_str) or _code(row.type_str) or 1, None
+            )
+            for number, row in enumerate(side)
+            if row.option != onnx.defs.OpSchema.FormalParameterOption.Optional
+        ]
+
+    inputs, outputs = values(schema.inputs, "x"), values(schema.outputs, "y")
+    attributes: dict[str, Any] = {
+        name: REQUIRED.get(name, 1) for name, row in schema.attributes.items() if row.required
+    }
+    if schema.name == "Cast":
+        attributes["to"] = bound["T2"]
+    node = helper.make_node(schema.name, [row.name for row in inputs], [row.name for row in outputs], **attributes)
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+REQUIRED = {"equation": "i,i->i", "axes": [0], "perm": [0], "kernel_shape": [1, 1], "pads": [0, 0], "mode": "constant"}
+"""Values of attributes that operators must have; 1 for the others."""
+NEWEST_OPSET = 26
+"""The newest that the libraries of 1.28 and 1.29 know."""
 
 
 def _lines(entries: Iterable[tuple[object, ...]]) -> list[str]:

@@ -69,10 +69,10 @@ static ort_function symbol(void *library, const char *name) {
     return function;
 }
 
-/* Parts of the places whose lines are kept: the files of NNAPI and WebGPU, what ONNX Runtime leaves to the CPU, and
- * the list of what was assigned. The rest of a verbose log is long. */
+/* Parts of the places whose lines are kept: the files of NNAPI and WebGPU, what ONNX Runtime leaves to the CPU or does
+ * not ask about, and the list of what was assigned. The rest of a verbose log is long. */
 static const char *const KEPT[] = {"nnapi", "op_builder", "helper.cc", "VerifyEachNodeIsAssignedToAnEp",
-                                   "webgpu_execution_provider", "fallback_cpu_capability"};
+                                   "webgpu_execution_provider", "fallback_cpu_capability", "GetCapabilityForEP"};
 
 static bool is_kept(const char *place) {
     for (size_t i = 0; place && i < sizeof KEPT / sizeof *KEPT; i++)

@@ -26,6 +26,8 @@ NHWC: Final = "com.ms.internal.nhwc"
 
 SMALL_CONSTANT: Final = 100
 """Elements up to which a constant may be read on the CPU (kSmallInitializerThreshold)."""
+FEW_BITS = frozenset({"f16", "bf16", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"})
+"""Types that keep a node on the GPU."""
 
 PREFERRED = Refusal(
     "shape_on_cpu",
@@ -42,7 +44,7 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
         refusal = Refusal("opset", window, "convert the model to such an opset, or set preferredLayout=NCHW")
         return Claim(refusals=dict.fromkeys(graph.nodes, refusal))
     fitting = {index: kernel_of(graph, graph.nodes[index], settings) for index in graph.order}
-    preferred = frozenset[int]() if settings.nhwc else _preferred_on_cpu(graph, fitting)
+    preferred = frozenset[int]() if settings.nhwc else _preferred_on_cpu(graph, fitting, plugin=settings.webgpu.plugin)
     groups, refusals = [], dict[int, Refusal]()
     for index, kernel in fitting.items():
         node = graph.nodes[index]
@@ -59,9 +61,16 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
     return Claim(groups=tuple(groups), refusals=refusals)
 
 
-def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None]) -> frozenset[int]:
-    """Nodes with a kernel that follow what lies in the CPU's memory, as Shape's output does, and read nothing else."""
+def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None], *, plugin: bool) -> frozenset[int]:
+    """Nodes with a kernel that follow what lies in the CPU's memory, as Shape's output does, and read nothing else.
+
+    Libraries have this from onnxruntime/core/framework, where an input that is left out is a value like others, in the
+    GPU's memory; the plugin has a copy of its own, which skips it.
+    """
     place = {index: position for position, index in enumerate(graph.order)}
+    anywhere = {name for name, constant in graph.initializers.items() if constant.count <= SMALL_CONSTANT}
+    anywhere |= set(graph.inputs) - (graph.initializers.keys() - (graph.overridable if plugin else ()))
+    anywhere |= {""} if plugin else set()
     at_cpu: set[str] = set()
     waiting: list[tuple[int, int]] = []
 
@@ -72,6 +81,15 @@ def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None]) -> fro
         for edge in graph.out_edges[node.index]:
             if node.outputs[edge.source_slot] in known:
                 heappush(waiting, (place[edge.consumer], edge.consumer))
+
+    def reads_only(node: Node, kernel: Kernel) -> bool:
+        """Whether a node reads what lies in the CPU's memory or in both, none of it in less than 32 bits of float."""
+        return all(
+            graph.value(name).dtype not in FEW_BITS
+            # A kernel that reads the value at the CPU anyway gains nothing from being there.
+            and (name in anywhere or (name in at_cpu and f"in{slot}" not in kernel.on_cpu))
+            for slot, name in enumerate(node.inputs)
+        )
 
     for index, kernel in fitting.items():
         if kernel is not None:
@@ -85,26 +103,10 @@ def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None]) -> fro
             continue
         seen.add(index)
         node, kernel = graph.nodes[index], fitting[index]
-        if kernel is None or _reads_only(graph, node, kernel, at_cpu):
-            give(node, filter(None, node.outputs))
+        if kernel is None or reads_only(node, kernel):
+            give(node, node.outputs)
             preferred |= {index} if kernel else set()
     return frozenset(preferred)
-
-
-def _reads_only(graph: Graph, node: Node, kernel: Kernel, at_cpu: Container[str]) -> bool:
-    """Whether a node reads small constants, inputs of the graph and values at the CPU, none of half precision."""
-    for slot, name in enumerate(node.inputs):
-        if not name:
-            continue
-        if graph.value(name).dtype in ("f16", "bf16"):
-            return False
-        constant = graph.initializers.get(name)
-        if (constant is not None and constant.count <= SMALL_CONSTANT) or name in graph.inputs:
-            continue
-        # A kernel that reads the value at the CPU anyway gains nothing from being there.
-        if name not in at_cpu or f"in{slot}" in kernel.on_cpu:
-            return False
-    return True
 
 
 class Memory:

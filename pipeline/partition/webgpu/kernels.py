@@ -15,6 +15,8 @@ from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Graph, Node
 
 Release = tuple[int, int]
+NEWEST: Release = (1, 30)
+"""Whose kernels the whole table is."""
 
 
 class MarkedType(NamedTuple):
@@ -50,13 +52,18 @@ class Kernel:
 
     def versions(self, settings: Settings) -> list[Opsets]:
         """The versions that the release of the settings registers it for."""
-        return [row for row in self.opsets if row.since <= settings.ort_release]
+        return [row for row in self.opsets if row.since <= _release(settings)]
 
     def taken(self, constraint: str, settings: Settings) -> list[str]:
         """The types of a constraint that release and options allow."""
         marked = self.types[constraint]
         int64 = settings.webgpu.int64
-        return [row.name for row in marked if row.since <= settings.ort_release and (int64 or not row.int64)]
+        return [row.name for row in marked if row.since <= _release(settings) and (int64 or not row.int64)]
+
+
+def _release(settings: Settings) -> Release:
+    """The release of the kernels; the plugin brings its own, whatever ONNX Runtime loads it."""
+    return NEWEST if settings.webgpu.plugin else settings.ort_release
 
 
 MARK = re.compile(r"(?P<word>[^!@]+)(?P<int64>!)?(@(?P<major>\d+)\.(?P<minor>\d+))?")
@@ -225,14 +232,14 @@ def _no_type(node: Node, dtype: str, constraint: str, rows: list[Kernel], settin
     """A kernel for other types: what of the settings adds this one, or which there are."""
     text = f"no kernel for {node.op_type} of {dtype} at opset {node.since_version}"
     marked = [entry for row in rows for entry in row.types.get(constraint, ()) if entry.name == dtype]
-    later = min((entry.since for entry in marked if entry.since > settings.ort_release), default=None)
-    if later:
-        release = ".".join(map(str, later))
-        return Refusal("release", f"{text} before ONNX Runtime {release}", f"ship {release} or later")
+    later = min((entry.since for entry in marked if entry.since > _release(settings)), default=None)
+    release = ".".join(map(str, later or ()))
     if any(entry.int64 for entry in marked):
-        return Refusal(
-            "int64", f"{text}; enableInt64 adds it", "set enableInt64=1, or give the dimensions of the inputs sizes"
-        )
+        text += "; enableInt64 adds it" + (f" from ONNX Runtime {release} on" if later else "")
+        remedy = "set enableInt64=1, or give the dimensions of the inputs sizes"
+        return Refusal("int64", text, f"ship {release} or later, and {remedy}" if later else remedy)
+    if later:
+        return Refusal("release", f"{text} before ONNX Runtime {release}", f"ship {release} or later")
     names = list(dict.fromkeys(name for row in rows for name in row.taken(constraint, settings)))
     if dtype == "i64":
         return Refusal("type", f"{text}, there are some for {', '.join(names)}", SIZES)

@@ -9,6 +9,7 @@ import pytest
 from tests import onnx_samples
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
+from tests.ort_models import parsed
 
 SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
 STATES = ("--state", "h1=h0", "--state", "c1=c0")
@@ -74,6 +75,21 @@ def test_a_stream_that_carries_no_state_ends_elsewhere(model: Path, tmp_path: Pa
 )
 def test_a_state_that_cannot_be_is_one_error(words: tuple[str, ...], why: str, model: Path) -> None:
     assert why in streamed(model, *words, code=2).err
+
+
+def test_a_state_that_shrinks_after_some_steps_is_one_error(tmp_path: Path) -> None:
+    """The original keeps its state's size; with the file for its own original the steps here find it first."""
+    ends = "g (float[n] a, int64[1] i) => (float[m] s, int64[1] j)"
+    kept = parsed(f"{ends} <int64[1] one = {{1}}> {{ j = Add (i, one)  s = Relu (a) }}")
+    numbers = "<int64[1] one = {1}, int64[1] zero = {0}, int64[1] four = {4}, int64[1] six = {6}>"
+    nodes = "j = Add (i, one)  left = Sub (six, i)  end = Min (left, four)  b = Relu (a)  s = Slice (b, zero, end)"
+    shrinking = onnx_samples.save(parsed(f"{ends} {numbers} {{ {nodes} }}"), tmp_path / "shrinking.onnx")
+    words = ("--stream", "6", "--state", "s=a", "--state", "j=i", "--input", "i=0", "--dimension", "n=4")
+    assert "'s' goes from [4] to [3]" in streamed(shrinking, *words, code=2).err
+    original = onnx_samples.save(kept, tmp_path / "kept.onnx")
+    row = row_of(streamed(shrinking, *words, "--original", original, code=1))
+    assert "the output s changes its shape from one inference to the next" in row["failure"]
+    assert "states of one size" in row["remedy"]
 
 
 def test_more_steps_than_files_may_hold_are_refused_with_the_number_that_is_possible(tmp_path: Path) -> None:
