@@ -211,19 +211,19 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
     # NaN and infinity must stand where the reference has them; all other numbers must be near
     import numpy as np
 
-    wanted, given = reference.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(wanted)
-    if not np.array_equal(wanted[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
+    expected, given = reference.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(expected)
+    if not np.array_equal(expected[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
         return OutputCheck(
             output=name,
             passed=False,
             unknown=tolerance.random_inputs and not finite.all(),
-            reason=_other_than_numbers(wanted, given),
+            reason=_other_than_numbers(expected, given),
         )
     if not finite.any():
         return OutputCheck(output=name, passed=False, unknown=True, reason="the original gives only NaN or infinity")
     whole = reference.dtype.kind in "iub" and actual.dtype.kind in "iub"
-    return _judged(name, wanted[finite], given[finite], tolerance, whole=whole)
+    return _judged(name, expected[finite], given[finite], tolerance, whole=whole)
 
 
 def _other_than_numbers(expected: Floats, actual: Floats) -> str:

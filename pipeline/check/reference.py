@@ -523,11 +523,11 @@ def _explained(
     first, share, verb = None, 0.0, ""  # the first node of the form that is not finite
     for start in range(0, len(names), VALUES_AT_ONCE):
         chunk = names[start : start + VALUES_AT_ONCE]
-        wanted, given = _values(original, chunk, feeds), _values(form, chunk, feeds)
+        expected, given = _values(original, chunk, feeds), _values(form, chunk, feeds)
         for name in chunk:
-            if name in wanted and wanted[name].dtype.kind == "f":
-                largest[name] = _largest(wanted[name])
-                lost = _lost(wanted[name], given[name])
+            if name in expected and expected[name].dtype.kind == "f":
+                largest[name] = _largest(expected[name])
+                lost = _lost(expected[name], given[name])
                 if lost and first is None:
                     first, share = makers[name], lost
                     verb = "overflows" if np.isinf(given[name]).any() else "gives NaN"

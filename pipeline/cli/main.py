@@ -208,9 +208,9 @@ def _leave(code: int) -> NoReturn:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more
         if not isinstance(error, BrokenPipeError):
-            known = _known(error)
-            show_error(known)
-            code = code or getattr(known, "exit_code", ExitCode.SOME_FAILED)
+            recognized = _known(error)
+            show_error(recognized)
+            code = code or getattr(recognized, "exit_code", ExitCode.SOME_FAILED)
     sys.exit(code)
 
 
@@ -276,6 +276,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if debug:
             raise
-        known = _known(error)
-        show_error(known)
-        _leave(getattr(known, "exit_code", ExitCode.SOME_FAILED))
+        recognized = _known(error)
+        show_error(recognized)
+        _leave(getattr(recognized, "exit_code", ExitCode.SOME_FAILED))

@@ -491,17 +491,17 @@ def read_artifacts(files: Mapping[str, Path]) -> ReadArtifacts:
     """Read artifacts (ORT format files by name); equal files are read once. Files of another format are left out."""
     from pipeline.model.ort_format import read_artifact
 
-    known: dict[tuple[int, int], ArtifactFacts] = {}
+    facts_by_file: dict[tuple[int, int], ArtifactFacts] = {}
     read: dict[str, ArtifactFacts | Finding] = {}
     for name, file in files.items():
         if file.suffix.lower() not in (".ort", ".onnx"):
             continue
         try:
             identity = (file.stat().st_dev, file.stat().st_ino)
-            if identity not in known:
+            if identity not in facts_by_file:
                 reader = weight_reader(file) if file.suffix.lower() == ".ort" else None
-                known[identity] = facts_of(read_artifact(file), name, reader)
-            read[name] = msgspec.structs.replace(known[identity], name=name, file=str(file))
+                facts_by_file[identity] = facts_of(read_artifact(file), name, reader)
+            read[name] = msgspec.structs.replace(facts_by_file[identity], name=name, file=str(file))
         except ModelError as error:
             if file.suffix.lower() == ".ort":  # of an ONNX file ONNX Runtime itself says what is wrong
                 read[name] = finding_of(error, name)

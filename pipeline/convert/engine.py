@@ -227,7 +227,7 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
 
     variants = tuple(dict.fromkeys(request.variants))
     failures: dict[Variant, VariantFailure] = {}
-    wanted: dict[SessionSettings, list[Variant]] = {}
+    by_settings: dict[SessionSettings, list[Variant]] = {}
     for variant in variants:
         if reason := refusal(variant, maker.target, maker.installed):
             why, remedy = reason
@@ -236,12 +236,12 @@ def convert_model(request: ConvertRequest) -> ConvertResult:
             )
         else:
             settings = session_settings(variant, request.platform, request.wish(variant, maker.target))
-            wanted.setdefault(settings, []).append(variant)
+            by_settings.setdefault(settings, []).append(variant)
 
     files: dict[Variant, ConvertedFile] = {}
     causes: dict[tuple[str, str], RunnerError] = {}
     with ThreadPoolExecutor(1) as disk:  # it works while the next file is made
-        for settings, alike in wanted.items():
+        for settings, alike in by_settings.items():
             try:
                 file, path = maker.make(settings)
             except DiskError:

@@ -397,27 +397,27 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
             converted, sets, order.chips, order.output, progress, sizes=sizes, share=order.share_weights
         )
         artifacts = [artifact for row in converted for artifact in row.artifacts]
-        known = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
-        configs = write_configs(order.output, artifacts, known) if order.config and artifacts else ()
+        needs_of = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
+        configs = write_configs(order.output, artifacts, needs_of) if order.config and artifacts else ()
         report = ConversionReport(
             order=order,
             converted=converted,
             configs=configs,
-            findings=_preflight(order, artifacts, known),
+            findings=_preflight(order, artifacts, needs_of),
             verdicts={row.model.source.name: row.verdicts for row in sets},
         )
         return _checked(report, sets, work, progress) if order.check else report
 
 
 def _preflight(
-    order: ConversionOrder, artifacts: Sequence[Artifact], known: Mapping[str, FileNeeds]
+    order: ConversionOrder, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds]
 ) -> dict[tuple[str, str], tuple[Finding, ...]]:
     """What speaks against the artifacts in the release and kind of build that the order names."""
     release = line_of(order.release or installed_version("onnxruntime"))
     runtime = Runtime(release=release, kind=BuildKind(order.build_kind), abis=(order.abi,))
     read = {
-        **read_artifacts({a.file: order.output / a.file for a in artifacts if a.file not in known}),
-        **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in known.items()},
+        **read_artifacts({a.file: order.output / a.file for a in artifacts if a.file not in needs}),
+        **{name: msgspec.structs.replace(facts, name=name) for name, (facts, _, _) in needs.items()},
     }
     findings_of = {
         (artifact.model, artifact.variant.name): judged(

@@ -307,13 +307,13 @@ def _check_names(data: Dataset, takes: Sequence[TensorInfo]) -> None:
         check_padding(takes[names.index(name)], number)
 
 
-def _matched(files: SampleFiles, wanted: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
+def _matched(files: SampleFiles, inputs: Sequence[TensorInfo], takes: Sequence[TensorInfo]) -> dict[str, Array]:
     """Arrays of a sample by the model's names: by name, by the name's letters that files can have, else by number."""
     names = {safe(info.name): info.name for info in takes} | {info.name: info.name for info in takes}
     if len({name for name, _ in files.inputs}) == len(files.inputs) and all(n in names for n, _ in files.inputs):
         return {names[name]: array for name, array in files.inputs}
     if files.by_number:
-        for infos in (takes, wanted):
+        for infos in (takes, inputs):
             if len(infos) == len(files.inputs):
                 return {info.name: array for info, (_, array) in zip(infos, files.inputs, strict=True)}
         raise ConfigError(

@@ -189,8 +189,8 @@ def check_operators(model: LoadedModel) -> None:
 def _refused(error: Exception, where: str) -> ModelError:
     what = "the original model does not run on this computer's CPU"
     remedy = "nothing can be compared without it: fix the model, or try another onnxruntime"
-    if known := text_of_message(str(error), Topic.MODEL):
-        what, remedy = known.cause, known.remedy
+    if text := text_of_message(str(error), Topic.MODEL):
+        what, remedy = text.cause, text.remedy
     return ModelError(what, where=where, why=first_line(error), remedy=remedy)
 
 

@@ -541,11 +541,11 @@ def known_on_network(store: Store, config: Config) -> list[str]:
 
 def continues(document: JobRecord, plan: JobRecord) -> bool:
     """Whether a stored campaign is the planned one, as far as it knows the devices and their models."""
-    known = places(document)
-    if not known and plan.planned:
+    earlier = places(document)
+    if not earlier and plan.planned:
         return False  # it was only converted
     same = _purpose(document) == _purpose(plan)
-    return same and all(run in document.planned for run in plan.planned if device_and_model(run) in known)
+    return same and all(run in document.planned for run in plan.planned if device_and_model(run) in earlier)
 
 
 def _purpose(record: JobRecord) -> tuple[object, ...]:

@@ -194,9 +194,11 @@ def fresh_plan(plan: CampaignPlan, again: Sequence[PlannedRun], store: Store) ->
 
 def to_confirm(campaign: CampaignRecord, store: Store) -> dict[str, str]:
     """The runs of every choice that rests on a comparison: ids of planned runs with their devices."""
-    known = assemble(store, campaign)
+    assembled = assemble(store, campaign)
     return {
-        run.id: run.device for choice in known.choices for run in compared_runs(known.record, choice, known.report.rows)
+        run.id: run.device
+        for choice in assembled.choices
+        for run in compared_runs(assembled.record, choice, assembled.report.rows)
     }
 
 

@@ -174,9 +174,9 @@ def _model(schema: Any, kernels: Sequence[dict[str, list[str]]]) -> "onnx.ModelP
     constraints = {row.type_param_str: list(row.allowed_type_strs) for row in schema.type_constraints}
     chosen: dict[str, str] = {}
     for name, allowed in constraints.items():
-        wanted = next((rows[name] for rows in kernels if name in rows), allowed)
-        usual = [f"tensor({kind})" for kind in PREFERRED if f"tensor({kind})" in wanted]
-        chosen[name] = (usual or wanted or allowed)[0]
+        types = next((rows[name] for rows in kernels if name in rows), allowed)
+        usual = [f"tensor({kind})" for kind in PREFERRED if f"tensor({kind})" in types]
+        chosen[name] = (usual or types or allowed)[0]
     attributes = {}
     for name, row in schema.attributes.items():
         if row.required:

@@ -363,10 +363,10 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 def known_libraries() -> list[KnownLibrary]:
     """Libraries available (fetched, in Gradle's or Maven's cache), then those that a registry package carries."""
-    known: dict[tuple[str, str], KnownLibrary] = {}
+    libraries: dict[tuple[str, str], KnownLibrary] = {}
     for library in (*_fetched(), *_all_cached(), *_carried()):
-        known.setdefault((library.name, library.abi), library)
-    return list(known.values())
+        libraries.setdefault((library.name, library.abi), library)
+    return list(libraries.values())
 
 
 def _fetched() -> Iterator[KnownLibrary]:

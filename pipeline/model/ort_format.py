@@ -366,17 +366,17 @@ def parse_each_once() -> Iterator[None]:
 
 def read_artifact(path: Path) -> OrtModel:
     """Read an artifact in either format, told by its suffix, as the same values; ModelError for what is none."""
-    known = _parsed.get()
-    if known is None:
+    parsed = _parsed.get()
+    if parsed is None:
         return _read(path)
     try:
         facts = path.stat()
     except OSError:
         return _read(path)
     key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
-    if key not in known:
-        known[key] = _read(path)
-    return known[key]
+    if key not in parsed:
+        parsed[key] = _read(path)
+    return parsed[key]
 
 
 def _read(path: Path) -> OrtModel:

@@ -531,9 +531,9 @@ def _wanted_version(request: Request) -> str | None:
 
 
 def _below_minimum(request: Request) -> bool:
-    wanted = _wanted_version(request)
+    version = _wanted_version(request)
     lowest = minimum_version(request.target.platform, request.release)
-    return bool(wanted and lowest) and version_key(wanted or "") < version_key(lowest or "")
+    return bool(version and lowest) and version_key(version or "") < version_key(lowest or "")
 
 
 def _nothing_to_reduce(request: Request) -> bool:

@@ -253,9 +253,9 @@ def split(case: Case) -> Refusal | None:
             return Refusal("split", f"parts {sizes} of {size} are not equal", "make the parts equal, or use Slice")
         return None
     outputs = len(case.node.outputs)
-    wanted = case.attribute("num_outputs")
-    if case.ver >= 18 and (wanted is None or wanted != outputs or wanted > size):
-        return Refusal("split", f"num_outputs {wanted} for {outputs} outputs of {size}", "give num_outputs as it is")
+    count = case.attribute("num_outputs")
+    if case.ver >= 18 and (count is None or count != outputs or count > size):
+        return Refusal("split", f"num_outputs {count} for {outputs} outputs of {size}", "give num_outputs as it is")
     if size % outputs:
         return Refusal(
             "split", f"{size} is not divisible into {outputs} equal parts", "make the parts equal, or use Slice"

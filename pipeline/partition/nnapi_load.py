@@ -104,25 +104,25 @@ class _Builder:
 
     def operations(self) -> Refusal | None:
         """Each operation in turn: shapes that NNAPI has, scales that fit."""
-        known: dict[str, tuple[float, int] | None] = {}
+        scales: dict[str, tuple[float, int] | None] = {}
         for name in self.outside:
             if name in self.quantized:
-                known[name] = parameters(self.graph, self.quantized[name])
+                scales[name] = parameters(self.graph, self.quantized[name])
         for unit in self.units:
             refusal = (
                 _shape_problem(self.graph, unit.target)
                 or _missing_operation(self.graph, unit, self.settings)
-                or self._scales(unit, known)
+                or self._scales(unit, scales)
             )
             if refusal is not None:
                 return refusal
-            known |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.scale is not None}
+            scales |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.scale is not None}
         return None
 
-    def _scales(self, unit: Unit, known: dict[str, tuple[float, int] | None]) -> Refusal | None:
+    def _scales(self, unit: Unit, scales: dict[str, tuple[float, int] | None]) -> Refusal | None:
         """A quantized value has one scale: its producer's and its consumer's must be equal."""
         for io in _quantized_inputs(unit):
-            wanted, present = parameters(self.graph, io), known.get(io.name)
+            wanted, present = parameters(self.graph, io), scales.get(io.name)
             if io.name in self.skipped or wanted is None or present is None or wanted == present:
                 continue
             return _failure(

@@ -325,12 +325,12 @@ def _positions(
         x.update({key: offset - offsets[-1] / 2 for key, offset in zip(row, offsets, strict=True)})
     for sweep in range(SWEEPS):
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wanted = []
+            places = []
             for key in row:
                 near = [*up.get(key, ()), *down.get(key, ())]
-                wanted.append(sum(x[k] for k in near) / len(near) if near else x[key])
+                places.append(sum(x[k] for k in near) / len(near) if near else x[key])
             offsets = _offsets(row, widths)
-            fitted = isotonic([w - offset for w, offset in zip(wanted, offsets, strict=True)])
+            fitted = isotonic([w - offset for w, offset in zip(places, offsets, strict=True)])
             x.update({key: f + offset for key, f, offset in zip(row, fitted, offsets, strict=True)})
     return x
 

@@ -420,16 +420,16 @@ def _waves(graph: Graph, units: Sequence[Unit]) -> tuple[Mapping[int, int], Mapp
 
     Edges into a unit are counted as ONNX Runtime does: those into its Qs or its Clip are not among them (B.1).
     """
-    known = graph.waves.get(id(units))
-    if known is None or known[0] is not units:
+    cached = graph.waves.get(id(units))
+    if cached is None or cached[0] is not units:
         owner = unit_of_node(units)
         edges_into = {
             unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
             for unit in units
         }
         readers = {unit.target.index: [owner[edge.consumer] for edge in unit_edges(graph, unit)] for unit in units}
-        known = graph.waves[id(units)] = units, edges_into, readers
-    return known[1:]
+        cached = graph.waves[id(units)] = units, edges_into, readers
+    return cached[1:]
 
 
 def unit_edges(graph: Graph, unit: Unit) -> Sequence[Edge]:

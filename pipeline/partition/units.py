@@ -130,17 +130,17 @@ def _values(names: Iterable[str]) -> tuple[UnitValue, ...]:
 
 def node_units(graph: Graph, settings: Settings) -> tuple[Unit, ...]:
     """QDQ groups and single nodes in topological order of their targets, each node in one unit (C.2, C.3)."""
-    known = (settings.ort_release, settings.abi)  # all that selectors look at beside the graph
-    if known not in graph.units:
+    key = (settings.ort_release, settings.abi)  # all that selectors look at beside the graph
+    if key not in graph.units:
         units = ((index, select(graph, graph.nodes[index], settings)) for index in graph.order)
         groups = {index: unit for index, unit in units if unit is not None}
         taken = {member.index for unit in groups.values() for member in unit.nodes}
-        graph.units[known] = tuple(
+        graph.units[key] = tuple(
             groups.get(index) or _single(graph.nodes[index])
             for index in graph.order
             if index in groups or index not in taken
         )
-    return graph.units[known]
+    return graph.units[key]
 
 
 def unit_of_node(units: Iterable[Unit]) -> dict[int, Unit]:

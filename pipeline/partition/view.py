@@ -261,9 +261,9 @@ class _Builder:
         bodies = []
         for attribute in proto.attribute:
             for position, body in enumerate(_bodies(attribute)):
-                known = _saved_body(saved, proto, attribute.name, position)
-                types = {name: _value_of(info) for name, info in known.node_args.items()} if known else {}
-                bodies.append(self.graph(body, types, graph, known))
+                saved_body = _saved_body(saved, proto, attribute.name, position)
+                types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
+                bodies.append(self.graph(body, types, graph, saved_body))
         given = {a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute}
         return Node(
             index=index,

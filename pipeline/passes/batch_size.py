@@ -55,8 +55,8 @@ class Walk:
 
     def shape(self, name: str) -> tuple[int | None, ...]:
         """Sizes of a value as they were; nothing for an unknown rank, which no rule then accepts."""
-        known = self.types.get(name)
-        return known.shape or () if known else ()
+        value = self.types.get(name)
+        return value.shape or () if value else ()
 
     def of(self, node: "NodeProto", slot: int) -> Batch | None:
         """Where the batch of an input lies; None where it has none."""
@@ -415,8 +415,8 @@ def einsum(node: "NodeProto", walk: Walk) -> Found:
         return None
     ((letter, inner),) = places
     counts = [term.count(letter) for term in terms]
-    wanted = [int(walk.of(node, slot) is not None) for slot in range(len(terms))]
-    return Batch(right.index(letter), inner) if counts == wanted and right.count(letter) == 1 else None
+    batched = [int(walk.of(node, slot) is not None) for slot in range(len(terms))]
+    return Batch(right.index(letter), inner) if counts == batched and right.count(letter) == 1 else None
 
 
 _TABLE: dict[BatchRule, str] = {

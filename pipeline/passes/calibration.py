@@ -111,24 +111,24 @@ def quantizable() -> frozenset[str]:
     return frozenset(QDQRegistry) | frozenset(QLinearOpsRegistry)
 
 
-def calibrated(proto: "onnx.ModelProto", known: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-    """Float values that nodes of `known` types read or make, and those of them that only move another's values.
+def calibrated(proto: "onnx.ModelProto", types: frozenset[str]) -> tuple[list[str], dict[str, str]]:
+    """Float values that nodes of these `types` read or make, and those of them that only move another's values.
 
     The second is by name with the value that has the same range.
     """
     graph = proto.graph
     typed = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output, *graph.input)}
     constants = {tensor.name for tensor in graph.initializer}
-    wanted: dict[str, None] = {}
+    values: dict[str, None] = {}
     same: dict[str, str] = {}
     for node in graph.node:
-        if node.op_type not in known:
+        if node.op_type not in types:
             continue
         floats = [n for n in (*node.input, *node.output) if typed.get(n) == 1 and n not in constants]
-        wanted |= dict.fromkeys(floats)
-        if node.op_type in MOVES and node.input[0] in wanted and node.output[0] in wanted:
+        values |= dict.fromkeys(floats)
+        if node.op_type in MOVES and node.input[0] in values and node.output[0] in values:
             same[node.output[0]] = same.get(node.input[0], node.input[0])
-    return [name for name in wanted if name not in same], same
+    return [name for name in values if name not in same], same
 
 
 @dataclass(slots=True)

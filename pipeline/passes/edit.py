@@ -351,9 +351,9 @@ def fill_output_shapes(proto: "ModelProto") -> None:
     lacking = [value for value in lacking if not value.type.tensor_type.HasField("shape")]
     types = value_types(proto) if lacking else {}
     for value in lacking:
-        known = types.get(value.name)
-        if known and known.dtype and known.shape is not None:
-            declare(value, known)
+        value_type = types.get(value.name)
+        if value_type and value_type.dtype and value_type.shape is not None:
+            declare(value, value_type)
 
 
 def model_bytes(model: Model) -> int:

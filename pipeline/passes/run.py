@@ -240,8 +240,8 @@ def run_cached(
     )
     key = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
     entry = cache / "entries" / f"{key}.json"
-    if (known := _found(cache, entry, key, context)) is not None:
-        return known, True
+    if (cached := _found(cache, entry, key, context)) is not None:
+        return cached, True
     result = run_passes(model, steps, context)
     path = context.new_file(".onnx")
     save_model(replace(result.model, outside=frozenset()), path)

@@ -79,13 +79,13 @@ def static_qdq(model: Model, options: StaticOptions, context: PassContext) -> Mo
     return finished(quantized.proto, context)
 
 
-def prepare(model: Model, options: StaticOptions, context: PassContext, known: frozenset[str] | None = None) -> Model:
+def prepare(model: Model, options: StaticOptions, context: PassContext, types: frozenset[str] | None = None) -> Model:
     """The model as `calibrate` and `quantize` take it, in an opset that has the types; raises as `wanted_nodes`."""
     wide = options.activations in WIDE or options.weights in WIDE
     joins = options.every_type and any(node.op_type == "Concat" for node in model.proto.graph.node)  # may become wide
     least = WIDE_OPSET if wide or joins else PER_CHANNEL_OPSET
     ready = preprocess(model, PreprocessOptions(opset=least), context)
-    wanted_nodes(ready.proto, options, context.where, known or known_types(ready.proto, options))
+    wanted_nodes(ready.proto, options, context.where, types or known_types(ready.proto, options))
     return ready
 
 
@@ -101,14 +101,14 @@ def known_types(proto: "onnx.ModelProto", options: StaticOptions) -> frozenset[s
 def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> TensorRanges:
     """`calibrate` a prepared model; warns of few samples, and of what stays float because a value has no range."""
     assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
-    known = known_types(model.proto, options)
+    types = known_types(model.proto, options)
     ranges = calibrate(
-        model, context.samples, options.method, percentile=options.percentile, known=known, where=context.where
+        model, context.samples, options.method, percentile=options.percentile, known=types, where=context.where
     )
     if ranges.samples < FEW_SAMPLES:
         plural = "s" * (ranges.samples != 1)
         context.warn(f"ranges come from {ranges.samples} calibration sample{plural}; 20 to 100 are usual")
-    nodes = wanted_nodes(model.proto, options, context.where, known)
+    nodes = wanted_nodes(model.proto, options, context.where, types)
     wanted = [node for node in nodes if node.name not in options.exclude]
     left = {node.name: name for node in wanted for name in (*node.output, *node.input) if name in ranges.left}
     for name, value in list(left.items())[:1]:
@@ -144,14 +144,14 @@ def check_ranges(model: Model, ranges: TensorRanges, where: str) -> None:
 
 
 def chosen_nodes(
-    proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, where: str, known: frozenset[str]
+    proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, where: str, types: frozenset[str]
 ) -> set[str]:
-    """Names of the nodes to quantize: of the wanted and `known` types, not excluded, all values with a range.
+    """Names of the nodes to quantize: of the types wanted and in `types`, not excluded, all values with a range.
 
     NotApplicable when there are none; raises as `wanted_nodes`.
     """
     check_names(proto, options.exclude, where)
-    wanted = wanted_nodes(proto, options, where, known)
+    wanted = wanted_nodes(proto, options, where, types)
     left = ranges.left.keys()
     constants = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
     chosen = {

@@ -333,8 +333,8 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
                 continue
             modes = {"coordinate_transformation_mode": "asymmetric"}
             if attribute(node, "mode", "nearest") == "nearest":
-                known = scales.get(operand(node, 2))
-                smaller = known is not None and bool((numpy_helper.to_array(known) < 1).any())
+                scale = scales.get(operand(node, 2))
+                smaller = scale is not None and bool((numpy_helper.to_array(scale) < 1).any())
                 modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
             left = [row for row in node.attribute if row.name not in modes]
             del node.attribute[:]
@@ -419,9 +419,9 @@ def check_folding(proto: "ModelProto", size_bytes: int, where: str) -> None:
     types = value_types(proto)
 
     def size_of(name: str) -> int:
-        known = types.get(name)
-        sizes = [dim or 0 for dim in known.shape or (0,)] if known else (0,)
-        return shaped_bytes(CODES.get(known.dtype or "", 0) if known else 0, sizes)
+        value = types.get(name)
+        sizes = [dim or 0 for dim in value.shape or (0,)] if value else (0,)
+        return shaped_bytes(CODES.get(value.dtype or "", 0) if value else 0, sizes)
 
     check_constants(computed, size_of, where, most=max(MOST_FOLDED_BYTES, MOST_FOLDED_TIMES * size_bytes))
 

@@ -285,12 +285,12 @@ def enter(connection: Connection, rows: Sequence[RunRow]) -> set[Identity]:
 
 def _found(connection: Connection, rows: Sequence[RunRow]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
     """Key and kind of failure of those runs that are there."""
-    wanted = {row.identity for row in rows}
-    for campaign, group in groupby(sorted(wanted), key=lambda identity: identity[0]):
+    identities = {row.identity for row in rows}
+    for campaign, group in groupby(sorted(identities), key=lambda identity: identity[0]):
         specs = [identity[1] for identity in group]
         for row in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
             identity = (campaign, row.spec_id, row.round)
-            if identity in wanted:
+            if identity in identities:
                 yield identity, (row.id, row.failure_kind)
 
 

@@ -85,11 +85,13 @@ class Package:
 
     def _runtime(self, library: NativeLibrary) -> NativeLibrary | None:
         """The first library that has OrtGetApiBase in the linker's order: what it needs, then what those need."""
-        known = {name: row for row in reversed(self.scopes[library.scope]) for name in (row.name, row.soname) if name}
+        libraries = {
+            name: row for row in reversed(self.scopes[library.scope]) for name in (row.name, row.soname) if name
+        }
         waiting, seen = [*library.needed, *([LIBRARY] if library.opens else [])], set()
         while waiting:
             name = waiting.pop(0)
-            row = known.get(name)
+            row = libraries.get(name)
             if row is None or name in seen or row is library:
                 continue
             if row.exports:

@@ -580,6 +580,6 @@ def _together(
         return None
     alone = best[-1].remedy
     both = together([winner.remedy for winner in best])
-    wanted = [both] if len(best) == 1 else [both, alone]
-    results = rounds.measured(start, tried_on(subject, wanted), until, "together", subject.rule, least=FEWEST)
+    remedies = [both] if len(best) == 1 else [both, alone]
+    results = rounds.measured(start, tried_on(subject, remedies), until, "together", subject.rule, least=FEWEST)
     return RemediesTogether(together=results[both.name], alone=results[alone.name] if len(best) > 1 else None)

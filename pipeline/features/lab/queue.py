@@ -371,10 +371,10 @@ def keep_files(store: Store, paths: Mapping[str, Path]) -> list[LabFile]:
     for name, path in paths.items():
         digest = sha256_of(path)
         kept.append(LabFile(name=name, sha256=digest, size_bytes=path.stat().st_size))
-        known = store.read(partial(_parts, digest=digest))
+        parts = store.read(partial(_parts, digest=digest))
         with path.open("rb") as file:
             for number, content in enumerate(iter(partial(file.read, PART_BYTES), b"")):
-                if number not in known:
+                if number not in parts:
                     store.write(partial(_put_part, digest=digest, number=number, content=content))
     return kept
 

@@ -146,9 +146,9 @@ def trials_of(ships: list[Shipped], order: ProofOrder) -> list[ProofTrial]:
     for shipped in ships:
         for trial in _trials(shipped, order):
             key = msgspec.json.encode((shipped.file, trial.options, trial.api_level), order="sorted")
-            known = trials.get(key, trial)
-            targets = tuple(dict.fromkeys((*known.targets, shipped.target)))
-            trials[key] = replace(known, targets=targets, chosen=known.chosen or trial.chosen)
+            same = trials.get(key, trial)
+            targets = tuple(dict.fromkeys((*same.targets, shipped.target)))
+            trials[key] = replace(same, targets=targets, chosen=same.chosen or trial.chosen)
     return sorted(trials.values(), key=lambda trial: trial.api_level)
 
 
@@ -286,7 +286,7 @@ def circumstances(library: LibraryFacts, abi: str, cpu: str, options: RunOptions
     )
 
 
-def with_cause(finding: ProofFinding, file: Path, here: Runtime, options: RunOptions) -> ProofFinding:
+def with_cause(finding: ProofFinding, file: Path, runtime: Runtime, options: RunOptions) -> ProofFinding:
     """The finding with what of the file is known to fail on such a processor as its cause, and the remedy of that.
 
     What nothing known explains stays as it is.
@@ -298,14 +298,14 @@ def with_cause(finding: ProofFinding, file: Path, here: Runtime, options: RunOpt
     known = facts if isinstance(facts, ArtifactFacts) else None
     for defect in DEFECTS:
         mark = known.defects.get(defect.name, "") if known else ""
-        if mark and finding.kind in EXPLAINS.get(defect.name, ()) and defect.shows(here):
+        if mark and finding.kind in EXPLAINS.get(defect.name, ()) and defect.shows(runtime):
             why = f"{defect.what.format(mark=mark)}, because {defect.why}: {finding.why}"
             return msgspec.structs.replace(finding, why=why, remedy=defect.remedy, config_line="")
-    if provider_named(provider).gpu and (cause := first_on_gpu(file, here.release, options.provider_options)):
+    if provider_named(provider).gpu and (cause := first_on_gpu(file, runtime.release, options.provider_options)):
         return msgspec.structs.replace(finding, why=f"{cause.what}: {finding.why}", remedy=cause.remedy)
     refused = known is not None and finding.kind is FindingKind.PROVIDER_REFUSED
     if refused and provider in BY_UNITS and (clips := clips_by_processor(view_of_file(file))):
-        remedy = AWARE_OF_ABI.format(abi=here.abis[0]) if provider == NNAPI else finding.remedy
+        remedy = AWARE_OF_ABI.format(abi=runtime.abis[0]) if provider == NNAPI else finding.remedy
         return msgspec.structs.replace(finding, why=f"{clips}: {finding.why}", remedy=remedy)
     return finding
 
@@ -359,14 +359,14 @@ def explain_run(
     `stock` as in `explain_failure`, `origin` as in Expected.
     """
     library, place = ran_in
-    here = circumstances(library, place.abi, place.cpu, options)
+    runtime = circumstances(library, place.abi, place.cpu, options)
     findings = (
         (explain_failure(failure, file, options.provider, stock=stock),)
         if failure
         else explain_checks(checks, options.provider, origin)
     )
     for finding in findings:
-        yield with_cause(finding, file, here, options)
+        yield with_cause(finding, file, runtime, options)
 
 
 def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool) -> ProofFinding:

@@ -220,8 +220,8 @@ class ModelSearch:
     def best(self) -> int | None:
         """The candidate to choose: the leader, or the best measured that keeps to the constraints."""
         goal = self.searched[0]
-        known = {c: v for c, v in self.values().items() if value_of(v, goal) is not None}
-        measured = {c: v for c, v in known.items() if not broken_limit(v, self.tune)}
+        values = {c: v for c, v in self.values().items() if value_of(v, goal) is not None}
+        measured = {c: v for c, v in values.items() if not broken_limit(v, self.tune)}
         proposal = self.proposals.get(goal)
         if proposal and proposal.leader in measured:
             return proposal.leader

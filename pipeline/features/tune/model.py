@@ -302,9 +302,9 @@ def levels(
     """
     arms = list(dict.fromkeys(arm for arm, _, _ in laps))
     rows = {arm: number for number, arm in enumerate(arms)}
-    known = {arm: (mean, deviation) for arm, mean, deviation in expected}
-    before = np.array([known[arm][0] if arm in known else 0.0 for arm in arms])
-    scale = np.array([known[arm][1] if arm in known else math.sqrt(LARGE) for arm in arms])
+    forecasts = {arm: (mean, deviation) for arm, mean, deviation in expected}
+    before = np.array([forecasts[arm][0] if arm in forecasts else 0.0 for arm in arms])
+    scale = np.array([forecasts[arm][1] if arm in forecasts else math.sqrt(LARGE) for arm in arms])
     at = [rows[arm] for arm, _, _ in laps]
     values = np.array([value for _, value, _ in laps]) - before[at]
     of_arms, of_all = (np.eye(len(arms)) * scale)[at], np.ones((len(laps), 1))

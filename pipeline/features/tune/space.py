@@ -221,8 +221,8 @@ def _without_repeats(
     """One candidate of those that amount to the same: the one that sets least; the others join `pruned`."""
     kept, seen = [], dict[tuple[str, bytes], PlannedRun]()
     for planned in sorted(candidates, key=_plainness):
-        known = predictions.get(planned_id(planned))
-        claimed = known is not None and known.claimed is not None and known.claimed == known.nodes
+        prediction = predictions.get(planned_id(planned))
+        claimed = prediction is not None and prediction.claimed is not None and prediction.claimed == prediction.nodes
         steps = [(planned.run_options, ""), *_meanings(planned.run_options, facts, all_claimed=claimed)]
         key = (planned.sha256, msgspec.json.encode(steps[-1][0], order="sorted"))
         first = seen.setdefault(key, planned)
@@ -354,10 +354,10 @@ def _of_options(options: RunOptions) -> dict[str, str]:
         name, _, value = word.partition("=")
         on = entries.items() <= options.session_config.items()
         row[name] = (value or "on") if on else row.get(name, ORT_DEFAULTS[name])
-    known = {key for entries in SHORT.values() for key in entries}
+    keys = {key for entries in SHORT.values() for key in entries}
     half_set = len(set(SPINNING_KEYS) & set(options.session_config)) == 1
     for key, value in options.session_config.items():
-        if key not in known or (key in SPINNING_KEYS and half_set):
+        if key not in keys or (key in SPINNING_KEYS and half_set):
             row[SHORT_KEYS.get(key, f"session_config.{key}")] = value
     return row | {f"options.{key}": value for key, value in options.provider_options.items()}
 
