@@ -147,6 +147,8 @@ FAILURES = (
           "make the model's inputs and outputs f32"),
     Cause("Dynamic shape is not supported yet, for input: (.+)", "dynamic",
           "the input {1} has a dimension without a size", "give it one with --dimension NAME=N"),
+    Cause("^Cannot get shape", "dynamic", "the provider met a value without a size, which ends the session",
+          "give the open dimensions sizes with --dimension NAME=N"),
     Cause("zero graph inputs", "trivial", "a partition reads nothing but constants",
           "fold constants first, with --optimize basic"),
     Cause("Could not find an implementation for (.+?) node", "cpu", "neither the NPU nor the CPU has a kernel for {1}",
