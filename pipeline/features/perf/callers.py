@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.result import RunResult, Struct
+from device_runner.result import Caller, RunResult, Struct
 from device_runner.spec import Concurrency, RunSpec
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, options_name
@@ -152,26 +152,31 @@ def _row(run: PlannedRun, how: Concurrency, batch: int, results: Sequence[RunRes
     rates = [
         rate * max(batch, 1)
         for _, concurrent in measured
-        for rate in _rates([caller.slices for caller in concurrent.callers[: how.callers]], concurrent.length_ns)
+        for rate in _rates(concurrent.callers[: how.callers], concurrent.length_ns)
     ]
     mean = fmean(rates)
-    half_width = t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates))
+    spread = t_quantile(0.975, len(rates) - 1) * stdev(rates) / math.sqrt(len(rates)) if len(rates) > 1 else mean
     alike = [caller for _, concurrent in measured for caller in concurrent.callers[: how.callers]]
     others = {
         Path(name).name: round(median(concurrent.callers[how.callers + place].median_ns for _, concurrent in measured))
         for place, name in enumerate(how.beside)
     }
     return msgspec.structs.replace(
-        bare, throughput=mean, low=max(0.0, mean - half_width), high=mean + half_width, beside=others,
+        bare, throughput=mean, low=max(0.0, mean - spread), high=mean + spread, beside=others,
         median_ns=round(median(caller.median_ns for caller in alike)),
         high_ns=round(median(caller.high_ns for caller in alike)),
         memory_bytes=max(result.memory_peak_bytes for result, _ in measured),
     )  # fmt: skip
 
 
-def _rates(slices: Sequence[Sequence[int]], length_ns: int) -> Iterator[float]:
-    """Inferences a second of all callers in each block of slices."""
-    totals = [sum(counts) for counts in zip(*slices, strict=True)]
+def _rates(callers: Sequence[Caller], length_ns: int) -> Iterator[float]:
+    """Inferences a second of all callers in each block of slices; where fewer end than there are blocks, by the time
+    that one takes each caller: most are longer than what is counted.
+    """
+    totals = [sum(counts) for counts in zip(*(caller.slices for caller in callers), strict=True)]
+    if sum(totals) * BLOCK < len(totals):
+        yield from (len(callers) * 1e9 / max(caller.median_ns, 1) for caller in callers)
+        return
     seconds = length_ns / 1e9 / len(totals)
     for at in range(0, len(totals), BLOCK):
         block = totals[at : at + BLOCK]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.features.perf.callers import CallersRow, _paying, callers_parts
+from device_runner.result import Caller
+from pipeline.features.perf.callers import CallersRow, _paying, _rates, callers_parts
 from pipeline.report.wording import Listing
 from tests import onnx_samples
 from tests.command import ROOT, ort_mobile
@@ -98,6 +99,11 @@ def test_the_largest_batch_that_gains_is_the_one_that_pays() -> None:
     assert isinstance(table, Listing)
     assert table.rows[1][3] == "2 (pays)"
     assert "failed" in table.rows[3]
+
+
+def test_inferences_too_long_for_the_slices_count_by_their_time() -> None:
+    caller = Caller(inferences=1, median_ns=2_000_000_000, high_ns=2_000_000_000, slices=(0,) * 100)
+    assert list(_rates([caller, caller], 500_000_000)) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
