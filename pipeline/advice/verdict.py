@@ -266,7 +266,7 @@ def _with_copies(standing: ProviderSupport, name: str, share: str) -> AdviceVerd
         why = f"{name} supports {share}, with {pieces}; each waits for the other side"
     else:
         use = standing.coverage > HIGH_COVERAGE and copies <= FEW_COPIES
-        whole = "every node has a kernel on the GPU" if not standing.left else f"{share} of the nodes, {pieces}"
+        whole = f"{share} of the nodes, {pieces}" if standing.left or copies else "every node has a kernel on the GPU"
         return AdviceVerdict(choice=FixChoice.USE if use else FixChoice.MEASURE, reason=whole)
     return AdviceVerdict(choice=FixChoice.CPU, reason=why)
 

@@ -14,7 +14,7 @@ from pipeline.advice.verdict import (
 )
 from pipeline.partition.answer import ModelAnswer, OperatorGain
 
-NNAPI, XNNPACK = "nnapi", "xnnpack"
+NNAPI, XNNPACK, WEBGPU = "nnapi", "xnnpack", "webgpu"
 
 
 def stand(claimed: int, partitions: int, *, nodes: int = 100, load_error: str | None = None) -> ProviderSupport:
@@ -42,6 +42,11 @@ def test_verdicts(standing: ProviderSupport, provider: str, choice: FixChoice, r
     given = verdict(standing, provider)
     assert given.choice is choice
     assert reason in given.reason
+
+
+def test_copies_in_a_body_are_no_sign_of_a_kernel_for_every_node() -> None:
+    copied = ProviderSupport(nodes=2, claimed=2, partitions=1, copies=1)
+    assert verdict(copied, WEBGPU).reason == "100 % of the nodes, 1 copy between GPU and CPU per inference"
 
 
 @pytest.mark.parametrize(
