@@ -152,7 +152,7 @@ def _not_here(model: Path, chip: Chip) -> Failure | None:
     if not why and (arch > chip.htp_arch or arch < NEW_LAYOUT <= chip.htp_arch):
         # The simulator computes it as the chip that it is for would, whatever chip is named.
         why = f"the context is for V{arch}, which the loader of {chip.name} (V{chip.htp_arch}) refuses"
-    remedy = "run it on a phone that it is for, or make one for one chip: `ort-mobile convert … --context CHIP`"
+    remedy = "run it on a phone that it is for, or make one of one model for one chip: `convert MODEL --context CHIP`"
     return Failure(kind=FailureKind.BAD_OPTIONS, message=f"{model.name}: {why}", remedy=remedy) if why else None
 
 

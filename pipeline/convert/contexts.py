@@ -329,7 +329,6 @@ def make_contexts(
 
     A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
     """
-    compiler_name()
     sizes = sizes or {}
     groups = [[form for form in forms if form.model.name not in sizes.values()] for forms in groups]
     pairs = [(form, context_variant(chip, form.precision)) for forms in groups for form in forms for chip in chips]
@@ -351,9 +350,16 @@ def make_contexts(
                 if outcome.value:
                     contexts[form.name, variant] = outcome.value[number]
                 else:
-                    failures[form.name, variant] = outcome.error or ModelError("no answer")
+                    failures[form.name, variant] = _failure(form, forms, outcome.error or ModelError("no answer"))
             stage.done()
     return [_of_model(forms, chips, contexts, failures) for forms in groups]
+
+
+def _failure(form: ModelInPrecision, forms: Sequence[ModelInPrecision], error: PipelineError) -> PipelineError:
+    """The error of a form, which names the form at fault where it is another one that would share the binary."""
+    if error.where not in {other.model.source.name for other in forms} - {form.model.source.name}:
+        return error
+    return ModelError(f"{error.where}, with which it shares its binary: {error.reason}", remedy=error.remedy)
 
 
 def _of_model(

@@ -171,6 +171,14 @@ def convert_models(
     return tuple(_joined(group, outcomes, variants) for group in sets)
 
 
+def require_compiler(chips: Sequence[str]) -> None:
+    """MissingError where contexts are wanted and the compiler is not installed, before anything is converted."""
+    if chips:
+        from pipeline.partition.qnn.claims import compiler_name
+
+        compiler_name()
+
+
 def with_contexts(
     converted: Sequence[Converted],
     sets: Sequence[PrecisionSet],
@@ -379,6 +387,7 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
         for model in models
     ]  # fmt: skip
     cache = order.cache / "passes" if order.cache else None
+    require_compiler(order.chips)
     with scratch(order.output) as work:
         sets = make_precisions(orders, order.auto_providers(), work, cache, progress)
         converted = convert_models(

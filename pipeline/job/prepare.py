@@ -28,7 +28,7 @@ from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
-from pipeline.convert.many import Converted, convert_models, with_contexts
+from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts
 from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
 from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
@@ -309,6 +309,7 @@ def prepare(
 
     Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
     """
+    require_compiler(config.variants.contexts)
     orders = precision_orders(config, models)
     given = dict(zip((model.name for model, _ in models), models, strict=True))
     check_all_inputs([_subject(*given[order.model.name]) for order in orders if not order.transforms], work)

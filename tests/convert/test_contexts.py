@@ -102,6 +102,7 @@ def test_without_the_compiler_a_context_names_the_package(tmp_path: Path, monkey
     error = contexts(tmp_path, MNIST, code=3).err
     assert "Qualcomm's compiler for the NPU is not installed" in error
     assert "onnxruntime-qnn" in error
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_chip_that_there_is_not_is_refused(tmp_path: Path) -> None:
@@ -271,6 +272,14 @@ def test_sizes_of_one_model_share_their_weights_in_one_binary(tmp_path: Path) ->
     contexts(tmp_path, tmp_path / "models-a" / "s16.onnx")
     alone = (tmp_path / "s16.qnn-SM8650_qnn.bin").stat().st_size
     assert len(files["s16.qnn-SM8650_qnn.bin"]) < 1.5 * alone
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_model_without_a_context_names_the_one_that_it_would_share_a_binary_with(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_text("no model")
+    error = contexts(tmp_path / "out", MNIST, tmp_path / "a.onnx", "--share-weights", code=1).err
+    assert "a.onnx, with which it shares its binary: not a usable ONNX model" in " ".join(error.split())
 
 
 @npu
