@@ -193,17 +193,16 @@ def bounded(title: str, parts: Iterable[Part], rest: str) -> str:
 
 
 def _kept(parts: Sequence[Part], kept: int, rest: str) -> Iterator[Part]:
-    tables = [part for part in parts if isinstance(part, Listing)]
-    left = tables[max(3, kept) :]
+    tables, most = 0, max(3, kept)
     for part in parts:
-        if isinstance(part, Section):
-            yield _cut_section(part, kept, rest)
-        elif isinstance(part, Line):
-            yield part
-        elif part not in left:
-            yield _cut(part, kept, rest)
-    if left:
-        more = ListingNote(title="", text=f"{len(left)} more tables: see {rest}")
+        if isinstance(part, Listing):
+            tables += 1
+            if tables <= most:
+                yield _cut(part, kept, rest)
+        else:
+            yield _cut_section(part, kept, rest) if isinstance(part, Section) else part
+    if tables > most:
+        more = ListingNote(title="", text=f"{tables - most} more tables: see {rest}")
         yield Section(title="Left out", notes=(more,))
 
 
