@@ -26,7 +26,7 @@ from pipeline.report.ci import (
 from pipeline.report.formats import of_campaign, of_partition
 from pipeline.report.layout import sections
 from pipeline.report.model import CampaignReport
-from pipeline.report.wording import Listing
+from pipeline.report.wording import Listing, ListingNote, Section
 from tests.npm_packages import packed
 from tests.report.test_proof import PROOF
 from tests.report_samples import make_report
@@ -232,6 +232,12 @@ def test_of_tables_that_are_alike_the_first_stay_in_a_summary() -> None:
     text = bounded("title", [table] * 400, "the JSON")
     assert text.count("\n## t\n") == 50
     assert "350 more tables: see the JSON" in text
+
+
+def test_the_texts_of_a_short_summary_are_whole() -> None:
+    note = ListingNote(title="t", text="a" * 300, remedy="b" * 300)
+    text = bounded("title", [Section(title="s", notes=(note,))], "the JSON")
+    assert f"- **t**: {note.text} *{note.remedy}*" in text
 
 
 def test_github_gets_annotations_and_a_summary_where_it_is_github(
