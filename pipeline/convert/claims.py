@@ -144,7 +144,8 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
     proto, weights = copied(model.proto), dict(model.weights)
     nodes = {first_output(node): node for node in proto.graph.node}
     initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
-    taken = names_in(proto.graph)
+    sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
+    taken = names_in(proto.graph) | sparse.keys()
     moves = [(name, gpu, COPIES[0]) for name in to_gpu] + [(name, cpu, COPIES[1]) for name in to_cpu]
     for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
         copy = fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
@@ -153,10 +154,13 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
                 nodes[node.first_output].input[slot] = copy
         if operator:
             proto.graph.node.add(op_type=operator, name=copy, input=[name], output=[copy])
-        elif name in initializers:
-            proto.graph.initializer.add().MergeFrom(initializers[name])
+        elif name in sparse:
+            proto.graph.sparse_initializer.append(sparse[name])
+            proto.graph.sparse_initializer[-1].values.name = copy
+        else:
+            proto.graph.initializer.append(initializers[name])
             proto.graph.initializer[-1].name = copy
-            weights.update({copy: weights[name]} if name in weights else {})
+            weights |= {copy: weights[name]} if name in weights else {}
     sort_nodes(proto.graph)
     return LeanModel(proto=proto, folder=model.folder, weights=weights)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from device_runner.custom_ops import read_libraries
+from device_runner.probe.macho import FAT
 from tests.command import ort_mobile
 from tests.custom_ops.apple import compiled, framework
 from tests.custom_ops.samples import library, model
@@ -154,6 +156,7 @@ def test_a_framework_for_newer_systems_than_the_app_is_refused(tmp_path: Path) -
         (lambda text: text.replace(b"`\n", b"  ", 1), 3, "a member of the archive is damaged"),
         (lambda text: text[:56] + b"x" + text[57:], 3, "a member of the archive is damaged"),
         (lambda text: b"\x7fELF" + text, 3, "it is no Mach-O file of 64 bits"),
+        (lambda text: FAT + struct.pack(">6I", 1, 0, 0, 0, 28, 0) + text, 3, "it is no Mach-O file of 64 bits"),
     ],
 )
 def test_what_is_no_code_for_phones_is_refused(tmp_path: Path, harm: object, code: int, message: str) -> None:
