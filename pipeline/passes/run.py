@@ -331,7 +331,7 @@ def transform(
     context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note, usual=usual)
     result, reused = run_cached(loaded, steps, context, Path(cache) if cache else None)
     if (shared := _shared(steps)) and (there := Path(folder).parent / shared).exists():
-        copy_file(there, target.with_name(shared))
+        target.with_name(shared).symlink_to(there.resolve())  # saving puts a file in its place
     saved = save_model(result.model, target, shared)
     effects = [find_pass(step.do).effect for step in steps]
     verification = None
