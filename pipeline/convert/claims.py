@@ -35,7 +35,6 @@ from pipeline.partition.shown import (
 )
 from pipeline.partition.units import node_units, unique_dq, unit_of_node
 from pipeline.partition.view import body_types, dynamic_names, tensor_reader, view
-from pipeline.partition.webgpu.claims import COPIES, crossing, memories
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -131,6 +130,8 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
     copies: where they need some, the file is refused for the phone (webgpu-memories). The layout decides what of the
     computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
     """
+    from pipeline.partition.webgpu.claims import COPIES, crossing, memories  # with its table, which few need
+
     graph = look(model.proto)
     layout = "NCHW" if any(node.op_type == FUSED_CONV for node in graph.nodes.values()) else settings.webgpu.layout
     options = msgspec.structs.replace(settings.webgpu, layout=layout)
