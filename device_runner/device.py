@@ -144,6 +144,11 @@ class Device(ABC):
         return frozenset()
 
     @property
+    def software_gpu(self) -> bool:
+        """Whether a driver that computes on the CPU plays its GPU, whose times and memory say nothing."""
+        return False
+
+    @property
     def shader_f16(self) -> bool | None:
         """Whether shaders of its GPU may use half precision; None where that is not known."""
         return None

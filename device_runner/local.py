@@ -224,9 +224,14 @@ class LocalDevice(ProbeDevice):
         return frozenset(name for name, row in PROVIDERS.items() if row.plugin)
 
     @property
+    def software_gpu(self) -> bool:
+        """Where a driver is named, or there is no GPU."""
+        return bool(self._vulkan) or not self._has_gpu()
+
+    @property
     def shader_f16(self) -> bool | None:
         """That of the driver that plays a GPU, where one does."""
-        if not self._vulkan and self._has_gpu():
+        if not self.software_gpu:
             return None
         try:
             return find_driver(self._vulkan).float16
@@ -250,7 +255,7 @@ class LocalDevice(ProbeDevice):
     def _without_gpu(self, spec: RunSpec) -> Failure | None:
         """Give the next process a driver that plays a GPU, where its provider needs one; why there is none."""
         self._environment = self._usual
-        if not provider_named(spec.options.provider).gpu or not (self._vulkan or not self._has_gpu()):
+        if not (provider_named(spec.options.provider).gpu and self.software_gpu):
             return None
         try:
             variables = vulkan_environment(find_driver(self._vulkan), self._usual.get("LD_LIBRARY_PATH", ""))

@@ -33,24 +33,25 @@ class MachOImage:
 
 def read_images(content: Buffer) -> Iterator[MachOImage]:
     """The code in a file, one value for each architecture; raises ValueError or struct.error for anything else."""
-    return _images(content, 0, len(content))
+    if content[:4] != FAT:
+        yield _image_at(content, 0, len(content))
+        return
+    (count,) = struct.unpack_from(">I", content, 4)
+    if not 0 < count <= 16:
+        raise ValueError("its list of architectures is damaged")
+    for place in range(count):
+        _, _, offset, length, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
+        yield _image_at(content, offset, length)
 
 
-def _images(content: Buffer, start: int, size: int) -> Iterator[MachOImage]:
-    if start < 0 or size < 8 or start + size > len(content):
+def _image_at(content: Buffer, start: int, size: int) -> MachOImage:
+    if start + size > len(content):
         raise ValueError("a part of it lies outside the file")
-    magic = content[start : start + 8]
-    if magic[:4] == FAT:
-        (count,) = struct.unpack(">I", magic[4:])
-        if start or not 0 < count <= 16:
-            raise ValueError("its list of architectures is damaged")
-        for place in range(count):
-            _, _, offset, length, _ = struct.unpack_from(">5I", content, 8 + 20 * place)
-            yield from _images(content, offset, length)
-    elif magic == ARCHIVE:
-        yield replace(_archive(content, start + 8, start + size), start=start, size_bytes=size)
+    if content[start : start + 8] == ARCHIVE:
+        image = _archive(content, start + 8, start + size)
     else:
-        yield replace(_image(content, start, size), start=start, size_bytes=size)
+        image = _image(content, start, size)
+    return replace(image, start=start, size_bytes=size)
 
 
 def _archive(content: Buffer, place: int, end: int) -> MachOImage:

@@ -1,6 +1,6 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from pipeline.advice.verdict import (
     standing_of,
     verdict,
 )
+from pipeline.check.reference import make_reference
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.variant import Level
 from pipeline.core.workers import Task, needed_bytes, run_tasks
+from pipeline.dataset import Dataset
 from pipeline.model.edit import ONNX_DOMAINS
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
@@ -37,6 +39,7 @@ from pipeline.partition.judge import (
     scratch_folder,
 )
 from pipeline.partition.view import likely_sizes, refused, unnamed
+from pipeline.passes.half import gpu_loss
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
@@ -228,6 +231,11 @@ def _fit(
         notes=(
             *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
             *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
+            *(
+                _gpu_notes(views.loaded, sizes or {}, folder)
+                if views.loaded and form == "fp16" and any(row.ep == WEBGPU and row.fit.supported for row in rows)
+                else ()
+            ),
         ),
     )
 
@@ -321,6 +329,22 @@ def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...],
             "if your app has sizes, try them with --dimension NAME=N"
         )
     return tuple(dict.fromkeys(notes))
+
+
+LARGEST_RUN_BYTES = 256 << 20
+"""Models that `check` runs to say what a GPU's half precision does to them; larger ones `convert --check`."""
+
+
+def _gpu_notes(loaded: LoadedModel, sizes: dict[str, int], folder: Path) -> Iterator[str]:
+    if source_bytes(loaded.source) > LARGEST_RUN_BYTES:
+        return
+    try:
+        reference = make_reference(loaded.source, sizes, Dataset(), str(folder / "reference"), str(folder))
+        loss = gpu_loss(loaded, reference, loaded.source.name)
+    except PipelineError:
+        return  # it does not run here: the CPU's row says so
+    if loss:
+        yield loss.text
 
 
 def check_models(

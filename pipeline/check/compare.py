@@ -209,8 +209,6 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
         same = bool(np.array_equal(reference, actual))
         return OutputCheck(output=name, passed=same, reason="" if same else "it differs")
     # NaN and infinity must stand where the reference has them; all other numbers must be near
-    import numpy as np
-
     expected, given = reference.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():

@@ -9,19 +9,21 @@ from typing import Any
 import msgspec
 
 from device_runner.spec import Stream
-from pipeline.check.compare import Array, OutputCheck, Tolerance, compare_outputs, read_tensor
+from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, read_tensor
 from pipeline.check.reference import excused, make_reference, run_steps
 from pipeline.check.result import Reference
 from pipeline.config import CheckConfig
-from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
+from pipeline.core.errors import ConfigError, Finding, MissingError, ModelError, PipelineError, Severity, finding_of
 from pipeline.core.files import scratch
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.progress import Progress
-from pipeline.core.variant import Artifact, Level
+from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import check_inputs
+from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
+from pipeline.passes.half import gpu_loss
 
 LEAN = {
     "session.use_memory_mapped_ort_model": "1",
@@ -194,3 +196,36 @@ def check_paths_inputs(paths: Sequence[str], dimensions: dict[str, int], data: D
     models = name_models(sources, [None] * len(sources), [dimensions] * len(sources))
     with scratch(output) as work:
         check_all_inputs([CheckedModel(model=model, data=data) for model in models], work)
+
+
+def gpu_losses(
+    compared: Sequence[tuple[Artifact, Reference]], folder: Path, progress: Progress
+) -> dict[tuple[str, str], Finding]:
+    """By model and variant name, what a GPU's sums do to ONNX files in half precision, where that is too much.
+
+    Files in ORT format compute in float, behind Casts.
+    """
+    tasks = {
+        Task(
+            label=f"{artifact.model} {artifact.variant.name}",
+            call=partial(_gpu_loss, str(folder / artifact.file), reference),
+            memory_bytes=needed_bytes(6 * artifact.size_bytes),
+        ): (artifact.model, artifact.variant.name)
+        for artifact, reference in compared
+        if reference.precision is OutputPrecision.FLOAT16 and artifact.variant.style is Style.ONNX
+    }
+    losses: dict[tuple[str, str], Finding] = {}
+    if not tasks:
+        return losses
+    with progress.stage("half precision", len(tasks)) as stage:
+        limit = time_limit(artifact.size_bytes for artifact, _ in compared)
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            loss = finding_of(outcome.error, "", Severity.WARNING) if outcome.error else outcome.value
+            if loss is not None:
+                losses[tasks[outcome.task]] = loss
+            stage.done()
+    return losses
+
+
+def _gpu_loss(file: str, reference: Reference) -> Finding | None:
+    return gpu_loss(load_model(SourceModel(path=file), Path(file).parent), reference, Path(file).name)

@@ -13,6 +13,7 @@ from typing import cast
 
 from pipeline.core.errors import Finding, FindingRule, ModelError, Severity, findings
 from pipeline.core.files import scratch
+from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.onnx_model import load_model
@@ -23,7 +24,6 @@ from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.view import infer, view_of_file
 from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories
 
-WEBGPU = "webgpu"
 MOST_NAMED = 4
 
 

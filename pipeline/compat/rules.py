@@ -432,11 +432,10 @@ def _provider(use: RunOptions, runtime: Runtime, where: str) -> Iterator[Finding
         row = BUILD_PROVIDERS.get(use.provider)
         remedy = provider_named(use.provider).remedy  # of what no build can have
         elsewhere = (row.elsewhere if runtime.system in row.converting_only else "") if row else remedy
-        if package := provider_named(use.provider).plugin:
+        if not elsewhere and (package := provider_named(use.provider).plugin):
             elsewhere = (
-                elsewhere
-                or f"give its plugin: --plugin {use.provider}={package.library},…, or `plugins` in "
-                f"[measure]; or take a library with {use.provider}"
+                f"give its plugin: --plugin {use.provider}={package.library},…, or `plugins` in [measure]; "
+                f"or take a library with {use.provider}"
             )
         yield _error(
             f"this library has no {use.provider}", where,

@@ -235,7 +235,7 @@ class MeasureConfig(Table, frozen=True, kw_only=True):
     """Profile every variant once more after the rounds: times by operator, and a trace file."""
     perf_test: str | None = None
     """Path of onnxruntime_perf_test, to measure with instead of ort-mobile's program; outputs are not compared then."""
-    plugins: dict[str, tuple[str, ...]] = {}
+    plugins: dict[str, Annotated[tuple[str, ...], Meta(min_length=1)]] = {}
     """Plugins by the execution provider that each has: path of its library, and of further files that it loads."""
     baseline: str | None = None
     """The run that the others are compared with, as `VARIANT` or `VARIANT/PROVIDER`; default: the first."""

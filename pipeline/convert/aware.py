@@ -173,6 +173,14 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
     same = _texts(whole.model) == _texts(optimizer.basic)  # so the CPU's session did nothing beyond level basic
     gpu = next((provider for provider in wish.providers if provider.rules.copies), None)
     title = gpu.rules.run.ort_name if gpu else CLAIMS_PROVIDER
+
+    def with_copies(parts: OrtParts, before: LeanModel) -> OrtParts:
+        if not gpu or not whole.claims:
+            return parts
+        saved = as_onnx(parts, before, shop)
+        copying = for_gpu(saved, gpu, look_at(saved, shop.folder))
+        return parts if copying is saved else to_parts(copying, SAVE, shop)
+
     if not wish.safe and (not whole.claims or (same and settings.level is Level.BASIC)):
         parts = optimizer.parts(plain)
     else:
@@ -180,7 +188,7 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
             claims_devices()
         except RunnerError as error:
             note = f"it is optimized for the CPU alone, because {error.what}: {error.why} ({error.remedy})"
-            return replace(optimizer.parts(plain), notes=(*notes, note, *refused))
+            return replace(with_copies(optimizer.parts(plain), model), notes=(*notes, note, *refused))
         # Sessions of large models may begin with the basic result, where weights are as they stay.
         again = same and bool(model.weights) and optimizer.is_settled
         start = optimizer.basic if again else model
@@ -192,13 +200,9 @@ def aware_parts(optimizer: "Optimizer", settings: SessionSettings, wish: AwareSp
             look = look_at(closed, shop.folder)
             notes += tuple(note for provider in wish.providers for note in close_off(closed, provider, look))
             parts = to_parts(closed, SAVE, shop)
-    if gpu and whole.claims:
-        saved = as_onnx(parts, start, shop)
-        copying = for_gpu(saved, gpu, look_at(saved, shop.folder))
-        parts = parts if copying is saved else to_parts(copying, SAVE, shop)
     borrowed = [provider.ort_release for provider in wish.providers if not has_rules(provider.ort_release)]
     aware_by = AwareBy(way=Way.PLUGIN, rules=str(rules_of(borrowed[0])) if borrowed else "")
-    return replace(parts, claimed=whole.claimed, notes=(*notes, *refused), aware_by=aware_by)
+    return replace(with_copies(parts, start), claimed=whole.claimed, notes=(*notes, *refused), aware_by=aware_by)
 
 
 def _texts(model: LeanModel) -> list[bytes]:

@@ -35,7 +35,6 @@ from pipeline.partition.shown import (
 )
 from pipeline.partition.units import node_units, unique_dq, unit_of_node
 from pipeline.partition.view import body_types, dynamic_names, tensor_reader, view
-from pipeline.partition.webgpu.claims import COPIES, crossing, memories
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -131,6 +130,8 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
     copies: where they need some, the file is refused for the phone (webgpu-memories). The layout decides what of the
     computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
     """
+    from pipeline.partition.webgpu.claims import COPIES, crossing, memories  # with its table, which few need
+
     graph = look(model.proto)
     layout = "NCHW" if any(node.op_type == FUSED_CONV for node in graph.nodes.values()) else settings.webgpu.layout
     options = msgspec.structs.replace(settings.webgpu, layout=layout)
@@ -144,7 +145,8 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
     proto, weights = copied(model.proto), dict(model.weights)
     nodes = {first_output(node): node for node in proto.graph.node}
     initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
-    taken = names_in(proto.graph)
+    sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
+    taken = names_in(proto.graph) | sparse.keys()
     moves = [(name, gpu, COPIES[0]) for name in to_gpu] + [(name, cpu, COPIES[1]) for name in to_cpu]
     for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
         copy = fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
@@ -153,10 +155,13 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
                 nodes[node.first_output].input[slot] = copy
         if operator:
             proto.graph.node.add(op_type=operator, name=copy, input=[name], output=[copy])
-        elif name in initializers:
-            proto.graph.initializer.add().MergeFrom(initializers[name])
+        elif name in sparse:
+            proto.graph.sparse_initializer.append(sparse[name])
+            proto.graph.sparse_initializer[-1].values.name = copy
+        else:
+            proto.graph.initializer.append(initializers[name])
             proto.graph.initializer[-1].name = copy
-            weights.update({copy: weights[name]} if name in weights else {})
+            weights |= {copy: weights[name]} if name in weights else {}
     sort_nodes(proto.graph)
     return LeanModel(proto=proto, folder=model.folder, weights=weights)
 

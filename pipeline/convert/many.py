@@ -13,7 +13,7 @@ import msgspec
 
 from pipeline.advice.verdict import PrecisionVerdict
 from pipeline.check.compare import OutputCheck
-from pipeline.check.many import CheckedModel, check_all, make_references
+from pipeline.check.many import CheckedModel, check_all, gpu_losses, make_references
 from pipeline.compat.contexts import NpuContext
 from pipeline.compat.defects import Runtime
 from pipeline.compat.rules import DEFAULT_USE, judged, read_artifacts, use_of
@@ -481,7 +481,9 @@ def _checked(
         simulated = check_contexts(contexts, report.order.output, originals, CheckConfig(), progress, work / "tensors")
         for context, compared, _ in simulated:
             checks[names[context.model], context.variant.name] = compared
-    return replace(report, checks=checks)
+    losses = gpu_losses(pairs, report.order.output, progress)
+    findings = {key: (*report.findings.get(key, ()), loss) for key, loss in losses.items()}
+    return replace(report, checks=checks, findings={**report.findings, **findings})
 
 
 def _not_run(error: PipelineError) -> tuple[OutputCheck, ...]:

@@ -281,9 +281,8 @@ def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
 def _forms(model: NamedModel, table: ModelConfig, config: Config) -> Iterator[tuple[NamedModel, ModelConfig]]:
     """The model; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
     yield model, table
-    wanted = {*config.variants.contexts}
-    wanted |= {name for run in config.runs for name in run.providers if provider_named(name).fixed_shapes}
-    for name, sizes in table.sized(model.name).items() if wanted else ():
+    fixed = any(provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
+    for name, sizes in table.sized(model.name).items() if fixed or config.variants.contexts else ():
         sized = replace(model, name=name, dimensions=sizes, numbered=False)
         yield sized, msgspec.structs.replace(table, name=name, dimensions=sizes)
 

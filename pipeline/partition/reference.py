@@ -286,9 +286,8 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
     )
     nodes = {name for group in groups for name in group} if recorded else _placed(answer.log, provider)
     counted = (int(match.group(1)) for line in answer.log if (match := COUNTED.search(line)))
-    return LibraryClaims(
-        id=model,
-        release=facts.release,
+    return msgspec.structs.replace(
+        claims,
         partitions=groups if recorded else None,
         nodes=frozenset(nodes),
         count=len(groups) if recorded else next(counted, 0) if nodes else 0,  # it counts groups that it then drops

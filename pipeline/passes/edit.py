@@ -98,7 +98,7 @@ def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> d
             before = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     pages: dict[bytes, list[int]] = {}
     for start in range(0, len(before), ALIGNMENT):
-        pages.setdefault(before[start : start + COMPARED], []).append(start)
+        pages.setdefault(before[start : start + COMPARED].ljust(COMPARED, b"\0"), []).append(start)
     with replacing(path) as temporary, temporary.open("wb") as out:
         out.write(before)
         for tensor in tensors:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pipeline.check.compare import OutputPrecision, compare_outputs, usual_tolerance
+from pipeline.check.compare import MAX_RELATIVE_ERROR, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
 from pipeline.check.reference import output_spans
-from pipeline.core.errors import ModelError
+from pipeline.check.result import Reference
+from pipeline.core.errors import Finding, ModelError, Severity, warning
 from pipeline.core.ort_session import HostSession, first_line, make_exact_session
 from pipeline.core.variant import Level
-from pipeline.model.edit import set_nodes
+from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.types import FLOAT, FLOAT16
 from pipeline.partition.graph import Value
@@ -57,12 +58,21 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
 
     NotApplicable where fp16 is, and where no part of the model may be in half precision.
     """
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
+
     ready = whole(constants_fixed(model, context))
     name_nodes(ready.graph)
     named = LeanModel(proto=ready, folder=model.folder, weights={})
     half = fp16(named, options, context)
+    blocked = {*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block}
     try:
-        bench = _Bench(ready, options, context)
+        types = infer(ready)
+        names = tuple(
+            node.name
+            for node in ready.graph.node
+            if node.op_type not in blocked and node.name not in options.exclude and _gives(node, types, "f32")
+        )
+        bench = _Bench(ready, types, names, list(_feeds(context)), context.where)
         halved, loss = chosen_parts(bench.parts, bench.loss, options.goal)
     except ModelError as error:
         context.warn(f"what half precision does to it on a GPU could not be computed: {error.reason}")
@@ -109,26 +119,20 @@ def chosen_parts(
 class _Bench:
     """A float model with its inputs and outputs, ready to be computed as a GPU does with some nodes in half."""
 
-    def __init__(self, proto: "onnx.ModelProto", options: HalfOptions, context: PassContext) -> None:
-        from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
-
-        blocked = {*DEFAULT_OP_BLOCK_LIST, *SUMS_OF_SQUARES, *options.block}
-        self.proto, self.where, self.types = proto, context.where, infer(proto)
-        names = [
-            node.name
-            for node in proto.graph.node
-            if node.op_type not in blocked
-            and node.name not in options.exclude
-            and any(self.types.get(name, Value()).dtype == "f32" for name in node.output)
-        ]
+    def __init__(
+        self, proto: "onnx.ModelProto", types: Mapping[str, Value], names: Part, feeds: Sequence[Feeds], where: str
+    ) -> None:
+        self.proto, self.types, self.feeds, self.where = proto, types, feeds, where
         size = max(1, -(-len(names) // PARTS))
         self.parts = [tuple(names[place : place + size]) for place in range(0, len(names), size)]
-        self.feeds = list(_feeds(context))
         self.expected = self._outputs(proto)
-        self.worst = "an output"
+        self.worst, self.error = "an output", 0.0
 
-    def loss(self, parts: Collection[Part]) -> float:
-        """The error of the worst output with these parts in half precision, in units of what passes."""
+    def loss(self, parts: Collection[Part], unsteady: Collection[str] = ()) -> float:
+        """The error of the worst output with these parts in half precision, in units of what passes.
+
+        `unsteady` outputs show nothing.
+        """
         half = {name for part in parts for name in part}
         tolerance = msgspec.structs.replace(
             usual_tolerance(OutputPrecision.FLOAT16), spans=output_spans(self.proto.graph)
@@ -140,8 +144,8 @@ class _Bench:
                 error = math.inf if check.failed else 0.0
                 if check.max_abs_error is not None and check.limit:
                     error = check.max_abs_error / check.limit
-                if error > largest:
-                    largest, self.worst = error, repr(check.output)
+                if error > largest and check.output not in unsteady:
+                    largest, self.worst, self.error = error, repr(check.output), check.max_rel_error or error
         return largest
 
     def _outputs(self, proto: "onnx.ModelProto") -> "list[dict[str, np.ndarray]]":
@@ -151,6 +155,67 @@ class _Bench:
             return [dict(zip(names, session.run(names, dict(sample)), strict=True)) for sample in self.feeds]
         except Exception as error:
             raise ModelError("the model does not run here", where=self.where, why=first_line(error)) from error
+
+
+def gpu_loss(model: Model, reference: Reference, where: str) -> Finding | None:
+    """What a GPU's sums do to a model that is in half precision itself, as a warning where that is more than passes.
+
+    The model is run on the reference's inputs with and without a GPU's rounding; where its outputs are wrong, once more
+    for each halving of the nodes that add up, to name the one that loses most.
+    """
+    import numpy as np
+
+    proto = whole(model)
+    name_nodes(proto.graph)
+    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    wide = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in feeds.items()}
+    try:
+        types, widened = infer(proto), _widened(proto, feeds)
+        nodes = {node.name: node for node in proto.graph.node if _gives(node, types, "f16")}
+        half = tuple(nodes)
+        bench = _Bench(widened, infer(widened), half, [wide], where)
+        if not 1 < bench.loss([half], reference.unsteady) < math.inf:  # what is not finite is no matter of sums
+            return None
+        output, error = bench.worst, bench.error
+        suspects = tuple(name for name, node in nodes.items() if node.op_type in PRODUCTS) or half
+        left = bench.loss([suspects], reference.unsteady)
+        while len(suspects) > 1:
+            first, second = suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]
+            lost = bench.loss([first], reference.unsteady)
+            rest = math.sqrt(max(0.0, left**2 - lost**2))  # as in `chosen_parts`
+            suspects, left = (first, lost) if lost >= rest else (second, rest)
+    except ModelError as failure:
+        return warning(f"what half precision does to it on a GPU could not be computed: {failure.reason}", where)
+    node = nodes[suspects[0]]
+    share = MAX_RELATIVE_ERROR[OutputPrecision.FLOAT16]
+    return Finding(
+        severity=Severity.WARNING, where=where, rule="webgpu-sums",
+        what=f"on a GPU output {output} would be off by some {error:.2g} of its largest value, where {share:g} passes",
+        why=f"a GPU adds up in half precision what the model has in it; most is lost at {node.op_type} {node.name!r} "
+        "(estimated)",
+        remedy="convert the float model with the precision `gpu`, which keeps such nodes in float",
+    )  # fmt: skip
+
+
+def _widened(proto: "onnx.ModelProto", feeds: Feeds) -> "onnx.ModelProto":
+    """The same model in single precision for inputs of these sizes, with the weights that it has: without rounding."""
+    result = copied(proto)
+    for value in (value for value in result.graph.input if value.name in feeds):
+        for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=False):
+            dim.dim_value = size
+    for graph in subgraphs(result.graph):
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type == FLOAT16:
+                value.type.tensor_type.elem_type = FLOAT
+        attributes = [attribute for node in graph.node for attribute in node.attribute]
+        for tensor in (*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))):
+            if tensor.data_type == FLOAT16:
+                tensor.CopyFrom(_rounded(tensor, tensor.name))
+        for attribute in attributes:
+            if attribute.name in ("to", "dtype") and attribute.i == FLOAT16:
+                attribute.i = FLOAT
+        del graph.value_info[:]
+    return result
 
 
 def _feeds(context: PassContext) -> Iterator[Feeds]:
@@ -189,7 +254,7 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
             is_float = constants[name].data_type == FLOAT if name in constants else False
             if is_float and name not in rounded:
                 tensor = result.graph.initializer.add()
-                tensor.CopyFrom(_rounded(constants[name]))
+                tensor.CopyFrom(_rounded(constants[name], f"{name}/half"))
                 rounded[name] = tensor.name
             elif name not in constants and name not in rounded and _is_float(types, name, proto):
                 round_value(name, f"{name}/read")
@@ -217,14 +282,18 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
     return result
 
 
-def _rounded(tensor: "onnx.TensorProto") -> "onnx.TensorProto":
-    """A constant as half precision holds it."""
+def _rounded(tensor: "onnx.TensorProto", name: str) -> "onnx.TensorProto":
+    """A constant as half precision holds it, as one in single precision."""
     import numpy as np
     from onnx import numpy_helper
 
     largest = float(np.finfo(np.float16).max)
     numbers = numpy_helper.to_array(tensor).clip(-largest, largest).astype(np.float16).astype(np.float32)
-    return numpy_helper.from_array(numbers, f"{tensor.name}/half")
+    return numpy_helper.from_array(numbers, name)
+
+
+def _gives(node: "onnx.NodeProto", types: Mapping[str, Value], dtype: str) -> bool:
+    return any(types.get(name, Value()).dtype == dtype for name in node.output)
 
 
 def _is_float(types: Mapping[str, Value], name: str, proto: "onnx.ModelProto") -> bool:

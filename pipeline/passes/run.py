@@ -29,8 +29,8 @@ from pipeline.model.sources import SourceModel, source_bytes
 from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, Step, StepChange
 from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
-from pipeline.passes.registry import find_pass, run_passes
-from pipeline.passes.surgery import EXTERNAL, expose
+from pipeline.passes.registry import find_pass, options_of, run_passes
+from pipeline.passes.surgery import ExternalOptions, expose
 
 MOST_BATCHES = 64
 """Up to so many runs of the smaller model are compared with one of the larger."""
@@ -331,7 +331,7 @@ def transform(
     context = PassContext(folder=work, where=source.name, samples=feeds if data.given else None, say=note, usual=usual)
     result, reused = run_cached(loaded, steps, context, Path(cache) if cache else None)
     if (shared := _shared(steps)) and (there := Path(folder).parent / shared).exists():
-        copy_file(there, target.with_name(shared))
+        target.with_name(shared).symlink_to(there.resolve())  # saving puts a file in its place
     saved = save_model(result.model, target, shared)
     effects = [find_pass(step.do).effect for step in steps]
     verification = None
@@ -346,7 +346,8 @@ def transform(
 
 def _shared(steps: Sequence[Step]) -> str:
     """The file that weights go to beside those of other models; "" for one of the result's own."""
-    return next((row.options.get("file", "") for row in reversed(steps) if row.do == EXTERNAL.name), "")
+    options = (options_of(row) for row in reversed(steps))
+    return next((row.file for row in options if isinstance(row, ExternalOptions)), "")
 
 
 def transform_file(
@@ -371,12 +372,12 @@ def transform_file(
     if destination.exists() and destination.samefile(model):
         raise ConfigError("the result would replace the model", where=str(destination), remedy="name another file")
     size, shared = source_bytes(source), _shared(steps)
-    before, there = 0, destination.parent / shared
-    if shared and (there.is_symlink() or there.exists()):
-        if there.is_symlink() or not there.is_file():
-            raise ConfigError("the file of the weights is a link or no file", where=str(there),
-                              remedy="name another one")  # fmt: skip
-        before = there.stat().st_size
+    there = destination.parent / shared
+    if shared and (there.is_symlink() or (there.exists() and not there.is_file())):
+        raise ConfigError("the file of the weights is a link or no file", where=str(there), remedy="name another one")
+    if shared == destination.name:
+        raise ConfigError("the result would replace its weights", where=str(there), remedy="name another file")
+    before = there.stat().st_size if there.is_file() else 0
     with scratch(destination.parent) as folder:
         data = data or Dataset()
         call = partial(
@@ -397,8 +398,8 @@ def transform_file(
                               why="a step behind external-data takes them into the model again",
                               remedy="make external-data the last step")  # fmt: skip
         data_file = destination.parent / report.saved.data_file
-        if (data_file.stat().st_size if shared and data_file.is_file() else 0) != before:
-            raise ConfigError("another command has written these weights meanwhile", where=str(data_file),
+        if (there.stat().st_size if there.is_file() else 0) != before:
+            raise ConfigError("another command has written these weights meanwhile", where=str(there),
                               remedy="run it again, one after the other")  # fmt: skip
         if report.saved.data_file and data_file.exists() and not (destination.exists() or shared):
             raise ConfigError("the file of the weights is there already", where=str(data_file),

@@ -202,6 +202,11 @@ class ExternalOptions(Options, frozen=True, kw_only=True):
     """Name of the file, NAME.weights beside the result, which keeps what it has: weights that are there already, such
     as those of the model in another size, are not stored again. Default: the result's name with .data."""
 
+    def __post_init__(self) -> None:
+        """A name that paths can be made of."""
+        if self.file and not SHARED.fullmatch(self.file):
+            raise ValueError(f"{self.file[:200]!r} is no name for weights: NAME.weights of letters, digits, _, - and .")
+
 
 def to_external(model: Model, options: ExternalOptions, context: PassContext) -> Model:
     """The model with its weights in a file of their own, MODEL.data, once it is saved.
@@ -210,9 +215,6 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
     """
     if options.min_bytes < 1:
         raise ConfigError("min_bytes is not positive", where=context.where, remedy="give 1 or more bytes")
-    if options.file and not SHARED.fullmatch(options.file):
-        raise ConfigError(f"{options.file[:200]!r} is no name for weights", where=context.where,
-                          remedy="write NAME.weights, of letters, digits, `_`, `-` and dots")  # fmt: skip
     proto = copied(model.proto)
     outputs = {value.name for value in proto.graph.output}
     moved = set()
@@ -233,7 +235,7 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
     keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
     make_constant(proto)
     names = large_tensors(proto.graph, options.min_bytes)
-    if names <= model.outside:
+    if not names or (names <= model.outside and not options.file):
         raise NotApplicable("nothing to do", why=f"no weight in the model has {options.min_bytes} bytes or more")
     return replace(changed(model, proto), outside=frozenset(model.outside | names))
 

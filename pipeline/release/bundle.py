@@ -189,10 +189,13 @@ def _contexts(contexts: Sequence[ShippedContext]) -> Iterator[str]:
         cells = (context.model, context.chip, context.file, context.binary)
         rows.append(f"| {' | '.join(map(_code, cells))} | {', '.join(others)} |")
     plugin, runtime = gradle_notations(contexts)
-    compared = "compared with the original in a simulator, never measured"
-    if not_run := ", ".join(dict.fromkeys(context.model for context in contexts if context.not_run)):
-        compared += f"; of {not_run} it was made and run on no computer, as sizes share a binary"
-    yield NPU.format(compared=compared, qairt=contexts[0].qairt, rows="\n".join(rows), plugin=plugin, runtime=runtime)
+    not_run = list(dict.fromkeys(context.model for context in contexts if context.not_run))
+    simulated = not all(context.not_run for context in contexts)
+    compared = ["compared with the original in a simulator, never measured"] * simulated
+    compared += [f"of {', '.join(not_run)} it was made and run on no computer, as sizes share a binary"] * bool(not_run)
+    yield NPU.format(
+        compared="; ".join(compared), qairt=contexts[0].qairt, rows="\n".join(rows), plugin=plugin, runtime=runtime
+    )
 
 
 def basis_text(shipped: Shipped) -> str:

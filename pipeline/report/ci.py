@@ -27,6 +27,8 @@ NAME_CHARACTERS = 200
 """Of a name."""
 TEXT_CHARACTERS = 4_000
 """Of a message with cause and remedy."""
+LEAST_WHOLE = 21
+"""Rows and notes of a part that a summary has room for, from which on its texts are whole."""
 MOST_PLACES = 10
 """Of a note in a summary."""
 MOST_ANNOTATIONS = 10
@@ -184,7 +186,7 @@ def bounded(title: str, parts: Iterable[Part], rest: str) -> str:
     sizes = [
         len(part.rows if isinstance(part, Listing) else part.notes) for part in parts if not isinstance(part, Line)
     ]
-    kept = max(1, len(parts), *sizes)
+    kept = max(LEAST_WHOLE, len(parts), *sizes)
     while True:
         text = wording.markdown(short(title), _kept(parts, kept, rest))
         if len(text) <= SUMMARY_CHARACTERS or kept == 0:
@@ -193,17 +195,16 @@ def bounded(title: str, parts: Iterable[Part], rest: str) -> str:
 
 
 def _kept(parts: Sequence[Part], kept: int, rest: str) -> Iterator[Part]:
-    tables = [part for part in parts if isinstance(part, Listing)]
-    left = tables[max(3, kept) :]
+    tables, most = 0, max(3, kept)
     for part in parts:
-        if isinstance(part, Section):
-            yield _cut_section(part, kept, rest)
-        elif isinstance(part, Line):
-            yield part
-        elif part not in left:
-            yield _cut(part, kept, rest)
-    if left:
-        more = ListingNote(title="", text=f"{len(left)} more tables: see {rest}")
+        if isinstance(part, Listing):
+            tables += 1
+            if tables <= most:
+                yield _cut(part, kept, rest)
+        else:
+            yield _cut_section(part, kept, rest) if isinstance(part, Section) else part
+    if tables > most:
+        more = ListingNote(title="", text=f"{tables - most} more tables: see {rest}")
         yield Section(title="Left out", notes=(more,))
 
 
@@ -215,10 +216,11 @@ def _cut(listing: Listing, kept: int, rest: str) -> Listing:
 
 
 def _cut_section(section: Section, kept: int, rest: str) -> Section:
+    most = TEXT_CHARACTERS if kept >= LEAST_WHOLE else NAME_CHARACTERS
     notes = tuple(
         replace(
-            note, title=short(note.title), text=short(note.text, TEXT_CHARACTERS if kept > 20 else NAME_CHARACTERS),
-            remedy=short(note.remedy), places=tuple(_places(note.places, rest)),
+            note, title=short(note.title), text=short(note.text, most), remedy=short(note.remedy, most),
+            places=tuple(_places(note.places, rest)),
         )
         for note in section.notes[:kept]
     )  # fmt: skip

@@ -103,10 +103,7 @@ def render(
         sections={section.title: section for section in sections(report)},
         views=report.profile_views,
         times=time_tables(report.profiles),
-        profiles=(
-            *((profiles.summary(report.profiles),) if report.profiles else ()),
-            *(listing for listing in map(profiles.copies, report.profiles) if listing.rows),
-        ),
+        profiles=[profiles.summary(report.profiles), *map(profiles.copies, report.profiles)] if report.profiles else [],
         needed=needed_operators(report),
         graphs=graphs(report),
         drivers=drivers(measured),

@@ -311,20 +311,24 @@ def operators(profiled: Profiled) -> Listing:
 
 
 def copies(profiled: Profiled) -> Listing:
-    """What an inference copies between memories, value by value, the slowest first; empty where there is nothing."""
-    slowest = sorted(profiled.profile.copies if profiled.profile else (), key=lambda row: -row.nanoseconds)
+    """What an inference copies between memories: the slowest values, the others in one row; empty without copies."""
+    ordered = sorted(profiled.profile.copies if profiled.profile else (), key=lambda row: -row.nanoseconds)
+    rows = [
+        (
+            row.value or "a value",
+            f"{profiled.provider} → cpu, after waiting for it" if row.to_host else f"cpu → {profiled.provider}",
+            wording.size(row.size_bytes),
+            wording.duration(round(row.nanoseconds)),
+        )
+        for row in ordered[:SHOWN]
+    ]
+    if rest := ordered[SHOWN:]:
+        size, time = sum(row.size_bytes for row in rest), round(sum(row.nanoseconds for row in rest))
+        rows.append((f"{len(rest)} more, each faster", "", wording.size(size), wording.duration(time)))
     return Listing(
         title=f"Copies of {profiled.name}, {profiled.run}{f' on {profiled.device}' if profiled.device else ''}",
         head=("Value", "Copied", "Bytes", "Time of an inference"),
-        rows=tuple(
-            (
-                row.value or "a value",
-                f"{profiled.provider} → cpu, after waiting for it" if row.to_host else f"cpu → {profiled.provider}",
-                wording.size(row.size_bytes),
-                wording.duration(round(row.nanoseconds)),
-            )
-            for row in slowest[:SHOWN]
-        ),
+        rows=tuple(rows),
     )
 
 

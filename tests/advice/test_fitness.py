@@ -18,6 +18,7 @@ from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from tests.command import Done, ort_mobile
 from tests.onnx_samples import parsed_nodes
+from tests.ort_models import parsed
 from tests.partition_samples import chain, model, value
 
 SAMPLES = {
@@ -249,3 +250,32 @@ def test_a_release_that_is_not_known_yet_is_judged_by_the_newest_rules(path: Pat
     later, known = (asked(path, "--ort-release", release) for release in ("1.99", str(NEWEST_RULES)))
     assert (later.ort_release, later.rules_release) == ("1.99", known.rules_release)
     assert later.models == known.models
+
+
+@pytest.mark.parametrize("near", [0.5, 0.0])
+def test_a_model_in_half_precision_that_a_gpu_computes_wrong_has_a_note(tmp_path: Path, near: float) -> None:
+    """A sum over 512 numbers near 0.5 whose differences are the output; near 0 it has no rounding that shows."""
+    file = tmp_path / "m.onnx"
+    onnx.save(sums_in_half(near), file)
+    (answer,) = asked(file).models
+    assert any("on a GPU output 'y' would be off" in note and "MatMul" in note for note in answer.notes) == bool(near)
+
+
+def test_convert_tells_what_a_gpu_does_to_an_onnx_file_in_half_precision(tmp_path: Path) -> None:
+    onnx.save(sums_in_half(0.5), tmp_path / "m.onnx")
+    done = ort_mobile(
+        "convert", "m.onnx", "--level", "none,basic", "--style", "fixed,onnx", "--check", "--output", "out",
+        "--json", "-", cwd=tmp_path, code=None,
+    )  # fmt: skip
+    found = {row["variant"]: [each["rule"] for each in row["findings"]] for row in json.loads(done.out)["artifacts"]}
+    assert found["none-onnx"] == ["webgpu-sums"]
+    assert not any(rules for variant, rules in found.items() if "onnx" not in variant)
+
+
+def sums_in_half(near: float) -> onnx.ModelProto:
+    weights = (np.random.default_rng(0).standard_normal((512, 64)) * 0.01 + near).astype(np.float16)
+    return parsed(
+        "g (float16[1, 512] x) => (float16[1, 64] y) "
+        "{ a = Abs (x)  s = MatMul (a, w)  m = ReduceMean <axes = [1], keepdims = 1> (s)  y = Sub (s, m) }",
+        w=weights,
+    )  # fmt: skip

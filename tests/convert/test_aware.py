@@ -123,18 +123,17 @@ def test_claimed_nodes_without_a_kernel_here_are_stored_otherwise_and_told(tmp_p
     np.testing.assert_allclose(ours, original, atol=1e-2)
 
 
+def no_compiler() -> None:
+    raise UnavailableError("no C compiler", why="neither cc, gcc nor clang is on PATH", remedy="pip install ziglang")
+
+
 def test_without_a_compiler_files_are_for_the_cpu_and_that_is_told_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing() -> None:
-        raise UnavailableError(
-            "no C compiler", why="neither cc, gcc nor clang is on PATH", remedy="pip install ziglang"
-        )
-
     path = save(digits(), tmp_path / "model.onnx")
     wanted = msgspec.structs.replace(request(path, tmp_path, NNAPI), cache_folder=str(tmp_path / "cache"))
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.convert.aware.claims_devices", missing)
+        patched.setattr("pipeline.convert.aware.claims_devices", no_compiler)
         (plain,) = convert_model(wanted).artifacts
     assert (plain.aware_by, plain.claimed) == (None, {})
     assert "optimized for the CPU alone, because no C compiler" in plain.notes[-1]
@@ -236,24 +235,39 @@ def test_what_is_claimed_in_a_body_stays(tmp_path: Path) -> None:
     assert "FusedConv" in bodies["outside"]
 
 
-def test_copies_stand_where_values_cross_between_gpu_and_cpu(tmp_path: Path) -> None:
-    """Softsign has no kernel on the GPU; `one` and x are read on both sides, the shape of Reshape at the CPU."""
+def two_memories(*, sparse: bool) -> onnx.ModelProto:
+    """Softsign and Mean have no kernel on the GPU; `one` and x are read on both sides."""
     nodes = parsed_nodes("""
-        r = Relu (x)  s = Softsign (r)  a = Add (s, one)  b = Softsign (one)  c = Softsign (x)
+        r = Relu (x)  s = Softsign (r)  a = Add (s, one)  b = Mean (x, one)  c = Softsign (x)
         d = Add (b, c)  y = Add (a, d)  z = Neg (r)""")
     made = make(nodes, [value("x", [1, 4])], [value("y", [1, 4]), value("z", [1, 4])], [weight("one", 4)])
-    path = save(made, tmp_path / "model.onnx")
+    if sparse:
+        places = numpy_helper.from_array(np.arange(4), "places")
+        made.graph.sparse_initializer.append(helper.make_sparse_tensor(made.graph.initializer.pop(), places, [4]))
+    return made
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_copies_stand_where_values_cross_between_gpu_and_cpu(sparse: bool, tmp_path: Path) -> None:
+    path = save(two_memories(sparse=sparse), tmp_path / "model.onnx")
     result = convert(path, tmp_path, WEBGPU, levels=(Level.BASIC, Level.EXTENDED))
     assert result.failures == ()
     feeds = random_input(1, 4)
     for artifact in result.artifacts:
         file = tmp_path / "out" / artifact.file
         counted = Counter(node.op_type for node in read_ort(file).graph.nodes)
-        assert (counted["MemcpyFromHost"], counted["MemcpyToHost"]) == (3, 1)  # s, d and x to the GPU; r from it
+        assert (counted["MemcpyFromHost"], counted["MemcpyToHost"]) == (4, 1)  # b, c, s and x to the GPU; r from it
         for layout in ("NHWC", "NCHW"):
             assert list(gpu_findings(file, RELEASE, {"preferredLayout": layout}, "m")) == []
         for ours, original in zip(outputs(file, feeds), outputs(path, feeds), strict=True):
             np.testing.assert_array_equal(ours, original)
+
+
+def test_without_a_compiler_there_are_copies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.convert.aware.claims_devices", no_compiler)
+    path = save(two_memories(sparse=False), tmp_path / "model.onnx")
+    (artifact,) = convert(path, tmp_path, WEBGPU).artifacts
+    assert list(gpu_findings(tmp_path / "out" / artifact.file, RELEASE, {"preferredLayout": "NHWC"}, "m")) == []
 
 
 def test_only_fusions_of_the_gpu_are_made_for_it(tmp_path: Path) -> None:

@@ -1,18 +1,23 @@
 """Custom operators in apps for iOS and macOS: libraries that a Mach-O compiler made, in bundles and Swift packages."""
 
+import hashlib
 import shutil
+import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from device_runner.custom_ops import read_libraries
+from device_runner.probe.macho import FAT
 from tests.command import ort_mobile
 from tests.custom_ops.apple import compiled, framework
 from tests.custom_ops.samples import library, model
 from tests.features.apple.frameworks import DYLIB, fat, image
 from tests.features.apple.test_facade import mistakes
 from tests.features.apple.test_package import files_of
+from tests.release.test_bundle import reseal
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed"),
@@ -79,6 +84,28 @@ def test_a_bundle_for_phones_has_the_framework_and_its_package_links_it(tmp_path
     assert ort_mobile("release", "apple", bundle, "--output", "package", cwd=tmp_path).out.startswith("unchanged")
 
 
+def test_a_folder_in_the_place_of_the_library_writes_no_ruby_of_its_own(tmp_path: Path) -> None:
+    """CocoaPods runs what a podspec says: only names out of a ZIP are plain."""
+    job(tmp_path, framework(tmp_path, PHONE))
+    bundle, name = tmp_path / "output/twice/bundle", "a'.chop;#.xcframework"
+    library = bundle / "custom_ops/ios/all/twice.xcframework.zip"
+    with zipfile.ZipFile(library) as archive:
+        members = {member.partition("/")[2]: archive.read(member) for member in archive.namelist()}
+    library.unlink()
+
+    def relist(document: dict[str, Any]) -> None:
+        files = [row for row in document["content"]["files"] if not row["path"].endswith(".zip")]
+        for member, content in members.items():
+            path = f"custom_ops/ios/all/{name}/{member}"
+            (bundle / path).parent.mkdir(parents=True, exist_ok=True)
+            (bundle / path).write_bytes(content)
+            files.append({"path": path, "size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+        document["content"]["files"] = files
+
+    reseal(bundle, relist)
+    assert "chop" not in package(tmp_path)["TwiceModels.podspec"]
+
+
 def test_a_mac_links_a_dylib_in_a_framework(tmp_path: Path) -> None:
     job(tmp_path, framework(tmp_path, MAC), platform="macos", lowest="15.0")
     assert (tmp_path / "output/twice/bundle/custom_ops/macos/all/twice.xcframework.zip").is_file()
@@ -129,6 +156,7 @@ def test_a_framework_for_newer_systems_than_the_app_is_refused(tmp_path: Path) -
         (lambda text: text.replace(b"`\n", b"  ", 1), 3, "a member of the archive is damaged"),
         (lambda text: text[:56] + b"x" + text[57:], 3, "a member of the archive is damaged"),
         (lambda text: b"\x7fELF" + text, 3, "it is no Mach-O file of 64 bits"),
+        (lambda text: FAT + struct.pack(">6I", 1, 0, 0, 0, 28, 0) + text, 3, "it is no Mach-O file of 64 bits"),
     ],
 )
 def test_what_is_no_code_for_phones_is_refused(tmp_path: Path, harm: object, code: int, message: str) -> None:

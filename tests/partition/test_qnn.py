@@ -355,9 +355,8 @@ def test_the_extra_changes_nothing_where_no_chip_is_named(
         (folder / "first").mkdir(parents=True)
         (folder / "first/sitecustomize.py").write_text(NAMES_IMPORTS)
         monkeypatch.setenv("IMPORTS", str(folder / "imports"))
-        done = without_imports(
-            modules, folder, command, MNIST, *(["--output", str(folder / "o")] * (command[1] == "o"))
-        )
+        output = ("--output", str(folder / "o")) if command == "convert" else ()
+        done = without_imports(modules, folder, command, MNIST, *output)
         said.append(done.text.replace(str(folder), ""))
         imported.append(
             {

@@ -1,17 +1,24 @@
 """Half precision for GPUs: how its error is modelled, and what stays float for it."""
 
 import math
+import zipfile
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 
+from pipeline.check.reference import make_reference
+from pipeline.check.result import Reference
+from pipeline.dataset import Dataset
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.sources import SourceModel
 from pipeline.passes.base import NotApplicable, PassContext
-from pipeline.passes.half import GpuHalfOptions, Part, as_gpus_compute, chosen_parts, fp16_gpu
-from pipeline.passes.quantize import float_types
+from pipeline.passes.half import GpuHalfOptions, Part, as_gpus_compute, chosen_parts, fp16_gpu, gpu_loss
+from pipeline.passes.quantize import HalfOptions, float_types, fp16
 from tests.ort_models import parsed
 from tests.passes.quantized_models import context, feeds, run, saved
 
@@ -116,3 +123,51 @@ def test_nodes_that_stay_float_are_not_rounded(tmp_path: Path) -> None:
     exact = as_gpus_compute(model.proto, infer(model.proto), ())
     sample = feeds(model, 1)[0]
     np.testing.assert_array_equal(run(model, sample)[0], run(saved(exact, tmp_path), sample)[0])
+
+
+def referred(model: LoadedModel, folder: Path) -> Reference:
+    return make_reference(model.source, {}, Dataset(), str(folder / "reference"), str(folder))
+
+
+@pytest.mark.parametrize("keep_io", [True, False])
+def test_a_model_in_half_precision_that_a_gpu_computes_wrong_is_told_with_the_node(
+    tmp_path: Path, keep_io: bool
+) -> None:
+    made = fp16(saved(deep(0.5), tmp_path), HalfOptions(keep_io=keep_io), context(tmp_path))
+    model = saved(made.proto, tmp_path)
+    loss = gpu_loss(model, referred(model, tmp_path), "m")
+    assert loss is not None
+    assert loss.rule == "webgpu-sums"
+    (node,) = (node for node in model.proto.graph.node if "s" in (name.partition("_")[0] for name in node.output))
+    assert f"MatMul {node.name!r}" in loss.why
+    assert "precision `gpu`" in loss.remedy
+
+
+def test_outputs_that_show_nothing_are_not_told(tmp_path: Path) -> None:
+    made = fp16(saved(deep(0.5), tmp_path), HalfOptions(), context(tmp_path))
+    model = saved(made.proto, tmp_path)
+    unsteady = msgspec.structs.replace(referred(model, tmp_path), unsteady=("y",))
+    assert gpu_loss(model, unsteady, "m") is None
+
+
+def test_a_model_that_is_not_finite_anywhere_is_not_told(tmp_path: Path) -> None:
+    weights = np.full((8, 8), np.inf, np.float16)
+    model = saved(parsed("g (float16[1, 8] x) => (float16[1, 8] y) { y = MatMul (x, w) }", w=weights), tmp_path)
+    assert gpu_loss(model, referred(model, tmp_path), "m") is None
+
+
+WRONG_IN_HALF = ("mobilenet_v1.fp16",)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [
+    "conformer_block.fp16_op17", "face_embedding.fp16", "mlp_tabular.fp16", "mnist.fp16", "mobilenet_v1.fp16",
+    "mobilenet_v2.fp16", "mobilenet_v2.fp16io", "unet.fp16", "yolov8n.fp16",
+])  # fmt: skip
+def test_real_models_in_half_precision_that_a_gpu_computed_wrong_are_told(
+    oracle: Path, tmp_path: Path, name: str
+) -> None:
+    """As `nox -s gpu_models` had it of the genuine library: docs/gpu.md."""
+    with zipfile.ZipFile(oracle / "real.zip") as packed:
+        model = load_model(SourceModel(path=packed.extract(f"{name}.onnx", tmp_path)), tmp_path)
+    assert bool(gpu_loss(model, referred(model, tmp_path), name)) == (name in WRONG_IN_HALF)

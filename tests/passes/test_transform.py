@@ -318,7 +318,30 @@ def test_weights_of_another_model_stay_where_they_are(folder: Path) -> None:
     assert len(after) > len(before) + 64 * 64 * 4
 
 
-@pytest.mark.parametrize("name", ["my.onnx", "../my.weights", ".weights", "a/b.weights"])
+def test_small_weights_at_the_end_are_found_again(folder: Path) -> None:
+    save(linear(8), folder / "small.onnx")
+    for _ in range(2):
+        transform(folder, "small.onnx", "o.onnx", "--do", "external-data:file=my.weights:min_bytes=1")
+        assert (folder / "my.weights").stat().st_size < 2 * 4096
+
+
+def test_weights_in_a_file_move_to_one_of_several_models(folder: Path) -> None:
+    transform(folder, "my.onnx", "apart.onnx", "--do", "external-data:min_bytes=1")
+    transform(folder, "apart.onnx", "o.onnx", "--do", "external-data:min_bytes=1:file=my.weights")
+    assert (folder / "my.weights").exists()
+    whole = ("--do", "external-data:min_bytes=1:file=my.weights", "--do", "inline-data")
+    transform(folder, "o.onnx", "whole.onnx", *whole)
+    (folder / "my.weights").unlink()
+    assert "1 of 1 outputs" in transform(folder, "whole.onnx", "again.onnx", "--do", "opset:version=21").out
+
+
+def test_a_model_never_replaces_its_weights(folder: Path) -> None:
+    done = transform(folder, "my.onnx", "my.weights", "--do", "external-data:file=my.weights", code=2)
+    assert "would replace its weights" in done.err
+    assert not (folder / "my.weights").exists()
+
+
+@pytest.mark.parametrize("name", ["my.onnx", "../my.weights", ".weights", "a/b.weights", f"{'a' * 300}.weights"])
 def test_a_file_of_another_kind_is_never_continued(folder: Path, name: str) -> None:
     before = (folder / "my.onnx").read_bytes()
     assert "is no name for weights" in sized(folder, 1, name, code=2).err

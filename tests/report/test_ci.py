@@ -19,12 +19,14 @@ from pipeline.report.ci import (
     CiDocument,
     CiFinding,
     annotations,
+    bounded,
     junit,
     sarif,
 )
 from pipeline.report.formats import of_campaign, of_partition
 from pipeline.report.layout import sections
 from pipeline.report.model import CampaignReport
+from pipeline.report.wording import Listing, ListingNote, Section
 from tests.npm_packages import packed
 from tests.report.test_proof import PROOF
 from tests.report_samples import make_report
@@ -223,6 +225,19 @@ def test_a_summary_is_bounded_begins_with_what_ships_and_breaks_no_table(rows: i
     assert tables
     for lines in (table.splitlines() for table in tables):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+
+
+def test_of_tables_that_are_alike_the_first_stay_in_a_summary() -> None:
+    table = Listing(title="t", head=("a",), rows=(("x" * 200,),) * 5)
+    text = bounded("title", [table] * 400, "the JSON")
+    assert text.count("\n## t\n") == 50
+    assert "350 more tables: see the JSON" in text
+
+
+def test_the_texts_of_a_short_summary_are_whole() -> None:
+    note = ListingNote(title="t", text="a" * 300, remedy="b" * 300)
+    text = bounded("title", [Section(title="s", notes=(note,))], "the JSON")
+    assert f"- **t**: {note.text} *{note.remedy}*" in text
 
 
 def test_github_gets_annotations_and_a_summary_where_it_is_github(

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from device_runner.profile import CPU
-from device_runner.result import NodeTime, OperatorTime, Profile
+from device_runner.result import NodeTime, OperatorTime, Profile, ValueCopy
 from pipeline.campaign.record import Prediction, RefusedNodes
 from pipeline.report import formats, html, model
 from pipeline.report.model import CampaignReport
-from pipeline.report.profiles import UNKNOWN_REASON, Profiled, fallen_back, profile_views, view_of
+from pipeline.report.profiles import UNKNOWN_REASON, Profiled, copies, fallen_back, profile_views, view_of
 
 NNAPI = "NnapiExecutionProvider"
 
@@ -136,3 +136,10 @@ def test_every_format_shows_it(report: CampaignReport) -> None:
     assert "no rule for &lt;Erf&gt;" in texts["html"]
     assert 'aria-label="Conv: 60 ns before, 0 ns after"' in texts["html"]
     assert model.decode(model.encode(shown)) == shown
+
+
+def test_copies_beyond_those_that_are_shown_are_one_row() -> None:
+    many = tuple(ValueCopy(value=f"v{n}", to_host=True, size_bytes=1024, nanoseconds=1e6 * n) for n in range(1, 19))
+    table = copies(profiled("v", msgspec.structs.replace(profile(), copies=many), run="webgpu"))
+    assert [row[0] for row in table.rows[:2]] == ["v18", "v17"]
+    assert table.rows[15:] == (("3 more, each faster", "", "3.0 KiB", "6.00 ms"),)

@@ -256,7 +256,8 @@ def swift_package(bundle: Path, manifest: Manifest, table: AppleRelease) -> Iter
     platform = next(row.platform for row in manifest.content.ships if row.target == target)
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(own_runtime(table.runtime, table.runtime_url))
-        libraries = [*(bundle / CUSTOM_OPS / platform / ALL_ABIS).glob("*")]
+        # A ZIP, whose names are plain: that of a folder in a stranger's bundle would be code in the podspec
+        libraries = [path for path in (bundle / CUSTOM_OPS / platform / ALL_ABIS).glob("*") if path.is_file()]
         operators = stack.enter_context(opened(libraries[0], SYMBOL, platform)) if libraries else None
         yield _package(bundle, manifest, table, target, runtime, operators)
 

@@ -7,7 +7,7 @@ import click
 
 from pipeline.cli.command import Command
 from pipeline.cli.options import data_options, dataset_from, dimension_option, library_option, progress, wait_option
-from pipeline.cli.outputs import FILE, Outputs, json_option, output_option
+from pipeline.cli.outputs import Outputs, json_option, markdown_option
 from pipeline.cli.run import conditions_of, run_conditions
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def show_checks(ctx: click.Context, _param: click.Parameter, value: bool) -> Non
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=show_checks,
     help="List all checks, with the page of the advice.",
 )  # fmt: skip
-@output_option("markdown_to", type=FILE, help="Write the report as Markdown.")
+@markdown_option
 @json_option
 @click.pass_context
 def doctor(

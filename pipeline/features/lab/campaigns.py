@@ -101,19 +101,16 @@ def carried_files(
     for target in config.targets:
         if target.library and Path(target.library).is_file():
             paths[_library_name(target.library)] = Path(target.library)
-    return paths | {name: Path(file) for name, (file, _) in _libraries(config).items()}
+    return paths | {name: Path(file) for name, file, _ in _libraries(config)}
 
 
-def _libraries(config: Config) -> dict[str, tuple[str, str]]:
-    """By the name that each has in the database, a config's custom operators and plugins: the file, and its place here.
-
-    Places are paths in the campaign's folder.
-    """
+def _libraries(config: Config) -> list[tuple[str, str, str]]:
+    """A config's custom operators and plugins: name in the database, file, and path in the campaign's folder here."""
     rows = [(str(number), CUSTOM_OPS, file) for number, file in enumerate(config.custom_ops)]
     rows += [(name, PLUGINS, file) for name, files in config.measure.plugins.items() for file in files]
-    return {
-        f"{LIBRARIES}/{key}-{Path(file).name}": (file, f"{kind}/{key}/{Path(file).name}") for key, kind, file in rows
-    }
+    return [
+        (f"{LIBRARIES}/{key}-{Path(file).name}", file, f"{kind}/{key}/{Path(file).name}") for key, kind, file in rows
+    ]
 
 
 def _library_name(library: str) -> str:
@@ -163,7 +160,7 @@ class Carried:
     def config(self) -> Config:
         """The config with its custom operators and plugins where they lie here."""
         config = self.record.config
-        here = {file: str(self.folder / place) for file, place in _libraries(config).values()}
+        here = {file: str(self.folder / place) for _, file, place in _libraries(config)}
         plugins = {name: tuple(here[file] for file in files) for name, files in config.measure.plugins.items()}
         return msgspec.structs.replace(
             config,
@@ -198,7 +195,7 @@ def fetched(
     for name in (name for context in record.contexts for name in (context.file, context.binary)):
         file_in(folder, f"{ARTIFACTS}/{name}")
     by_name = {}
-    for name, (_, place) in _libraries(record.config).items():
+    for name, _, place in _libraries(record.config):
         file_in(folder, f"{REFERENCES}/{place.partition('/')[2]}")  # as strict about folder and name
         by_name[name] = folder / place
     for name in record.references:
@@ -291,11 +288,18 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
             "no database is named", where="lab submit", why="a lab's queue is in its database",
             remedy="pass --database postgresql://USER@HOST/DATABASE, or set [output] database in the config",
         )  # fmt: skip
-    if lacking := [file for file, _ in _libraries(config).values() if not Path(file).is_file()]:
-        raise MissingError(
-            "a library of the campaign is not here", where=lacking[0], why="there is no such file",
-            remedy="correct its path in `custom_ops`, or in `plugins` of [measure]",
-        )  # fmt: skip
+    by_name: dict[str, str] = {}
+    for name, file, _ in _libraries(config):
+        if not Path(file).is_file():
+            raise MissingError(
+                "a library of the campaign is not here", where=file, why="there is no such file",
+                remedy="correct its path in `custom_ops`, or in `plugins` of [measure]",
+            )  # fmt: skip
+        if (other := by_name.setdefault(name, file)) != file:
+            raise ConfigError(
+                "two libraries of the campaign have one name", where=file, why=f"{other} has it, too, and hosts of the "
+                "lab have the files of a plugin in one folder", remedy="rename one of them",
+            )  # fmt: skip
     with open_store(config.output.database) as store:
         refuse_other_database(store.engine)
         facts = chosen_devices(options.devices or config.devices, attached_devices(store))

@@ -228,9 +228,12 @@ def failed_notes(rows: Sequence[CallersRow | StreamRow], report: "CampaignReport
     """Why rows have no numbers, but for what the report says of the same run."""
     from pipeline.report.wording import ListingNote
 
-    reported = [failure.message for failure in report.failures]
     return [
         ListingNote(title=row.file, text=row.failure, remedy=row.remedy)
         for row in rows
-        if row.failure and not any(message in row.failure for message in reported)
+        if row.failure
+        and not any(
+            (failure.variant, failure.run) == (row.file, row.run) and failure.message in row.failure
+            for failure in report.failures
+        )
     ]

@@ -89,9 +89,9 @@ def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | N
             log.warning("%s: %s", name, refused[name])
         for prepared in job.prepared if goals else ():
             measurable = [artifact for artifact in prepared.artifacts if artifact.source in prepared.references]
-            candidates, pruned = without(
-                lattice(job.config, measurable, facts, known_denied()), partial(_refusal, prepared, job.config)
-            )
+            software_gpu = bench.devices[name].software_gpu
+            space = lattice(job.config, measurable, facts, known_denied(), software_gpu=software_gpu)
+            candidates, pruned = without(space, partial(_refusal, prepared, job.config))
             possible, refusals = job.possible(candidates, bench.devices, libraries)
             spaces[name, prepared.name] = list(possible), [*pruned, *refusals]
     if not any(goals_on(name, job.config.tune)[0] for name in bench.facts):

@@ -86,8 +86,16 @@ def _sensible(facts: DeviceFacts, tune: TuneConfig) -> dict[str, object]:
     return both
 
 
+SOFTWARE_GPU = "this device has no GPU: one in software would compute, whose times and memory are no GPU's"
+
+
 def lattice(
-    config: Config, artifacts: Sequence[Artifact], facts: DeviceFacts, denied: Sequence[Denied] = ()
+    config: Config,
+    artifacts: Sequence[Artifact],
+    facts: DeviceFacts,
+    denied: Sequence[Denied] = (),
+    *,
+    software_gpu: bool = False,
 ) -> Lattice:
     """Every artifact with every combination on a device, without what is illegal or of no use there.
 
@@ -97,7 +105,8 @@ def lattice(
     legal, skipped = plan_runs(searched, artifacts, [facts], denied, advised=advised)
     kept, pruned = [], list(skipped)
     for planned in legal:
-        reason = _over_cores(planned.options, facts) or _broken_limit(planned, config.tune)
+        reason = SOFTWARE_GPU if software_gpu and provider_named(planned.options.provider).gpu else ""
+        reason = reason or _over_cores(planned.options, facts) or _broken_limit(planned, config.tune)
         if reason:
             pruned.append(planned.skipped(reason))
         else:

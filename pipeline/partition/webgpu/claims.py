@@ -175,7 +175,8 @@ def estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool
     casts = {name for node in nodes if node.op_type == "Cast" for name in node.outputs}
     cast_at_cpu = {name for node in on_cpu if node.op_type == "Cast" for name in node.outputs}
     for node in nodes:
-        if node.op_type == "Cast" and node.inputs[0] in (cast_at_cpu if node.index in claimed else casts):
+        before = cast_at_cpu if node.index in claimed else casts
+        if node.op_type == "Cast" and not before.isdisjoint(node.inputs):
             return True
     if any(graph.value(name).dtype == "f16" for node in on_cpu for name in (*node.inputs, *node.outputs)):
         return True

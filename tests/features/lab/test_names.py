@@ -16,7 +16,7 @@ from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.check.compare import OutputPrecision
 from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, OutputConfig, RunConfig
-from pipeline.core.errors import MissingError
+from pipeline.core.errors import ConfigError, MissingError
 from pipeline.core.progress import NoProgress
 from pipeline.features.lab.campaigns import (
     Carried,
@@ -174,6 +174,21 @@ def test_a_plugin_that_is_not_there_is_an_error_before_anything_is_prepared(tmp_
         output=OutputConfig(database="postgresql://nobody@192.0.2.1/lab"),
     )  # fmt: skip
     with pytest.raises(MissingError, match=r"libqnn\.so"):
+        submit(config, JobOptions(), NoProgress())
+
+
+def test_files_of_a_plugin_with_one_name_are_refused(tmp_path: Path) -> None:
+    """They would lie in one folder of a host."""
+    files = (tmp_path / "v75" / "libSkel.so", tmp_path / "v79" / "libSkel.so")
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    config = Config(
+        name="lab", models=(ModelConfig(path="m.onnx"),),
+        measure=MeasureConfig(plugins={"qnn": tuple(map(str, files))}),
+        output=OutputConfig(database="postgresql://nobody@192.0.2.1/lab"),
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"v79/libSkel\.so"):
         submit(config, JobOptions(), NoProgress())
 
 

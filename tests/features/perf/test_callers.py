@@ -7,13 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from device_runner.result import Caller
-from pipeline.features.perf.callers import CallersRow, _paying, _rates, callers_parts
+from pipeline.campaign.record import FailureRow
+from pipeline.features.perf.callers import CallersRow, _paying, _rates, callers_parts, failed_notes
 from pipeline.report.wording import Listing
 from tests import onnx_samples
 from tests.command import ROOT, ort_mobile
+from tests.report_samples import make_report
 
 SHORT = ("--rounds", "1", "--min-runs", "2", "--min-seconds", "0.01", "--json", "-")
 
@@ -60,6 +63,16 @@ def test_models_that_take_more_memory_together_than_the_app_has_fail(files: list
     over = ort_mobile("perf", *model, "--fail-on", "memory>1MB", code=4)
     assert "--fail-on memory>1MB: a.all-fixed.ort beside b.onnx: memory is" in over.err
     ort_mobile("perf", *model, "--fail-on", "memory>4000MB")
+
+
+def test_what_another_run_said_too_is_not_left_out() -> None:
+    """The report has the failure of m.onnx; that of n.onnx with the same words is its own."""
+    failure = FailureRow(device="local", model="", variant="m.onnx", run="cpu", kind="timeout", message="took 300 s")
+    report = msgspec.structs.replace(make_report(), failures=(failure,))
+    rows = [
+        CallersRow(file=name, run="cpu", callers=2, failure="took 300 s; it is slow") for name in ("m.onnx", "n.onnx")
+    ]
+    assert [note.title for note in failed_notes(rows, report)] == ["n.onnx"]
 
 
 @pytest.mark.long

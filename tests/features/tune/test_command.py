@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from device_runner.vulkan import has_gpu
 from pipeline.campaign.record import TUNE_VERSION, CampaignRecord, RunRecord, TuneReport
 from pipeline.campaign.store import open_store
+from pipeline.features.tune.space import SOFTWARE_GPU
 from pipeline.job.assemble import NO_ANSWERS
 from pipeline.job.stored import stored as assembled_of
 from pipeline.release.manifest import read_manifest
@@ -121,6 +123,15 @@ def test_without_the_feature_a_search_ships_nothing_and_says_why(
     assert {row.reason for row in assembled.report.withheld} == {NO_ANSWERS}
     assert NO_ANSWERS in {finding.what for finding in assembled.report.warnings}
     assert "Best configuration" not in formats.markdown_page(assembled.report)
+
+
+@pytest.mark.skipif(has_gpu(), reason="this computer has a GPU")
+def test_a_gpu_in_software_is_left_out_by_name_before_anything_runs(tmp_path: Path) -> None:
+    config = write_config(tmp_path, CONFIG.replace('provider = "cpu"', 'provider = "webgpu"'))
+    ort_mobile("tune", config, "--output", tmp_path / "out", code=4)
+    (answer,) = json.loads((tmp_path / "out/tune.json").read_text())["answers"]
+    assert SOFTWARE_GPU in answer["search"]["reason"]
+    assert not any(runs for _, runs in campaigns(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,17 @@ def reasons(found: Lattice) -> dict[str, str]:
     return {one.run: one.text for one in found[1]}
 
 
+def test_a_gpu_in_software_is_no_candidate() -> None:
+    wanted, here = config(RunConfig(), RunConfig(provider="webgpu")), DeviceFacts(name="local", platform="linux")
+    left, gone = tune_space.lattice(wanted, [artifact()], here, software_gpu=True)
+    assert {one.options.provider for one in left} == {"cpu"}
+    software = [one for one in gone if one.what == tune_space.SOFTWARE_GPU]
+    assert software
+    assert all((one.run or "").startswith("webgpu") for one in software)
+    left, gone = tune_space.lattice(wanted, [artifact()], here)
+    assert {one.options.provider for one in left} == {"cpu", "webgpu"}
+
+
 def test_the_default_space_has_every_number_of_cores_the_arena_and_spinning() -> None:
     found = lattice(config(RunConfig()), [artifact()], PHONE)
     options = [one.options for one in found[0]]
