@@ -393,10 +393,6 @@ def transform_file(
         if outcome.value is None:
             raise outcome.error or ModelError("no answer", where=source.name)
         report = outcome.value
-        if shared and report.saved.data_file != shared:
-            raise ConfigError(f"no weights are left for {shared}", where=source.name,
-                              why="a step behind external-data takes them into the model again",
-                              remedy="make external-data the last step")  # fmt: skip
         data_file = destination.parent / report.saved.data_file
         if (there.stat().st_size if there.is_file() else 0) != before:
             raise ConfigError("another command has written these weights meanwhile", where=str(there),

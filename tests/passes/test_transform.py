@@ -349,15 +349,6 @@ def test_a_file_of_another_kind_is_never_continued(folder: Path, name: str) -> N
     assert not (folder / "1.onnx").exists()
 
 
-def test_weights_that_a_later_step_takes_into_the_model_again_are_refused(folder: Path) -> None:
-    sized(folder, 1)
-    before = (folder / "my.weights").read_bytes()
-    words = ("--do", "external-data:min_bytes=64:file=my.weights", "--do", "inline-data")
-    assert "make external-data the last step" in transform(folder, "my.onnx", "o.onnx", *words, code=2).err
-    assert (folder / "my.weights").read_bytes() == before
-    assert not (folder / "o.onnx").exists()
-
-
 def test_weights_are_never_read_from_a_link(folder: Path) -> None:
     (folder / "my.weights").symlink_to("my.onnx")
     assert "is a link or no file" in sized(folder, 1, code=2).err
