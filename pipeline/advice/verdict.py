@@ -543,7 +543,8 @@ def quantized_advice(form: str, *answers: ModelAnswer) -> str:
         failed = bool(answer.load and answer.load.error)
         if not why or not (failed or answer.copies or not all(compute_claims(answer))):
             return ""
-        cost = f" ({PROVIDER_RULES[answer.ep].borders(answer.borders)} per inference)" if answer.copies else ""
+        copies = PROVIDER_RULES[answer.ep].borders(answer.borders, about=answer.copies_estimated)
+        cost = f" ({copies} per inference)" if answer.copies else ""
         reasons.append(f"{why}{cost}")
     return f"the model is {form}: {'; '.join(dict.fromkeys(reasons))}"
 

@@ -374,6 +374,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _same_names(config.targets)
     for number, run in enumerate(config.runs):
         yield from provider_problems(("runs", number, "provider"), run.providers)
+    yield from provider_problems(("measure", "plugins"), config.measure.plugins)
     possible = aware_names()
     for name in (name for joined in config.variants.aware for name in joined.split("+") if name not in possible):
         what, why = f"no variant can be aware of {name!r}", f"possible: {', '.join(possible)}, or joined by +"
