@@ -61,7 +61,8 @@ def document(change: Callable[[Document], object]) -> Callable[[bytes], Iterator
 class Lie:
     """What to make of the probe's document, of other output of a shell, of a file that is fetched, of the devices.
 
-    `file` None: no answer comes. `others` are serials with states in which nothing can be asked of them.
+    `file` None: no answer comes. `others` are serials with states in which nothing can be asked of them. `joining` is
+    called with each request about a device on the network before it is answered.
     """
 
     run: Callable[[bytes], Iterator[bytes]] = truth
@@ -69,6 +70,7 @@ class Lie:
     file: Callable[[bytes], Iterator[bytes]] | None = truth
     serials: tuple[str, ...] = ("fake1",)
     others: tuple[tuple[str, str], ...] = ()
+    joining: Callable[[str], object] = bool
 
 
 class LyingAdb:
@@ -112,6 +114,7 @@ class LyingAdb:
                 client.sendall(b"OKAY" + text_block("".join(f"{serial}\t{state}\n" for serial, state in listed)))
             if service.startswith(("host:disconnect:", "host:connect:")):
                 self.joined.append(service)
+                self.lie.joining(service)
                 client.sendall(b"OKAY" + text_block("done"))
             if service.startswith("host:transport:"):
                 client.sendall(b"OKAY")

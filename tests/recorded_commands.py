@@ -400,7 +400,8 @@ def record(top: Path, lines: Iterable[str], widths: Iterable[int | None]) -> Ite
         for name in (folder, top / "home"):
             shutil.rmtree(name, ignore_errors=True)
             name.mkdir(parents=True)
-        os.environ |= {"HOME": str(top / "home"), "ANDROID_ADB_SERVER_PORT": "1"}
+        # As root, adb would start a server even there
+        os.environ |= {"HOME": str(top / "home"), "ANDROID_ADB_SERVER_PORT": "1", "ADBUTILS_ADB_PATH": "/bin/false"}
         prepare(folder)
         for line in lines:
             journal.write_text("")

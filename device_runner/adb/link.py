@@ -325,25 +325,30 @@ def list_serials(server: Server, seconds: float = 10.0) -> list[tuple[str, str]]
     return listed[:MOST_DEVICES]
 
 
-OFFLINE_POLL_SECONDS = 0.05
+LIST_POLL_SECONDS = 0.05
+LEAVING_SECONDS = 2.0
 
 
 def reconnect(server: Server, serial: str, seconds: float = 10.0) -> str:
     """Join a device on the network again: the server keeps a lost one as offline until it is disconnected.
 
-    What the server says of it, in one line; nothing is raised. It says so before the device has answered, which is
-    offline until then: that is waited for.
+    What the server says of it, in one line; nothing is raised. It answers before it has done either: a device is
+    listed for a while after it was disconnected, when connecting finds the old connection and makes none, and it is
+    offline until it has answered a new one. Both are waited for.
     """
     answer, end = "", time.monotonic() + seconds
-    for service in (f"host:disconnect:{serial}", f"host:connect:{serial}"):
+    for service, passing, limit in (
+        ("host:disconnect", ("offline", "device"), time.monotonic() + LEAVING_SECONDS),
+        ("host:connect", ("offline",), end),
+    ):
         try:
             with connect(server, seconds) as connection:
                 stream = _Stream(connection, time.monotonic() + seconds)
-                stream.command(service)
+                stream.command(f"{service}:{serial}")
                 answer = " ".join(stream.block().split())
         except (LinkError, NoServer) as error:
             answer = str(error)
-    with contextlib.suppress(NoServer):
-        while (serial, "offline") in list_serials(server, seconds) and time.monotonic() < end:
-            time.sleep(OFFLINE_POLL_SECONDS)
+        with contextlib.suppress(NoServer):
+            while dict(list_serials(server, seconds)).get(serial) in passing and time.monotonic() < limit:
+                time.sleep(LIST_POLL_SECONDS)
     return answer

@@ -327,7 +327,7 @@ def make_contexts(
     `sizes` has, by the names of models of one size, the open model that they are of, which gets no context; with
     `share` they have one binary for each precision and chip.
 
-    A form that a chip cannot have is skipped where another one serves the chip. MissingError without the compiler.
+    A form that a chip cannot have is skipped where another one serves the chip.
     """
     sizes = sizes or {}
     groups = [[form for form in forms if form.model.name not in sizes.values()] for forms in groups]

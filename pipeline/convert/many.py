@@ -189,7 +189,7 @@ def with_contexts(
     sizes: Mapping[str, str] | None = None,
     share: bool = False,
 ) -> tuple[Converted, ...]:
-    """The same with contexts for chips, of every precision that they can have; MissingError without the compiler.
+    """The same with contexts for chips, of every precision that they can have.
 
     `sizes` and `share` are as for `make_contexts`.
     """

@@ -1,13 +1,14 @@
 """Devices that answer what cannot be: a typed failure of the run, within bounds of time, disk and memory."""
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from device_runner.adb.device import AdbDevice, list_devices, open_adb
-from device_runner.adb.link import OUTPUT_LIMIT, Link, server_at
+from device_runner.adb.link import OUTPUT_LIMIT, Link, list_serials, reconnect, server_at
 from device_runner.adb.phone import PROPERTIES
 from device_runner.device import Readiness
 from device_runner.failures import failure_of
@@ -256,3 +257,18 @@ def test_a_full_disk_of_this_computer_is_not_the_devices(root: str, probe: Path,
 def test_opening_a_device_that_is_not_listed_says_so() -> None:
     with LyingAdb(Lie(serials=("\x1b[2J",))) as adb, pytest.raises(Exception, match="no device 'fake9'"):
         open_adb(f"fake9@127.0.0.1:{adb.port}")
+
+
+def test_a_lost_device_is_joined_again_after_the_server_let_it_go() -> None:
+    """The server answers a disconnect before it is done; connecting before makes no connection."""
+    phone = "10.0.0.7:5555"
+
+    def joining(service: str) -> None:
+        if service == f"host:disconnect:{phone}":
+            threading.Timer(0.3, lambda: setattr(adb, "lie", Lie(joining=joining, serials=()))).start()
+        elif not adb.lie.others:
+            adb.lie = Lie(joining=joining, serials=(phone,))
+
+    with LyingAdb(Lie(joining=joining, serials=(), others=((phone, "offline"),))) as adb:
+        reconnect(server_at(f"127.0.0.1:{adb.port}"), phone)
+        assert list_serials(server_at(f"127.0.0.1:{adb.port}")) == [(phone, "device")]
