@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.providers import CHIPS
+from pipeline.check.many import gpu_loss_alone
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
@@ -95,6 +97,9 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            if request.likely and views.loaded and answer.claimed and request.settings.provider == WEBGPU:
+                loss = gpu_loss_alone(views.loaded, request.sizes, Dataset(), folder)
+                answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, *([loss.text] if loss else ())))
             if views.loaded and not views.loaded.outside:
                 keep_answer(request.entry, answer)
             return answer
