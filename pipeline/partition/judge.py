@@ -19,6 +19,7 @@ from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, rules_of
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
+from pipeline.model.edit import all_nodes
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import (
@@ -235,6 +236,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     loaded = views.loaded
     if loaded:
         check_computed(loaded, shown, views.source.name)
+    _check_names(views, shown, settings)
     compiler = ""
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
@@ -288,6 +290,22 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
             *settings.warnings,
         ),
     )
+
+
+def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
+    """ModelError for a name of forceCpuNodeNames that no node of the file has."""
+    if settings.provider != WEBGPU or not settings.webgpu.cpu_nodes:
+        return
+    from pipeline.partition.webgpu.claims import unknown_names  # the rules of a provider
+
+    inside = (shown, *(body for _, body in bodies(shown)))
+    nodes = all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
+    names, remedy = unknown_names(settings, (node.name for node in nodes))
+    if names:
+        raise ModelError(
+            f"forceCpuNodeNames names {names}, and the model has no such node",
+            where=views.source.name, why="WebGPU ignores such a name", remedy=remedy,
+        )  # fmt: skip
 
 
 def require_compilers(asked: Iterable[Settings]) -> None:
