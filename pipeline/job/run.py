@@ -41,6 +41,7 @@ from pipeline.check.many import gpu_losses, tolerance_for
 from pipeline.check.reference import excused
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
+from pipeline.compat.rules import ReadArtifacts
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
 from pipeline.core.errors import Finding, PipelineError
@@ -62,11 +63,20 @@ from pipeline.job.assemble import (
 )
 from pipeline.job.bench import Bench, libraries_by_device, opened, require_devices
 from pipeline.job.predict import predict
-from pipeline.job.prepare import QUICKER, Prepared, find, left_out, numbered, prepare, quick, with_accuracy
+from pipeline.job.prepare import (
+    QUICKER,
+    Prepared,
+    find,
+    left_out,
+    numbered,
+    oldest_release,
+    prepare,
+    quick,
+    with_accuracy,
+)
 from pipeline.job.ship import (
     EndedCampaign,
     JobResult,
-    TargetCheck,
     check_against_targets,
     close_job,
     possible_runs,
@@ -229,7 +239,12 @@ class CampaignJob:
     prepared: Sequence[Prepared]
     folder: Path
     store: Store
-    checked: TargetCheck
+    read: ReadArtifacts
+    """What was read of the artifacts."""
+    unloadable: dict[str, tuple[str, ...]]
+    """By target the artifacts that its library refuses, as MODEL/VARIANT."""
+    findings: tuple[Finding, ...] = ()
+    """Of these and of the targets' libraries, for the report."""
     hints: tuple[str, ...] = ()
     """What a reader of the report must know of the job as a whole."""
     entered: Callable[[str], object] = str
@@ -248,7 +263,7 @@ class CampaignJob:
             libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, bench.devices, libraries)
             runs = in_modes(possible, self.config.measure)
-            release = self.checked.release
+            release = oldest_release(self.config)  # its rules say what is expected of runs
             predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
             losses = self.losses_on_gpus(runs, progress)
             campaign = self.enter(
@@ -310,7 +325,7 @@ class CampaignJob:
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
         plugins = self.config.measure.plugins
-        return possible_runs(legal, self.checked.read, devices, libraries, plugins)
+        return possible_runs(legal, self.read, devices, libraries, plugins)
 
     def losses_on_gpus(self, planned_runs: Iterable[PlannedRun], progress: Progress) -> Iterable[Finding]:
         """What a GPU's half precision does to the models that run on one, once for each in a precision."""
@@ -363,8 +378,8 @@ class CampaignJob:
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=(*notes(prepared, self.hints), *self.checked.notes, *losses),
-            unloadable=self.checked.unloadable,
+            warnings=(*notes(prepared, self.hints), *self.findings, *losses),
+            unloadable=self.unloadable,
             checks={model.name: model.checks for model in prepared},
             references=self.references,
             tables={model.name: model.table for model in prepared},
@@ -424,8 +439,10 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         prepared = with_accuracy(prepared, sets, config, folder, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         write_operator_configs(config, folder, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
-        checked = check_against_targets(config, artifacts, folder)
+        read, unloadable, findings = check_against_targets(config, artifacts, folder)
         entered = partial(keep_campaign, folder, database=config.output.database)
         # The database of a job: the config's, or a file in its output folder.
         with open_store(config.output.database or f"sqlite:///{folder / DATABASE}") as store:
-            yield CampaignJob(config, options, prepared, folder, store, checked, hints, entered), work
+            yield CampaignJob(
+                config, options, prepared, folder, store, read, unloadable, findings, hints, entered
+            ), work  # fmt: skip

@@ -26,6 +26,7 @@ from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, lo
 from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 from pipeline.model.types import CODES, NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
+from pipeline.partition.answer import NO_SIZES
 from pipeline.partition.graph import Constant, Graph, Node, Value
 
 if TYPE_CHECKING:
@@ -553,7 +554,6 @@ def name_nodes(proto: "ModelProto") -> None:
 
 ORT_IDENTIFIER = b"ORTM"
 log = logging.getLogger(__name__)
-NO_SIZES: Mapping[str, int] = {}
 
 
 def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Path | LoadedModel:
