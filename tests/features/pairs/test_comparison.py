@@ -30,7 +30,7 @@ def campaign(
     """A report of these rows."""
     return CampaignReport(
         name="my", campaign=name, created_at="2026-01-31T08:15:30.123Z", margin=0.05, host=host or Host(), versions={},
-        rows=make_rows(rows).rows, devices=devices,
+        rows=make_rows(rows), devices=devices,
     )  # fmt: skip
 
 
