@@ -387,9 +387,9 @@ def judge_paths(
     require_compilers(asked)
     requests = [
         PartitionRequest(
-            source=source, settings=wanted, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
+            source=source, settings=asked_settings, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
         )
-        for wanted in asked
+        for asked_settings in asked
         for source in sources
     ]
     waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {

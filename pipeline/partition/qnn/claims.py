@@ -199,10 +199,10 @@ def compiler_lacking() -> MissingError | None:
     licence = "its libraries are under Qualcomm's licence, which installing accepts"
     system = f"{sys.platform} on {platform.machine()}"
     if importlib.util.find_spec(PACKAGE) is None:
-        here = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
+        need = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
         return MissingError(
             "Qualcomm's compiler for the NPU is not installed",
-            why=f"only it knows what a Snapdragon takes of a model{here}",
+            why=f"only it knows what a Snapdragon takes of a model{need}",
             remedy=f"{install_extra('qnn')} ({licence})",
         )
     if system != HOST:
@@ -374,9 +374,9 @@ def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...
     place: dict[int, int | None] = {}
     for number, (provider, nodes) in enumerate(answer.subgraphs):
         for name, domain, _ in nodes:
-            known = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
-            if known in names:
-                place[names[known]] = number if provider == PROVIDER else None
+            original = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
+            if original in names:
+                place[names[original]] = number if provider == PROVIDER else None
     # Parts of functions that neither NPU nor CPU run as they stand have no names, and are asked about for themselves.
     inlined = [index for index in graph.order if index not in place and is_inlined(graph, graph.nodes[index])]
     unnamed = [number for number, (_, nodes) in enumerate(answer.subgraphs) if not all(name for name, _, _ in nodes)]

@@ -76,10 +76,10 @@ def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None], *, plu
 
     def give(node: Node, names: Iterable[str]) -> None:
         """Values that lie in the CPU's memory; what reads them becomes a candidate."""
-        known = set(names)
-        at_cpu.update(known)
+        values = set(names)
+        at_cpu.update(values)
         for edge in graph.out_edges[node.index]:
-            if node.outputs[edge.source_slot] in known:
+            if node.outputs[edge.source_slot] in values:
                 heappush(waiting, (place[edge.consumer], edge.consumer))
 
     def reads_only(node: Node, kernel: Kernel) -> bool:
