@@ -30,14 +30,14 @@ from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import (
-    TIMEOUT_SECONDS,
     Views,
     judge_views,
     open_views,
     reason_of,
-    require_compilers,
     scratch_folder,
 )
+from pipeline.partition.many import TIMEOUT_SECONDS
+from pipeline.partition.qnn.kept import require_compilers
 from pipeline.partition.view import likely_sizes, refused, unnamed
 from pipeline.passes.half import gpu_loss
 

@@ -174,7 +174,7 @@ def convert_models(
 def require_compiler(chips: Sequence[str]) -> None:
     """MissingError where contexts are wanted and the compiler is not installed, before anything is converted."""
     if chips:
-        from pipeline.partition.qnn.claims import compiler_name
+        from pipeline.partition.qnn.kept import compiler_name
 
         compiler_name()
 

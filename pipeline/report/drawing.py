@@ -17,7 +17,7 @@ from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import SustainedNumbers
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.partition.answer import ModelAnswer, percent_of
+from pipeline.partition.answer import ModelAnswer, percent_of, same_reason
 from pipeline.partition.placement import (
     CPU_KIND,
     KERNEL_KIND,
@@ -29,7 +29,6 @@ from pipeline.partition.placement import (
     extent,
     lay_out,
     placement_of,
-    same_reason,
 )
 from pipeline.partition.placement import curves as graph_curves
 from pipeline.report import wording
