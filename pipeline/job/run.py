@@ -6,7 +6,7 @@ S.3). So the choice and what it is compared with run again, in rounds that choos
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
+from device_runner.providers import provider_named
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.evaluate import measure_outputs
@@ -36,7 +37,7 @@ from pipeline.campaign.plan import (
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import Array, OutputCheck, beside_simulator, compare_outputs, read_tensor, top1_check
-from pipeline.check.many import tolerance_for
+from pipeline.check.many import gpu_losses, tolerance_for
 from pipeline.check.reference import excused
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
@@ -264,7 +265,10 @@ class CampaignJob:
             runs = in_modes(possible, self.config.measure)
             release = oldest_release(self.config)  # its rules say what is expected of runs
             predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
-            campaign = self.enter(bench.facts, runs, [*skipped, *refused, *bench.unusable], placements=placements)
+            losses = self.losses_on_gpus(runs, progress)
+            campaign = self.enter(
+                bench.facts, runs, [*skipped, *refused, *bench.unusable], losses, placements=placements
+            )
             plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
             shorter = "" if self.options.quick else QUICKER
             try:
@@ -323,6 +327,17 @@ class CampaignJob:
         plugins = self.config.measure.plugins
         return possible_runs(legal, self.read, devices, libraries, plugins)
 
+    def losses_on_gpus(self, planned_runs: Iterable[PlannedRun], progress: Progress) -> Iterable[Finding]:
+        """What a GPU's half precision does to the models that run on one, once for each in a precision."""
+        artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
+        on_gpu = {
+            run.source: artifacts[run.model, run.variant]
+            for run in planned_runs
+            if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+        }
+        compared = [(artifact, self.references[source]) for source, artifact in on_gpu.items()]
+        return gpu_losses(compared, self.folder / ARTIFACTS, progress).values()
+
     def plan(
         self,
         campaign: str,
@@ -347,11 +362,12 @@ class CampaignJob:
         facts: Mapping[str, DeviceFacts],
         planned_runs: Sequence[PlannedRun],
         skipped: Sequence[Skipped],
+        losses: Iterable[Finding] = (),
         **fields: Any,
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on.
 
-        `fields` are more of the record's.
+        `losses` are warnings about its runs, `fields` more of the record's.
         """
         prepared = self.prepared
         record = JobRecord(
@@ -362,7 +378,7 @@ class CampaignJob:
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=(*notes(prepared, self.hints), *self.findings),
+            warnings=(*notes(prepared, self.hints), *self.findings, *losses),
             unloadable=self.unloadable,
             checks={model.name: model.checks for model in prepared},
             references=self.references,
