@@ -33,6 +33,7 @@ from pipeline.partition.answer import (
 from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.qnn.claims import of_chip
 from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
+from pipeline.partition.qnn.suspects import suspicions
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
@@ -81,7 +82,7 @@ def judge(request: PartitionRequest) -> ModelAnswer:
     try:
         with scratch_folder(request.source) as folder:
             views = open_views(request.source, request.optimize, folder, request.sizes)
-            answer = judge_views(views, request.settings)
+            answer = judge_views(views, request.settings, simulates=bool(request.simulate))
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
@@ -209,10 +210,11 @@ def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Map
     return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
 
 
-def judge_views(views: Views, settings: Settings) -> ModelAnswer:
+def judge_views(views: Views, settings: Settings, *, simulates: bool = False) -> ModelAnswer:
     """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read.
 
     What the provider is shown is asked about; what becomes of it on load is asked of the file that ships.
+    Nodes that a chip may compute otherwise are named, unless it `simulates` them next.
     """
     import onnxruntime
 
@@ -220,7 +222,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     loaded = views.loaded
     if loaded:
         check_computed(loaded, shown, views.source.name)
-    compiler = ""
+    compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
         if model is None or views.ships is None:
@@ -230,6 +232,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
                 remedy="name the ONNX model that the file was made from",
             )
         provider_claim, load = of_chip(views.ships, model, ships, CHIPS[settings.chip], views.folder)
+        doubts = () if simulates or load.error else tuple(suspicions(ships, provider_claim.claimed))
         in_bodies: list[tuple[Node, Graph, Claim]] = []
     else:
         provider_claim = claim(shown, settings)
@@ -271,6 +274,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
             *dict.fromkeys(views.warnings),
             *processor_warnings(shown, settings, optimized_there=loaded is not None),
             *settings.warnings,
+            *doubts,
         ),
     )
 
