@@ -22,7 +22,7 @@ from pipeline.partition.answer import Settings, layout_window, webgpu_settings
 from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
 from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.view import infer, view_of_file
-from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories
+from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories, unknown_names
 
 MOST_NAMED = 4
 
@@ -194,7 +194,18 @@ def _rule(name: str, find: Callable[[GpuFile], str], what: str, remedy: str) -> 
     return FindingRule(applies, Severity.ERROR, what, remedy=remedy, rule=f"webgpu-{name.replace(' ', '-')}")
 
 
+def _nameless(parts: Sequence[GpuFile]) -> Mapping[str, object]:
+    names, remedy = unknown_names(
+        parts[0].settings, (node.name for part in parts for node in part.graph.nodes.values())
+    )
+    return {"names": names, "remedy": remedy} if names else {}
+
+
 RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
+    FindingRule(
+        _nameless, Severity.ERROR, "forceCpuNodeNames names {names}, and the file has no such node",
+        "WebGPU ignores such a name", "{remedy}", "webgpu-forced",
+    ),
     _rule(
         "empty bias", _nodes(lambda _, node: has_nameless_bias(node)), NAMELESS_BIAS.text, NAMELESS_BIAS.remedy,
     ),

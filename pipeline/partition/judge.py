@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.providers import CHIPS
+from pipeline.check.many import gpu_loss_alone
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, rules_of
 from pipeline.dataset import Dataset
+from pipeline.model.edit import all_nodes
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
@@ -86,6 +89,9 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            if request.likely and views.loaded and answer.claimed and request.settings.provider == WEBGPU:
+                loss = gpu_loss_alone(views.loaded, request.sizes, Dataset(), folder)
+                answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, *([loss.text] if loss else ())))
             if views.loaded and not views.loaded.outside:
                 keep_answer(request.entry, answer)
             return answer
@@ -222,6 +228,7 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
     loaded = views.loaded
     if loaded:
         check_computed(loaded, shown, views.source.name)
+    _check_names(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
@@ -277,6 +284,22 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
             *doubts,
         ),
     )
+
+
+def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
+    """ModelError for a name of forceCpuNodeNames that no node of the file has."""
+    if settings.provider != WEBGPU or not settings.webgpu.cpu_nodes:
+        return
+    from pipeline.partition.webgpu.claims import unknown_names  # the rules of a provider
+
+    inside = (shown, *(body for _, body in bodies(shown)))
+    nodes = all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
+    names, remedy = unknown_names(settings, (node.name for node in nodes))
+    if names:
+        raise ModelError(
+            f"forceCpuNodeNames names {names}, and the model has no such node",
+            where=views.source.name, why="WebGPU ignores such a name", remedy=remedy,
+        )  # fmt: skip
 
 
 def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:

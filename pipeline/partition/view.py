@@ -240,6 +240,10 @@ class _Builder:
             values[value.name] = types.get(value.name, _declared(value)) if outer else _declared(value)
         for name in (name for node in proto.node for name in node.output if name):
             values.setdefault(name, types.get(name, Value()))
+        for node in proto.node if outer else ():  # a session on the CPU has Casts of its own behind those to half
+            to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+            if node.op_type == "Cast" and to in SHORT_NAMES:
+                values[node.output[0]] = Value(SHORT_NAMES[to], values[node.output[0]].shape)
         nodes: dict[int, Node] = {}
         graph = Graph(
             nodes=nodes,

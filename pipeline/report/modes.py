@@ -194,8 +194,8 @@ def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
     lines = []
     for row, numbers in sustained:
         stretches: list[list[int]] = [[] for _ in range(TIMES)]
-        for point in numbers.curve:
-            stretches[min(int(point.start_ns / length), TIMES - 1)].append(point.median_ns)
+        for start_ns, median_ns in numbers.curve:
+            stretches[min(int(start_ns / length), TIMES - 1)].append(median_ns)
         medians = (median(inside) if inside else None for inside in stretches)
         lines.append((row.variant, row.run, *map(wording.duration, medians)))
     head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))

@@ -40,24 +40,22 @@ class SideHead(Struct, frozen=True, kw_only=True):
     created_at: str
 
 
-class RelativeLatency(Struct, frozen=True, kw_only=True):
-    """A latency relative to another: 0.5 is twice as fast. None where `note` says why there is none."""
+def ratio_cells(ratio: float | None, low: float | None, high: float | None) -> tuple[str, str]:
+    """A ratio of latencies and its interval in a table."""
+    interval = f"{low:.3f} to {high:.3f}" if low and high else wording.DASH
+    return f"{ratio:.3f}" if ratio else wording.DASH, interval
+
+
+class ComparedPair(Struct, frozen=True, kw_only=True):
+    """Two runs of a model on a device, the second's latency relative to the first's, and what differs between them.
+
+    0.5 is twice as fast; None where `note` says why there is none.
+    """
 
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
     note: str = ""
-
-    @property
-    def cells(self) -> tuple[str, str]:
-        """The ratio and its interval in a table."""
-        ratio = f"{self.ratio:.3f}" if self.ratio else wording.DASH
-        return ratio, f"{self.low:.3f} to {self.high:.3f}" if self.low and self.high else wording.DASH
-
-
-class ComparedPair(RelativeLatency, frozen=True, kw_only=True):
-    """Two runs of a model on a device, and what differs between them."""
-
     device: str
     model: str
     changes: tuple[ChangedFact, ...] = ()
@@ -67,7 +65,8 @@ class ComparedPair(RelativeLatency, frozen=True, kw_only=True):
     ) -> tuple[str, ...]:
         """The row of a table whose head is `pair_head`."""
         run = names[1] if names[0] == names[1] else " → ".join(names)
-        return (self.device, self.model, run, *map(wording.duration, medians_ns), *self.cells, rounds, verdict)
+        ratio = ratio_cells(self.ratio, self.low, self.high)
+        return (self.device, self.model, run, *map(wording.duration, medians_ns), *ratio, rounds, verdict)
 
 
 def pair_head(first: str, second: str, ratio: str) -> tuple[str, ...]:

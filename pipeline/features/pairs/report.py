@@ -7,7 +7,7 @@ from typing import Final, Literal
 from device_runner.result import Struct
 from pipeline.campaign.record import place
 from pipeline.core.errors import ExitCode, Severity
-from pipeline.features.pairs.comparison import ComparedPair, RelativeLatency, change_text, pair_head
+from pipeline.features.pairs.comparison import ComparedPair, change_text, pair_head, ratio_cells
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
 from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
@@ -211,7 +211,7 @@ def failed_lines(report: GateReport) -> Iterator[str]:
 
 
 def _verdict(row: GatedRun) -> str:
-    ratio, interval = row.cells
+    ratio, interval = ratio_cells(row.ratio, row.low, row.high)
     bounds = f"({interval}, {row.rounds} rounds)"
     verdict = f"{ratio} times the base's latency {bounds}" if row.ratio else row.note or row.outcome.value
     return "; ".join([verdict, *(f"{change.what}: {change_text(change)}" for change in row.changes)])
@@ -240,9 +240,13 @@ class BisectionEnd(StrEnum):
     """The last position could not be compared with the first."""
 
 
-class BisectionRow(RelativeLatency, frozen=True, kw_only=True):
-    """A position compared with the first; `standing` is good, slower, undecided or skipped."""
+class BisectionRow(Struct, frozen=True, kw_only=True):
+    """A position compared with the first; `standing` is good, slower, undecided or skipped, with why in `note`."""
 
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
     position: int
     name: str
     standing: PositionStanding
@@ -304,7 +308,7 @@ def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
             (
                 f"{row.position} of {len(report.positions) - 1}",
                 row.name,
-                *row.cells,
+                *ratio_cells(row.ratio, row.low, row.high),
                 str(row.rounds),
                 row.standing.value + (f": {row.note}" if row.note else ""),
             )
@@ -318,7 +322,7 @@ def _step(report: BisectionReport) -> Iterator[ListingNote]:
     if report.step is None:
         return
     if report.step.ratio:
-        ratio, interval = report.step.cells
+        ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
         yield ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})")
     for change in report.step.changes:
         yield ListingNote(title=change.what, text=change_text(change))

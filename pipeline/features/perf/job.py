@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from device_runner.options import Denied
+from device_runner.providers import provider_named
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
+from pipeline.check.many import gpu_losses_of_files
 from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
@@ -45,6 +47,10 @@ def measure_files(
         judge = preflight(order, device)
         possible, skipped = planned_files(order, name, bench.facts[name], judge)
         runs = in_modes(possible, order.measure)
+        on_gpu = {
+            run.file for run in possible if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+        }
+        losses = gpu_losses_of_files(sorted(map(Path, on_gpu)), order.dimensions, order.data)
         plan = CampaignPlan(
             campaign=campaign.id,
             planned_runs=distinct(runs),
@@ -84,7 +90,7 @@ def measure_files(
             skipped=(*skipped, *rows.skipped, *modes.skipped),
             failures=(*unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
             modes=modes.rows,
-            warnings=tuple(warnings(runs, judge)),
+            warnings=(*warnings(runs, judge), *losses),
             profile_views=profile_views(profiled, medians(rows.rows), {}),
         )
     return report, profiled, denied, others
