@@ -67,8 +67,8 @@ def _wide(graph: Graph, node: Node) -> bool:
 
 
 def _cut_off(graph: Graph, node: Node) -> bool:
-    made = _maker(graph, node.inputs[0])
-    there_and_back = made is not None and made.op_type == "Cast" and _is(graph, made.inputs[0], FLOATS)
+    maker = _maker(graph, node.inputs[0])
+    there_and_back = maker is not None and maker.op_type == "Cast" and _is(graph, maker.inputs[0], FLOATS)
     return there_and_back and _is(graph, node.inputs[0], INTEGERS) and _is(graph, node.outputs[0], FLOATS)
 
 
@@ -94,8 +94,8 @@ def _below_0(graph: Graph, node: Node) -> bool:
     power = graph.constant(node.inputs[1]) if node.op_type == "Pow" else None
     if power is not None and all(float(number).is_integer() for number in power.numbers()):
         return False
-    made = _maker(graph, node.inputs[0])
-    return made.op_type in OF_BOTH_SIGNS if made else node.inputs[0] in graph.inputs
+    maker = _maker(graph, node.inputs[0])
+    return maker.op_type in OF_BOTH_SIGNS if maker else node.inputs[0] in graph.inputs
 
 
 def _maker(graph: Graph, name: str) -> Node | None:
