@@ -381,7 +381,7 @@ def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
 MOST = 64
 """Candidates tried for a model, those with most claimed neighbours first: the time stays linear in the nodes."""
 
-TRIVIAL = ("trivial", "constant", "border")
+TRIVIAL = ("trivial", "constant", "border", "single")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 
