@@ -36,7 +36,6 @@ from pipeline.partition.answer import (
 from pipeline.partition.graph import Graph, Node, bodies
 from pipeline.partition.qnn.claims import of_chip
 from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
-from pipeline.partition.qnn.suspects import suspicions
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
@@ -231,6 +230,8 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
     _check_names(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
+        from pipeline.partition.qnn.suspects import suspicions
+
         shown, compiler = ships, compiler_name()
         if model is None or views.ships is None:
             raise ModelError(
