@@ -161,7 +161,7 @@ def test_half_precision_that_a_gpu_computes_wrong_is_a_warning_of_perf_and_run(
     library: LibraryFacts, lavapipe: str, tmp_path: Path
 ) -> None:
     onnx.save(sums_in_half(0.5), tmp_path / "m.onnx")
-    device, warned = f"android-host:{library.path}?vulkan={lavapipe}", "on a GPU output 'y' would be off by some"
+    device, warned = f"android-host:{library.path}?vulkan={lavapipe}", "on a GPU output 'y' would be off by about"
     shown = ort_mobile("perf", "m.onnx", "--device", device, "--provider", "webgpu", "--rounds", "1", cwd=tmp_path)
     assert shown.out.count(warned) == 1
     (tmp_path / "half.toml").write_text(

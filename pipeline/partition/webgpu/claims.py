@@ -218,7 +218,7 @@ CAPTURE = Refusal(
 
 NAMELESS_BIAS = Refusal(
     "crash",
-    "WebGPU ends the process: {mark} lists a bias without a name",
+    "WebGPU crashes the app: {mark} lists a bias without a name",
     "drop the empty input: `ort-mobile transform --do drop-empty-inputs`, or optimize the model at level basic",
 )
 """The kernels read such a bias all the same when they run (W.5)."""
