@@ -70,7 +70,7 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
                 ort.InferenceSession(model, options, enable_fallback=0)
                 failed = FAILED.findall(log.read_text(encoding="utf-8", errors="replace"))
                 refusals = {name: reason for nodes, reason in failed for name in NAMED.findall(nodes)}
-            known = {"subgraphs": subgraphs, "refusals": refusals}
+            document = {"subgraphs": subgraphs, "refusals": refusals}
             if inputs:
                 import numpy as np
 
@@ -83,9 +83,9 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
                         results += session.run(None, feeds)
                 np.savez(Path(answer).with_suffix(".npz"), *results)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            known = {"error": str(error)}
-        known["invalid"] = dict(INVALID.findall(log.read_text(encoding="utf-8", errors="replace")))
-    Path(answer).write_text(json.dumps(known), encoding="utf-8")
+            document = {"error": str(error)}
+        document["invalid"] = dict(INVALID.findall(log.read_text(encoding="utf-8", errors="replace")))
+    Path(answer).write_text(json.dumps(document), encoding="utf-8")
 
 
 def _refusals(trace: Path) -> dict[str, str] | None:
