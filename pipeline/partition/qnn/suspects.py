@@ -22,11 +22,11 @@ OF_BOTH_SIGNS = ("Sub", "Neg", "Conv", "ConvTranspose", "Gemm", "MatMul", "Batch
 
 
 class Suspect(NamedTuple):
-    """What helps where a node computes something else, the `cause` in words, and by what it is known, if beforehand."""
+    """What helps where a node computes something else, the `cause` in words, and the rule that knows it, if there is one."""
 
     remedy: str
     cause: str = ""
-    known: Callable[[Graph, Node], bool] | None = None
+    rule: Callable[[Graph, Node], bool] | None = None
 
 
 def _old_clip(_: Graph, node: Node) -> bool:
@@ -149,9 +149,9 @@ def suspicions(graph: Graph, claimed: Container[int]) -> Iterator[str]:
     """A line for each operator with nodes that the NPU takes and may compute otherwise."""
     nodes = [node for node in graph.nodes.values() if node.index in claimed and not node.domain]
     for op_type, row in SUSPECTS.items():
-        known = [node for node in nodes if row.known and node.op_type == op_type and row.known(graph, node)]
-        if known:
-            first, *more = known
+        matching = [node for node in nodes if row.rule and node.op_type == op_type and row.rule(graph, node)]
+        if matching:
+            first, *more = matching
             others = f" and {counted(len(more), 'other')}" if more else ""
             yield (
                 f"the NPU takes {op_type} '{first.first_output}'{others}, and may compute something else without a "
