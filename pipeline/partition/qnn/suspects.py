@@ -22,7 +22,7 @@ OF_BOTH_SIGNS = ("Sub", "Neg", "Conv", "ConvTranspose", "Gemm", "MatMul", "Batch
 
 
 class Suspect(NamedTuple):
-    """What helps where a node computes something else, the `cause` in words, and the rule that knows it, if there is one."""
+    """What helps where a node computes something else, the `cause` in words, and the rule that knows it, if any."""
 
     remedy: str
     cause: str = ""
