@@ -25,6 +25,7 @@ from pipeline.core.files import BUNDLE, copy_file, make_folder, sha256_of, stora
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.library.xcframework import XcFramework, opened
+from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
     SWIFT,
     class_name,
@@ -48,7 +49,6 @@ from pipeline.release.manifest import (
     ModelSignature,
     SelectionRow,
     Shipped,
-    TensorSignature,
 )
 from pipeline.release.shipped import ALL_ABIS, release_for, sizes_of
 
@@ -716,7 +716,7 @@ def _condition(row: SelectionRow) -> str:
     return " && ".join(parts) or "true"
 
 
-def _tensors(tensors: Sequence[TensorSignature], alone: str = "") -> Iterator[dict[str, Any]]:
+def _tensors(tensors: Sequence[TensorInfo], alone: str = "") -> Iterator[dict[str, Any]]:
     """Inputs or outputs as Swift expressions; `shape` is "" where the caller gives it, as a parameter of `run`."""
     for tensor, identifier in identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:

@@ -173,7 +173,6 @@ def gate(
     """
     from pipeline.core.files import write_text
     from pipeline.features.pairs import report as text
-    from pipeline.features.pairs.comparison import ALARMS
     from pipeline.features.pairs.history import history_svg, read_histories
     from pipeline.report.wording import Line
 
@@ -201,7 +200,7 @@ def gate(
         }  # fmt: skip
         report = _gate_report((paths[0], base_library or library), (paths[1], library), histories, answers, places)
     else:
-        report = text.GateReport(least=answers["least"] / 100, confidence=1 - ALARMS, histories=histories or ())
+        report = text.GateReport(least=answers["least"] / 100, confidence=1 - text.ALARMS, histories=histories or ())
     if svg_to:
         write_text(svg_to, history_svg(report.histories))
     headline = Line(text.headline(report), wrap=False)

@@ -37,9 +37,10 @@ from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, in_precision
-from pipeline.features.pairs.comparison import ALARMS, ComparedSide
+from pipeline.features.pairs.comparison import ComparedSide
 from pipeline.features.pairs.history import History
 from pipeline.features.pairs.report import (
+    ALARMS,
     BisectionEnd,
     BisectionReport,
     BisectionRow,

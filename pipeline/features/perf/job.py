@@ -26,7 +26,7 @@ from pipeline.job.bench import (
 )
 from pipeline.job.predict import profile_run
 from pipeline.model.sources import require_model_file
-from pipeline.report.model import CampaignReport, make_rows, measured_rows, medians
+from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_rows, medians
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import Profiled, profile_views
 
@@ -75,8 +75,9 @@ def measure_files(
         records = [record for rounds in stored.values() for record in rounds]
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
-        rows = make_rows(measured_rows(planned, records, sizes), rule)
-        modes = mode_rows(planned, records, sizes, order.measure, rule)
+        measured = measured_rows(planned, records, sizes)
+        rows, (failures, left_out) = make_rows(measured, rule), ends_of(measured)
+        modes, mode_failures, mode_skipped = mode_rows(planned, records, sizes, order.measure, rule)
         report = CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
@@ -86,12 +87,12 @@ def measure_files(
             host=host(),
             versions=versions(),
             devices=tuple(bench.facts.values()),
-            rows=rows.rows,
-            skipped=(*skipped, *rows.skipped, *modes.skipped),
-            failures=(*unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
-            modes=modes.rows,
+            rows=rows,
+            skipped=(*skipped, *left_out, *mode_skipped),
+            failures=(*unfinished(left, (*failures, *mode_failures)), *failures, *mode_failures),
+            modes=modes,
             warnings=(*warnings(runs, judge), *losses),
-            profile_views=profile_views(profiled, medians(rows.rows), {}),
+            profile_views=profile_views(profiled, medians(rows), {}),
         )
     return report, profiled, denied, others
 
