@@ -54,12 +54,9 @@ SEQUENCES_BYTES = 2 << 30
 
 
 def zero_states(feeds: Mapping[str, Array], states: Mapping[str, str], given: Mapping[str, object]) -> dict[str, Array]:
-    """The inputs with states of zeros where no value is given for them; ConfigError for a state that is no input."""
+    """The inputs with states of zeros where no value is given for them."""
     import numpy as np
 
-    if unknown := [name for name in states.values() if name not in feeds]:
-        raise ConfigError("the state goes into no input", where="state", why=f"the model has no input {unknown[0]!r}",
-                          remedy=f"its inputs are {', '.join(feeds)}")  # fmt: skip
     zeros = {name: np.zeros_like(feeds[name]) for name in states.values() if name not in given}
     return {**feeds, **zeros}
 
@@ -72,12 +69,6 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
     """
     import numpy as np
 
-    outputs = [output.name for output in session.get_outputs()]
-    if unknown := [name for name in stream.states if name not in outputs]:
-        raise ConfigError(
-            "the state comes from no output", where="state", why=f"the model has no output {unknown[0]!r}",
-            remedy=f"its outputs are {', '.join(outputs)}",
-        )  # fmt: skip
     random = np.random.default_rng(SEED)
     moving = {
         name: array
@@ -475,9 +466,9 @@ def refuted_outputs(
     `outputs` are those of both models on `feeds`. The reason names the first node that stops being finite.
     """
     lost = {
-        name: _lost(wanted, outputs[0][name])
-        for name, wanted in outputs[1].items()
-        if name in outputs[0] and _lost(wanted, outputs[0][name])
+        name: _lost(output, outputs[0][name])
+        for name, output in outputs[1].items()
+        if name in outputs[0] and _lost(output, outputs[0][name])
     }
     if not lost:
         return
@@ -516,8 +507,8 @@ def _explained(
     """
     import numpy as np
 
-    known = {name for node in original.proto.graph.node for name in node.output}
-    makers = {name: node for node in form.proto.graph.node for name in node.output if name in known}
+    original_values = {name for node in original.proto.graph.node for name in node.output}
+    makers = {name: node for node in form.proto.graph.node for name in node.output if name in original_values}
     names = list(makers)
     largest: dict[str, float] = {}  # the original's largest numbers
     first, share, verb = None, 0.0, ""  # the first node of the form that is not finite

@@ -28,7 +28,7 @@ from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
-from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts
+from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts, with_shared_weights
 from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
 from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
@@ -146,8 +146,8 @@ def calibration_data(config: Config, table: ModelConfig) -> Dataset:
 
 def auto_providers(config: Config) -> AutoProviders:
     """What `auto` chooses precisions for: the providers of the runs, on the targets that have them."""
-    wanted = [config.variants.precisions, *(model.precisions for model in config.models)]
-    if not any(AUTO in names for names in wanted):
+    precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
+    if not any(AUTO in names for names in precisions):
         return {}
     settings = {row.provider: row for row in provider_settings(config)}
     return {name: settings.get(name) for target in config.targets for name in _providers_of(target, config)}
@@ -336,6 +336,7 @@ def prepare(
     converted = with_contexts(
         converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
+    converted = with_shared_weights(converted, sizes, folder / ARTIFACTS, oldest_release(config), progress)
     errors = [model.error for model in converted if model.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]

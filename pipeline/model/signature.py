@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -102,7 +102,7 @@ def open_axes(takes: Sequence[TensorInfo]) -> tuple[OpenAxis, ...]:
     )
 
 
-def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], where: str) -> dict[str, int]:
+def resolve_dimensions(takes: Sequence[TensorInfo], given: Mapping[str, int], where: str) -> dict[str, int]:
     """Sizes by `input[axis]` for what a user's names mean: `input[axis]`, or a symbolic name for all axes of it.
 
     A size that is given for one axis holds for all axes of its symbolic name that have no other. ConfigError, with a
@@ -111,7 +111,7 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
     axes = open_axes(takes)
     raw = {(info.name, axis): size for info in takes for axis, size in enumerate(info.shape or ())}
     sizes: dict[str, int] = {}
-    for key, size in wanted.items():
+    for key, size in given.items():
         meant = [a for a in axes if key == a.key] or [a for a in axes if key in (a.symbol, raw[a.input, a.axis])]
         if not meant:
             raise _unknown(takes, axes, key, where)
@@ -121,7 +121,7 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
                 why=f"several dimensions have this placeholder: {', '.join(a.key for a in meant)}",
                 remedy=f"name each, as in {meant[-1].key}={size}",
             )  # fmt: skip
-        sizes |= {a.key: size for a in meant if key == a.key or a.key not in wanted}
+        sizes |= {a.key: size for a in meant if key == a.key or a.key not in given}
     by_symbol: dict[str, set[int]] = {}
     for a in axes:
         if a.symbol and a.key in sizes:
@@ -130,6 +130,16 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
         if a.key not in sizes and len(by_symbol.get(a.symbol, ())) == 1:
             sizes[a.key] = next(iter(by_symbol[a.symbol]))
     return sizes
+
+
+def check_states(states: Mapping[str, str], inputs: Collection[str], outputs: Collection[str], where: str) -> None:
+    """ConfigError, with the names that there are, for a state of a stream (output to input) that the model lacks."""
+    for kind, named, names in (("input", states.values(), inputs), ("output", states.keys(), outputs)):
+        if unknown := [name for name in named if name not in names]:
+            raise ConfigError(
+                f"the state {'goes into no input' if kind == 'input' else 'comes from no output'}", where=where,
+                why=f"the model has no {kind} {unknown[0]!r}", remedy=f"its {kind}s are {', '.join(names)}",
+            )  # fmt: skip
 
 
 def names_of(axes: Sequence[OpenAxis]) -> dict[str, list[OpenAxis]]:

@@ -124,9 +124,9 @@ def package_lines(platform: str, release: str) -> str:
     """Where an app gets ONNX Runtime of a release (1.29.0) or of any patch of a line (1.29)."""
     exact, line = release.count(".") == 2, line_of(release)
     swift = f"No Swift package of ONNX Runtime {line} is known.\n"
-    if known := SWIFT_PACKAGES.get(line):
+    if package := SWIFT_PACKAGES.get(line):
         swift = SWIFT.format(
-            SWIFT_REPOSITORY, f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{known.version}")'
+            SWIFT_REPOSITORY, f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{package.version}")'
         )
     return PACKAGES[platform].format(
         line=line,
@@ -140,6 +140,11 @@ def package_lines(platform: str, release: str) -> str:
 def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     yield f"### Model {_code(shipped.model)}: `{shipped.file}`\n"
     yield f"{basis_text(shipped)}\n"
+    if shipped.weights:
+        yield (
+            f"Its weights, and those of its other sizes, are in `{shipped.weights}`: keep both files in one folder and "
+            "open the model by its path, from bytes it does not find them.\n"
+        )
     if signature:
         yield _table("input", signature.inputs)
         yield _table("output", signature.outputs)

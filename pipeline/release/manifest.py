@@ -66,6 +66,8 @@ class Shipped(Struct, frozen=True, kw_only=True):
     model_sha256: str
     variant: Variant
     file: str
+    weights: str = ""
+    """The file beside it that has its weights and those of other sizes of the model; "" where they are in it."""
     semantic_digest: str
     aware_by: AwareBy | None = None
     """What made a provider-aware file: a session with our claims, or that of a library by its sha256."""
@@ -87,6 +89,11 @@ class Shipped(Struct, frozen=True, kw_only=True):
     was not measured on such a device."""
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its files in the bundle."""
+        return (self.file, self.weights) if self.weights else (self.file,)
 
 
 class SelectionRow(Struct, frozen=True, kw_only=True):
@@ -360,8 +367,8 @@ def read_manifest(folder: Path) -> Manifest:
         if not seal.is_file():
             raise _refusal(folder, [f"missing: {SEAL_FILE}"])
         text = read_regular(path, MANIFEST_BYTES)
-        wanted = sealed(text)
-        if seal.stat().st_size != len(wanted) or read_regular(seal) != wanted:
+        seal_text = sealed(text)
+        if seal.stat().st_size != len(seal_text) or read_regular(seal) != seal_text:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
@@ -409,9 +416,15 @@ def _contradictions(manifest: Manifest) -> list[str]:
             if row.ships >= len(manifest.content.ships)
         ),
         *(
-            f"ships, but is not listed: {shipped.file[:SHOWN]}"
+            f"ships, but is not listed: {path[:SHOWN]}"
             for shipped in manifest.content.ships
-            if shipped.file not in content
+            for path in shipped.files
+            if path not in content
+        ),
+        *(
+            f"not beside its model: {shipped.weights[:SHOWN]}"
+            for shipped in manifest.content.ships
+            if len({PurePosixPath(path).parent for path in shipped.files}) > 1
         ),
         *(
             f"ships, but is not listed: {path[:SHOWN]}"
@@ -424,14 +437,14 @@ def _contradictions(manifest: Manifest) -> list[str]:
 
 def _clashes(paths: Iterable[str]) -> Iterator[str]:
     """Names that are one file on macOS or Android: equal but for case or Unicode form, or a file and a folder."""
-    known: dict[str, tuple[str, bool]] = {}
+    places: dict[str, tuple[str, bool]] = {}
     for path in sorted(paths):
         for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
             name = place.as_posix()
             key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
-            here = (name, name == path)
-            if known.setdefault(key, here) != here:
-                yield f"one name on some file systems: {known[key][0][:SHOWN]} and {name[:SHOWN]}"
+            spelling = (name, name == path)
+            if places.setdefault(key, spelling) != spelling:
+                yield f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}"
 
 
 def _compare(folder: Path, file: BundledFile) -> list[str]:

@@ -77,7 +77,7 @@ def other_versions(record: JobRecord) -> str:
     """Why this host may not measure a campaign, or ""."""
     versions = lab_versions()
     pairs = {name: (versions.get(name), record.versions.get(name)) for name in COMPARED}
-    other = [f"{name} {here}, the campaign {there}" for name, (here, there) in pairs.items() if here != there]
+    other = [f"{name} {at_host}, the campaign {there}" for name, (at_host, there) in pairs.items() if at_host != there]
     return f"this host has {'; '.join(other)}" if other else ""
 
 
@@ -91,7 +91,8 @@ def carried_files(
     """The files that other hosts need of a campaign, by their names in any output folder."""
     by_chip = [name for context in contexts for name in (context.file, context.binary)]
     paths = {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in by_chip}
-    paths |= {f"{ARTIFACTS}/{artifact.file}": folder / ARTIFACTS / artifact.file for artifact in artifacts}
+    files = (name for artifact in artifacts for name in artifact.files)
+    paths |= {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in files}
     for name, reference in references.items():
         labelled = (reference.labelled.inputs, reference.labelled.outputs) if reference.labelled else ()
         simulated = (tensor for outputs in reference.simulated.values() for tensor in outputs)
@@ -160,11 +161,11 @@ class Carried:
     def config(self) -> Config:
         """The config with its custom operators and plugins where they lie here."""
         config = self.record.config
-        here = {file: str(self.folder / place) for _, file, place in _libraries(config)}
-        plugins = {name: tuple(here[file] for file in files) for name, files in config.measure.plugins.items()}
+        paths = {file: str(self.folder / place) for _, file, place in _libraries(config)}
+        plugins = {name: tuple(paths[file] for file in files) for name, files in config.measure.plugins.items()}
         return msgspec.structs.replace(
             config,
-            custom_ops=tuple(here[file] for file in config.custom_ops),
+            custom_ops=tuple(paths[file] for file in config.custom_ops),
             measure=msgspec.structs.replace(config.measure, plugins=plugins),
         )
 
@@ -190,9 +191,8 @@ def fetched(
     """
     folder = folder or carried_folder(campaign.id)
     record, artifacts = campaign.job(), store.artifacts(campaign.id)
-    for artifact in artifacts:
-        file_in(folder, f"{ARTIFACTS}/{artifact.file}")
-    for name in (name for context in record.contexts for name in (context.file, context.binary)):
+    by_chip = (name for context in record.contexts for name in (context.file, context.binary))
+    for name in (*(name for artifact in artifacts for name in artifact.files), *by_chip):
         file_in(folder, f"{ARTIFACTS}/{name}")
     by_name = {}
     for name, _, place in _libraries(record.config):
@@ -331,26 +331,26 @@ def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
     return {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
 
 
-def found_campaign(store: Store, wanted: str | None) -> CampaignRecord:
+def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
     submitted = {job.campaign for job in jobs_of(store)}
     titles = {name: title for name, title in store.names().items() if name in submitted}
-    fitting = [name for name, title in titles.items() if wanted in (None, name, title)]
+    fitting = [name for name, title in titles.items() if asked in (None, name, title)]
     if not fitting:
         raise ConfigError(
-            f"no campaign {wanted!r} was submitted" if wanted else "no campaign was submitted", where=store.where,
+            f"no campaign {asked!r} was submitted" if asked else "no campaign was submitted", where=store.where,
             why=f"submitted are: {', '.join(titles) or 'none'}", remedy="see `ort-mobile lab status`",
         )  # fmt: skip
     return store.campaign(fitting[-1])
 
 
-def close(database: str, wanted: str | None, output: Path | None, progress: Progress) -> JobResult:
+def close(database: str, asked: str | None, output: Path | None, progress: Progress) -> JobResult:
     """Choose, bundle and report what a lab has measured, in a folder of this computer.
 
     Raises ConfigError while devices are at work: a report of half a campaign looks like one of a whole.
     """
     with open_store(database) as store:
-        campaign = found_campaign(store, wanted)
+        campaign = found_campaign(store, asked)
         jobs = jobs_of(store, campaign.id)
         if working := [job.device for job in jobs if job.state in (*OPEN, MEASURED)]:
             raise ConfigError(
