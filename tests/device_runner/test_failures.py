@@ -44,7 +44,7 @@ SAID = [
     ),
     (K.MODEL_LOAD, f"{CONTEXT} [CPUExecutionProvider].", K.MODEL_LOAD, "only the provider runs"),
     (K.MODEL_LOAD, f"{CONTEXT} [QNNExecutionProvider, CPUExecutionProvider].", K.MODEL_LOAD, "not beside it"),
-    (K.MODEL_LOAD, "Failed to create context from binary. Error: QNN_CONTEXT_ERROR_INVALID_ARGUMENT", K.MODEL_LOAD, "newer QAIRT"),
+    (K.MODEL_LOAD, "Failed to create context from binary. Error: INVALID_ARGUMENT", K.MODEL_LOAD, "newer QAIRT"),
     (K.MODEL_LOAD, "Failed to load from EpContext model. Empty cache file encountered", K.MODEL_LOAD, "cut or damaged"),
     (K.RUN_ERROR, "QNN graph execute error. Error: QNN_COMMON_ERROR_GENERAL: General error, Code: 1100", K.RUN_ERROR,
      "cut or damaged"),
