@@ -50,6 +50,7 @@ from pipeline.report.model import (
     Row,
     SimulatedContext,
     Withheld,
+    ends_of,
     fresh_comparison,
     make_rows,
     measured_rows,
@@ -103,12 +104,13 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     ranks = {variant.name: _optimized(variant) for variant in variants}
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
+    failures, skipped = ends_of(measured)
     answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
     tuned = next(answers, None) if record.tuned else None
     if record.tuned and not tuned:
         warnings.append(warning(NO_ANSWERS, campaign.name))
     choices, withheld = _choices(record, artifacts, measured, devices, tuned)
-    modes = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
+    modes, mode_failures, mode_skipped = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -120,13 +122,13 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         models=record.models,
         devices=tuple(devices.values()),
         artifacts=tuple(artifacts.values()),
-        rows=rows.rows,
-        skipped=(*record.skipped, *rows.skipped, *modes.skipped),
-        failures=(*record.failures, *rows.failures, *modes.failures),
-        modes=modes.rows,
-        choices=tuple(_choice_row(choice, compared_runs(record, choice, rows.rows), runs) for choice in choices),
+        rows=rows,
+        skipped=(*record.skipped, *skipped, *mode_skipped),
+        failures=(*record.failures, *failures, *mode_failures),
+        modes=modes,
+        choices=tuple(_choice_row(choice, compared_runs(record, choice, rows), runs) for choice in choices),
         profiles=tuple(profile.brief for profile in profiles),
-        profile_views=profile_views(profiles, medians(rows.rows), ranks),
+        profile_views=profile_views(profiles, medians(rows), ranks),
         warnings=(*warnings, *unexpected(measured, profiles)),
         checks=tuple(
             ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))
@@ -302,18 +304,22 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
     """
     place = choice.device, choice.artifact.model
     timed = {(row.variant, row.run): row for row in rows if (row.device, row.model) == place and row.statistics}
-    here = {
+    runs_there = {
         run.id: run
         for run in record.planned
         if (run.device, run.model) == place and run.mode is MeasureMode.STEADY and (run.variant, run.run) in timed
     }
-    wanted = choice.artifact.variant.name, choice.options
-    chosen = next((here.get(run.same_as, run) for run in here.values() if (run.variant, run.options) == wanted), None)
-    others = [run for run in here.values() if run is not chosen and not run.same_as]
+    way = choice.artifact.variant.name, choice.options
+    chosen = next(
+        (runs_there.get(run.same_as, run) for run in runs_there.values() if (run.variant, run.options) == way), None
+    )
+    others = [run for run in runs_there.values() if run is not chosen and not run.same_as]
     if chosen is None or not others:
         return ()
-    known = medians(timed.values())
-    other = min(others, key=lambda run: (not timed[run.variant, run.run].baseline, known[*place, run.variant, run.run]))
+    median_ns = medians(timed.values())
+    other = min(
+        others, key=lambda run: (not timed[run.variant, run.run].baseline, median_ns[*place, run.variant, run.run])
+    )
     row = timed[chosen.variant, chosen.run]
     row = timed[other.variant, other.run] if row.baseline else row
     return (chosen, other) if row.comparison is not None and row.comparison.low is not None else ()
@@ -528,9 +534,9 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     """
     if not any(is_selector(name.partition(":")[2]) for name in config.devices):
         return []
-    wanted = as_read(stored_config(config))
+    stored = as_read(stored_config(config))
     same = [
-        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == wanted
+        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == stored
     ]
     names = [run.device for document in same for run in document.planned] + [
         row.device for document in same for row in document.skipped

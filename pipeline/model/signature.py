@@ -30,6 +30,11 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: ElementType | None
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def fixed(self) -> bool:
+        """Whether every axis has a size."""
+        return self.shape is not None and all(isinstance(axis, int) for axis in self.shape)
+
     def __str__(self) -> str:
         """As in `x float32 [1, 3, height, ?]`; `[?]` marks an unknown rank's only certainty, that it has one."""
         sizes = (
@@ -97,7 +102,7 @@ def open_axes(takes: Sequence[TensorInfo]) -> tuple[OpenAxis, ...]:
     )
 
 
-def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], where: str) -> dict[str, int]:
+def resolve_dimensions(takes: Sequence[TensorInfo], given: Mapping[str, int], where: str) -> dict[str, int]:
     """Sizes by `input[axis]` for what a user's names mean: `input[axis]`, or a symbolic name for all axes of it.
 
     A size that is given for one axis holds for all axes of its symbolic name that have no other. ConfigError, with a
@@ -106,7 +111,7 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
     axes = open_axes(takes)
     raw = {(info.name, axis): size for info in takes for axis, size in enumerate(info.shape or ())}
     sizes: dict[str, int] = {}
-    for key, size in wanted.items():
+    for key, size in given.items():
         meant = [a for a in axes if key == a.key] or [a for a in axes if key in (a.symbol, raw[a.input, a.axis])]
         if not meant:
             raise _unknown(takes, axes, key, where)
@@ -116,7 +121,7 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
                 why=f"several dimensions have this placeholder: {', '.join(a.key for a in meant)}",
                 remedy=f"name each, as in {meant[-1].key}={size}",
             )  # fmt: skip
-        sizes |= {a.key: size for a in meant if key == a.key or a.key not in wanted}
+        sizes |= {a.key: size for a in meant if key == a.key or a.key not in given}
     by_symbol: dict[str, set[int]] = {}
     for a in axes:
         if a.symbol and a.key in sizes:

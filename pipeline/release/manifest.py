@@ -27,6 +27,7 @@ from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import AwareBy, Variant
+from pipeline.model.signature import TensorInfo
 
 MANIFEST_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -128,22 +129,6 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
     not_run: str = ""
 
 
-class TensorSignature(Struct, frozen=True, kw_only=True):
-    """An input or output of a model file: `dtype` is None for what is no tensor (sequences, maps).
-
-    An axis of `shape` is a size, the name of a dynamic dimension, or None; `shape` is None for an unknown rank.
-    """
-
-    name: str
-    dtype: ElementType | None
-    shape: tuple[int | str | None, ...] | None
-
-    @property
-    def fixed(self) -> bool:
-        """Whether every axis has a size."""
-        return self.shape is not None and all(isinstance(axis, int) for axis in self.shape)
-
-
 class ModelSignature(Struct, frozen=True, kw_only=True):
     """What the files of a model take and give. `dimensions` are those that the config fixed, by name, `guessed` those
     of them whose size nobody had confirmed.
@@ -152,8 +137,8 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    inputs: tuple[TensorSignature, ...]
-    outputs: tuple[TensorSignature, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     dimensions: dict[str, int] = {}
     guessed: tuple[str, ...] = ()
     preprocess: PreprocessConfig | None = None
@@ -375,8 +360,8 @@ def read_manifest(folder: Path) -> Manifest:
         if not seal.is_file():
             raise _refusal(folder, [f"missing: {SEAL_FILE}"])
         text = read_regular(path, MANIFEST_BYTES)
-        wanted = sealed(text)
-        if seal.stat().st_size != len(wanted) or read_regular(seal) != wanted:
+        seal_text = sealed(text)
+        if seal.stat().st_size != len(seal_text) or read_regular(seal) != seal_text:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
@@ -439,14 +424,14 @@ def _contradictions(manifest: Manifest) -> list[str]:
 
 def _clashes(paths: Iterable[str]) -> Iterator[str]:
     """Names that are one file on macOS or Android: equal but for case or Unicode form, or a file and a folder."""
-    known: dict[str, tuple[str, bool]] = {}
+    places: dict[str, tuple[str, bool]] = {}
     for path in sorted(paths):
         for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
             name = place.as_posix()
             key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
-            here = (name, name == path)
-            if known.setdefault(key, here) != here:
-                yield f"one name on some file systems: {known[key][0][:SHOWN]} and {name[:SHOWN]}"
+            spelling = (name, name == path)
+            if places.setdefault(key, spelling) != spelling:
+                yield f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}"
 
 
 def _compare(folder: Path, file: BundledFile) -> list[str]:

@@ -60,6 +60,7 @@ from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries
 from pipeline.library.xcframework import opened
 from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
+from pipeline.model.signature import TensorInfo
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.release.app_code import identifiers, rows_of
@@ -74,7 +75,6 @@ from pipeline.release.manifest import (
     ModelSignature,
     Shipped,
     ShippedContext,
-    TensorSignature,
 )
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
@@ -202,9 +202,9 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
         facts_of = {library.abi: library.facts for library in resolve_all(target.library or "")}
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where),))
-    wanted = [abi_of(abi) for abi in target.abis] or list(facts_of)
-    missing = [abi for abi in wanted if abi not in facts_of]
-    shipping = [facts_of[abi] for abi in wanted if abi in facts_of]
+    target_abis = [abi_of(abi) for abi in target.abis] or list(facts_of)
+    missing = [abi for abi in target_abis if abi not in facts_of]
+    shipping = [facts_of[abi] for abi in target_abis if abi in facts_of]
     findings = (
         [
             Finding(
@@ -231,12 +231,12 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
 
 
 def _library_findings(target: Target, facts: LibraryFacts) -> Iterator[Finding]:
-    wanted = target.ort_release
-    if wanted and facts.release and facts.release.split(".")[: wanted.count(".") + 1] != wanted.split("."):
+    release = target.ort_release
+    if release and facts.release and facts.release.split(".")[: release.count(".") + 1] != release.split("."):
         yield Finding(
-            severity=Severity.ERROR, what=f"the library that ships is ONNX Runtime {facts.release}, not {wanted}",
-            where=f"target {target.name}: library", why=f"the target's ort_release is {wanted}",
-            remedy=f'write ort_release = "{facts.release}", or name the library of {wanted}',
+            severity=Severity.ERROR, what=f"the library that ships is ONNX Runtime {facts.release}, not {release}",
+            where=f"target {target.name}: library", why=f"the target's ort_release is {release}",
+            remedy=f'write ort_release = "{facts.release}", or name the library of {release}',
         )  # fmt: skip
     if target.platform is Platform.ANDROID and facts.system != "android":
         yield Finding(
@@ -554,12 +554,12 @@ def signature_of(model: str, file: Path, table: ModelConfig, *, size_of: str = "
     )
 
 
-def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
+def _tensor(name: str, graph: OrtGraph) -> TensorInfo:
     value_type = graph.node_args.get(name)
     if not isinstance(value_type, TensorType):
-        return TensorSignature(name=name, dtype=None, shape=None)
+        return TensorInfo(name=name, dtype=None, shape=None)
     dtype: ElementType | None = TYPES_BY_CODE.get(value_type.elem_type)
-    return TensorSignature(name=name, dtype=dtype, shape=value_type.shape)
+    return TensorInfo(name=name, dtype=dtype, shape=value_type.shape)
 
 
 def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:

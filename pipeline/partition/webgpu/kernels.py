@@ -111,8 +111,8 @@ def formals(op_type: str, domain: str, version: int) -> list[list[tuple[str, str
         schema = onnx.defs.get_schema(op_type, version, domain)
         return [[(formal.name, formal.type_str) for formal in side] for side in (schema.inputs, schema.outputs)]
     except onnx.defs.SchemaError:
-        known = _runtime_schemas().get((op_type, domain, version))
-        sides = (known.inputs, known.outputs) if known else ()
+        registered = _runtime_schemas().get((op_type, domain, version))
+        sides = (registered.inputs, registered.outputs) if registered else ()
         return [[(formal.name, formal.typeStr) for formal in side] for side in sides]
 
 
@@ -236,7 +236,7 @@ def _no_type(node: Node, dtype: str, constraint: str, rows: list[Kernel], settin
     release = ".".join(map(str, later or ()))
     if any(entry.int64 for entry in marked):
         text += "; enableInt64 adds it" + (f" from ONNX Runtime {release} on" if later else "")
-        remedy = "set enableInt64=1, or give the dimensions of the inputs sizes"
+        remedy = f"set enableInt64=1, or {SIZES}"
         return Refusal("int64", text, f"ship {release} or later, and {remedy}" if later else remedy)
     if later:
         return Refusal("release", f"{text} before ONNX Runtime {release}", f"ship {release} or later")
