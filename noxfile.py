@@ -393,7 +393,7 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     install_emulator(session)
     session.install("-e", ".[android,webgpu]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)
-    session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
+    session.run("python", "-m", "pytest", "tests/android_host", *TWO_PROCESSES, "-m", "android_host", *session.posargs)
 
 
 OLDEST_JUDGED = "1.21.0"
