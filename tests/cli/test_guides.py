@@ -92,6 +92,7 @@ SHORTER = {"--minutes 20": "--minutes 0.5", "doctor my.onnx": "doctor my.onnx --
 NOT_HERE = {
     "--reference installed": (1, "the installed onnxruntime has no NnapiExecutionProvider"),
     "perf a.ort --provider nnapi": (1, "NNAPI needs a phone"),
+    "--provider webgpu": (1, "onnxruntime-ep-webgpu"),
     "--provider cuda": (1, "with the libonnxruntime of onnxruntime-gpu"),
     "train:model": (3, "torch"),
     "my.tflite": (3, "tensorflow"),
