@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bind.h"
 #include "measure.h"
 #include "platform.h"
 #include "tensors.h"

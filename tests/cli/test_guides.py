@@ -31,7 +31,7 @@ def test_a_row_has_a_command_with_its_test_or_a_reason(
         assert set(row) == {"guide", "told", "why"}
         assert row["why"].startswith(REASONS)
         return
-    assert set(row) == {"guide", "told", "command", "test"}
+    assert set(row) == {"guide", "told", "command", "test", "part"}
     monkeypatch.chdir(tmp_path)
     Path("PROGRAM").touch()  # a program of the user's, which its option looks for
     program, *words = shlex.split(row["command"])
