@@ -103,7 +103,7 @@ def page() -> str:
     made = make_rows(rows)
     report = CampaignReport(
         name="fleet", campaign="c", created_at="2026-01-31T10:00:00.000Z", margin=0.05, host=Host(system="Linux"),
-        versions={"onnxruntime": "1.29.0"}, rows=made.rows, placements=(placement(),),
+        versions={"onnxruntime": "1.29.0"}, rows=made, placements=(placement(),),
         devices=tuple(DeviceFacts(name=f"adb:PHONE{n:03}", platform="android", manufacturer="Maker", model=f"Phone {n}",
                                   soc="SM9999", abis=("arm64-v8a",), api_level=34) for n in range(DEVICES)),
         choices=tuple(ChoiceRow(target="android", model=f"model_{n}", variant="all-fixed", run="cpu", file="m.ort",

@@ -12,7 +12,7 @@ from pipeline.campaign.record import Host, ModelFacts, RunRecord, Skipped
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import warning
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRow, make_rows
+from pipeline.report.model import CampaignReport, ChoiceRow, MeasuredRow, ends_of, make_rows
 
 GOOD = OutputCheck(
     output="logits", passed=True, max_abs_error=1.1e-5, max_rel_error=4.2e-7, cosine=1.0, top1_agreement=1.0
@@ -128,12 +128,8 @@ def make_report(
     name: str = "mnist", model: str = "mnist", device: str = "adb:R58M123", text: str = ""
 ) -> CampaignReport:
     """A whole report; `text` is put wherever a model or a device has a say."""
-    made = make_rows([*measured(model, "local"), *measured(model, device)])
-    failures = (
-        tuple(msgspec.structs.replace(failure, message=failure.message + text) for failure in made.failures)
-        if text
-        else ()
-    )
+    rows = [*measured(model, "local"), *measured(model, device)]
+    failures, skipped = ends_of(rows)
     return CampaignReport(
         name=name,
         campaign="c0ffee",
@@ -154,9 +150,9 @@ def make_report(
             artifact(model, Variant(level=Level.BASIC)),
             artifact(model, Variant(level=Level.EXTENDED, style=Style.RUNTIME, providers=("nnapi",))),
         ),
-        rows=made.rows,
-        skipped=(*made.skipped, Skipped(what=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
-        failures=failures or made.failures,
+        rows=make_rows(rows),
+        skipped=(*skipped, Skipped(what=f"no NNAPI in this libonnxruntime{text}", device="local", run="nnapi")),
+        failures=tuple(msgspec.structs.replace(failure, message=failure.message + text) for failure in failures),
         choices=(
             ChoiceRow(target="android", model=model, variant="extended-fixed", run="cpu", file=f"{model}.ort",
                    reason="fastest of those whose outputs are right: 0.62 of the baseline", device=device),

@@ -5,7 +5,7 @@ In worker processes: a crash costs one model.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,12 +23,10 @@ from pipeline.advice.verdict import (
     ProviderSupport,
     gain_of,
     improves,
-    in_precision,
     perfect,
     precision_of,
     preference,
     quantized_advice,
-    recipes_for,
     standing_of,
     verdict,
 )
@@ -40,15 +38,18 @@ from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, scratch
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.core.workers import Task, needed_bytes, run_tasks
-from pipeline.dataset import Dataset, given_sizes
+from pipeline.dataset import Dataset, given_sizes, samples
 from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
+from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.view import open_subject, tensor_reader, view
 from pipeline.partition.view import write_model as write_lean
-from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
+from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import write_model
+from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe
+from pipeline.passes.registry import run_passes
 from pipeline.passes.rewrites.facts import GraphFacts
 from pipeline.passes.rewrites.table import REWRITES
 from pipeline.passes.surgery import (
@@ -65,6 +66,39 @@ if TYPE_CHECKING:
 
 NNAPI = frozenset({providers.NNAPI})
 COREML = frozenset({providers.COREML_NN, providers.COREML_MLPROGRAM})
+
+
+MOST_SAMPLES = 64
+"""Calibration samples of one trial: more change its ranges little (quantization Q.6)."""
+
+
+def recipes_for(provider: str) -> tuple[Recipe, ...]:
+    """The precisions to try for a provider whose claims depend on a chip, the smallest first; none for others."""
+    by_chip = providers.PROVIDER_RULES[provider].by_chip
+    return tuple(row for row in RECIPES.values() if by_chip and row.provider == provider)
+
+
+def in_precision(loaded: LoadedModel, precision: str, reference: Reference, data: Dataset, target: Path) -> LoadedModel:
+    """A float model in a precision, saved as `target`; calibrated on the data, without any on the reference's sample.
+
+    Raises as the precision's passes do.
+    """
+    inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    takes = own_inputs(loaded.proto)
+
+    limited = msgspec.structs.replace(data, limit=min(data.limit or MOST_SAMPLES, MOST_SAMPLES))
+
+    def feeds() -> Iterator[Feeds]:
+        if data.test_data:
+            yield from (sample.inputs for sample in samples(limited, takes))
+        else:
+            yield {info.name: inputs[info.name] for info in takes}
+
+    context = PassContext(folder=target.parent, where=loaded.source.name, samples=feeds)
+    quantized = run_passes(loaded, list(PRECISIONS[precision].steps), context).model
+    write_model(quantized, target)
+    saved = load_model(SourceModel(path=str(target)), target.parent)
+    return replace(saved, source=SourceModel(path=str(target)))
 
 
 def other_format(request: PartitionRequest) -> PartitionRequest | None:

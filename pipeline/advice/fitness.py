@@ -1,6 +1,6 @@
 """`ort-mobile check`: how far each provider supports one model, as it is and with sizes for its dimensions."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from pipeline.advice.verdict import (
     standing_of,
     verdict,
 )
-from pipeline.check.reference import make_reference
+from pipeline.check.many import gpu_loss_alone
 from pipeline.core.errors import ModelError, PipelineError
 from pipeline.core.ort_session import HostSession, make_session, ort_errors
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, PROVIDER_RULES, QNN, WEBGPU, XNNPACK
@@ -30,16 +30,15 @@ from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import (
-    TIMEOUT_SECONDS,
     Views,
     judge_views,
     open_views,
     reason_of,
-    require_compilers,
     scratch_folder,
 )
+from pipeline.partition.many import TIMEOUT_SECONDS
+from pipeline.partition.qnn.kept import require_compilers
 from pipeline.partition.view import likely_sizes, refused, unnamed
-from pipeline.passes.half import gpu_loss
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""
@@ -216,6 +215,8 @@ def _fit(
     on_cpu = _on_cpu(fixed[0].nodes, fixed_cpu) if fixed else None
     form = precision_of(views.loaded.proto) if views.loaded else ""
     unsuited = quantized_advice(form, *now)
+    on_gpu = any(row.ep == WEBGPU and row.fit.supported for row in rows)
+    loss = gpu_loss_alone(views.loaded, sizes or {}, Dataset(), folder) if views.loaded and on_gpu else None
     return ModelFit(
         path=source.name,
         nodes=before[0].nodes,
@@ -231,11 +232,7 @@ def _fit(
         notes=(
             *_notes(now, cpu, dynamic if sizes is None else (), fixed_cpu),
             *(note for note in dict.fromkeys(quantized_advice(form, row) for row in now) if note and not unsuited),
-            *(
-                _gpu_notes(views.loaded, sizes or {}, folder)
-                if views.loaded and form == "fp16" and any(row.ep == WEBGPU and row.fit.supported for row in rows)
-                else ()
-            ),
+            *([loss.text] if loss else ()),
         ),
     )
 
@@ -329,22 +326,6 @@ def _notes(answers: tuple[ModelAnswer, ...], cpu: str, unsized: tuple[str, ...],
             "if your app has sizes, try them with --dimension NAME=N"
         )
     return tuple(dict.fromkeys(notes))
-
-
-LARGEST_RUN_BYTES = 256 << 20
-"""Models that `check` runs to say what a GPU's half precision does to them; larger ones `convert --check`."""
-
-
-def _gpu_notes(loaded: LoadedModel, sizes: dict[str, int], folder: Path) -> Iterator[str]:
-    if source_bytes(loaded.source) > LARGEST_RUN_BYTES:
-        return
-    try:
-        reference = make_reference(loaded.source, sizes, Dataset(), str(folder / "reference"), str(folder))
-        loss = gpu_loss(loaded, reference, loaded.source.name)
-    except PipelineError:
-        return  # it does not run here: the CPU's row says so
-    if loss:
-        yield loss.text
 
 
 def check_models(

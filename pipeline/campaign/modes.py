@@ -41,13 +41,6 @@ class ColdNumbers(Struct, frozen=True, kw_only=True):
     comparison: Comparison | None = None
 
 
-class CurvePoint(Struct, frozen=True, kw_only=True, array_like=True):
-    """A stretch of a sustained run: when it began, and the median of its inferences."""
-
-    start_ns: int
-    median_ns: int
-
-
 class SustainedNumbers(Struct, frozen=True, kw_only=True):
     """Latency under load for minutes. `ratio` is late over fresh; 1.2 is a fifth slower than at the beginning.
 
@@ -65,7 +58,8 @@ class SustainedNumbers(Struct, frozen=True, kw_only=True):
     late_mhz: int | None = None
     fresh_celsius: float | None = None
     late_celsius: float | None = None
-    curve: tuple[CurvePoint, ...] = ()
+    curve: tuple[tuple[int, int], ...] = ()
+    """Of each stretch of the run when it began, and the median of its inferences, in nanoseconds."""
 
 
 class MlperfNumbers(Struct, frozen=True, kw_only=True):
@@ -133,7 +127,7 @@ def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
         late_mhz=_median_of(sample.mhz for sample in end),
         fresh_celsius=_celsius(_median_of(sample.millidegrees for sample in early)),
         late_celsius=_celsius(_median_of(sample.millidegrees for sample in end)),
-        curve=tuple(CurvePoint(start_ns=part.start_ns, median_ns=part.median_ns) for part in bins),
+        curve=tuple((part.start_ns, part.median_ns) for part in bins),
     )
 
 

@@ -1,6 +1,6 @@
 """Artifacts run on this computer's CPU and compared with the original; in worker processes, a crash costs one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from pipeline.core.variant import Artifact, Level, Style
 from pipeline.core.workers import Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
 from pipeline.dataset.guess import check_inputs
-from pipeline.model.onnx_model import load_model
-from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
+from pipeline.model.onnx_model import LoadedModel, load_model
+from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models, source_bytes
+from pipeline.model.types import FLOAT16
 from pipeline.passes.half import gpu_loss
 
 LEAN = {
@@ -229,3 +230,40 @@ def gpu_losses(
 
 def _gpu_loss(file: str, reference: Reference) -> Finding | None:
     return gpu_loss(load_model(SourceModel(path=file), Path(file).parent), reference, Path(file).name)
+
+
+LARGEST_RUN_BYTES = 256 << 20
+"""Models that are run to say what a GPU's half precision does to them; larger ones by `convert --check` alone."""
+
+
+def gpu_loss_alone(loaded: LoadedModel, sizes: dict[str, int], data: Dataset, folder: Path) -> Finding | None:
+    """The same of one model that has no reference yet; None for a float one, and one that does not run here."""
+    types = [tensor.data_type for tensor in loaded.proto.graph.initializer]
+    if types.count(FLOAT16) <= len(types) / 2 or source_bytes(loaded.source) > LARGEST_RUN_BYTES:
+        return None
+    try:
+        reference = make_reference(loaded.source, sizes, data, str(folder / "reference"), str(folder))
+        return gpu_loss(loaded, reference, loaded.source.name)
+    except PipelineError:
+        return None
+
+
+def gpu_losses_of_files(files: Collection[Path], sizes: dict[str, int], data: Dataset) -> Iterator[Finding]:
+    """The same of ONNX files, each in a process of its own."""
+    tasks = [
+        Task(
+            label=str(file),
+            call=partial(_gpu_loss_of_file, str(file), sizes, data),
+            memory_bytes=needed_bytes(6 * file.stat().st_size),
+        )
+        for file in files
+    ]
+    limit = time_limit(file.stat().st_size for file in files)
+    for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+        if outcome.value:
+            yield outcome.value
+
+
+def _gpu_loss_of_file(file: str, sizes: dict[str, int], data: Dataset) -> Finding | None:
+    with scratch() as folder:
+        return gpu_loss_alone(load_model(SourceModel(path=file), folder), sizes, data, folder)

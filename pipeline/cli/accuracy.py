@@ -110,7 +110,7 @@ def _chip(ep: str, named: str, models: list[str]) -> str:
     """The name of the chip that is simulated, "" for the CPU; errors for a chip without --ep qnn, and the reverse."""
     from device_runner.providers import chip_named
     from pipeline.core.errors import ConfigError
-    from pipeline.partition.qnn.claims import compiler_name
+    from pipeline.partition.qnn.kept import compiler_name
 
     if ep != "qnn":
         if named:

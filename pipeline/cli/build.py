@@ -153,9 +153,10 @@ def size(before: Path | None, after: Path | None, cache: Path | None, outputs: O
     for folder, record in builds:
         lines.append(f"{folder.name}  {record.target}  {record.version} {record.kind}")
         lines += [f"  {file.size_bytes:>12,}  {file.file}" for file in record.files]
-    lines += [f"  {row.size_bytes:>+12,}  {abi}: {', '.join(row.added)}" for abi, row in ranked]
+    lines += [f"  {size:>+12,}  {abi}: {', '.join(added)}" for abi, added, size in ranked]
     listed = [{"folder": str(folder), **msgspec.to_builtins(record)} for folder, record in builds]
-    outputs.show_lines({"builds": listed, "ranking": [{"abi": abi, "addition": row} for abi, row in ranked]}, lines)
+    rows = [{"abi": abi, "addition": {"added": added, "size_bytes": size}} for abi, added, size in ranked]
+    outputs.show_lines({"builds": listed, "ranking": rows}, lines)
 
 
 @build.command("probe")
@@ -190,16 +191,16 @@ def _compare(before: Path, after: Path, cache: Path, outputs: Outputs) -> None:
     from pipeline.ort_build.run import added_names, measured_at, size_changes
 
     (old_sizes, old), (new_sizes, new) = measured_at(before, cache), measured_at(after, cache)
-    changes = size_changes(old_sizes, new_sizes)
     adds = added_names(old, new) if old and new else ()
     removes = added_names(new, old) if old and new else ()
-    lines = []
-    for change in changes:
-        cells = [f"{size:,}" if size is not None else "none" for size in (change.before_bytes, change.after_bytes)]
-        grown = f"{change.change_bytes:+,}" if change.change_bytes is not None else ""
-        lines.append(f"{change.abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
+    lines, changes = [], size_changes(old_sizes, new_sizes)
+    for abi, was, size in changes:
+        cells = [f"{number:,}" if number is not None else "none" for number in (was, size)]
+        grown = f"{size - was:+,}" if was is not None and size is not None else ""
+        lines.append(f"{abi:<12} {cells[0]:>14} -> {cells[1]:>14} {grown:>12}")
     lines += [f"{verb} {name}" for verb, names in (("adds", adds), ("removes", removes)) for name in names]
-    outputs.show_lines({"changes": changes, "adds": adds, "removes": removes}, lines)
+    rows = [{"abi": abi, "before_bytes": was, "after_bytes": size} for abi, was, size in changes]
+    outputs.show_lines({"changes": rows, "adds": adds, "removes": removes}, lines)
 
 
 def _requests(

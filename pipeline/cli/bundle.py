@@ -124,8 +124,8 @@ def _show_ranking() -> None:
     """What operators and types cost in the builds of this computer, the dearest first, where they allow it."""
     from pipeline.ort_build.run import builds_in, default_cache, ranking
 
-    for abi, addition in ranking(record for _, record in builds_in(default_cache())):
-        click.echo(f"  {addition.size_bytes:>+12,}  {abi}: {', '.join(addition.added)}", err=True)
+    for abi, added, size in ranking(record for _, record in builds_in(default_cache())):
+        click.echo(f"  {size:>+12,}  {abi}: {', '.join(added)}", err=True)
 
 
 @bundle.command()

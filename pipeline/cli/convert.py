@@ -27,7 +27,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, quiet
 from pipeline.core.features import Place
-from pipeline.core.providers import aware_names
+from pipeline.core.providers import WEBGPU, aware_names
 
 if TYPE_CHECKING:
     from pipeline.check.compare import OutputCheck
@@ -183,6 +183,12 @@ def convert(
     answers["abi"] = chosen.abi if chosen and chosen.library and not chosen.optional else abi
     if data.given and not (check or precisions):
         raise click.UsageError("--test-data and --input are for --check and --precision; add one of them", ctx)
+    if WEBGPU in providers and len(providers) > 1:
+        others = ",".join(name for name in providers if name != WEBGPU)
+        raise click.UsageError(
+            f"--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what {others} takes; "
+            f"run the command twice, with --ep webgpu and with --ep {others}", ctx,
+        )  # fmt: skip
     if share_weights and not chips:
         raise click.UsageError("--share-weights is for contexts; add --context CHIP", ctx)
     if file_format == "onnx":

@@ -60,23 +60,24 @@ def _answers(
     paths: tuple[str, ...], asked: "tuple[Settings, ...]", optimize: "Optimize", jobs: int, advice: dict[str, Any]
 ) -> "list[tuple[ModelAnswer, ...]]":
     """The answers of each provider for every model."""
-    from pipeline.partition.judge import judge_paths
+    from pipeline.partition.many import judge_paths
 
     fix, dimensions = advice["fix"], advice["dimension"]
     if fix:
         _check_fix(paths, fix)
-    data = dataset_from(advice["test_data"], advice["input_values"])
+    compares = advice["advise"] or fix or advice["simulate"]
+    if (advice["test_data"] or advice["input_values"]) and not compares:
+        raise click.UsageError(
+            "--test-data and --input are what --advise, --fix and --simulate compare outputs on; add one"
+        )
+    data = dataset_from(advice["test_data"], advice["input_values"]) if compares else None
     simulate = data if advice["simulate"] else None
     if simulate and not all(settings.chip for settings in asked):
         raise click.UsageError("--simulate is for qnn: only its compiler has a simulator; add --ep qnn")
     flat = list(judge_paths(paths, asked, optimize, sizes=dimensions, processes=jobs, simulate=simulate))
     models = len(flat) // len(asked)
     by_provider = [tuple(flat[start : start + models]) for start in range(0, len(flat), models)]
-    if not (advice["advise"] or fix):
-        if data.given and not simulate:
-            raise click.UsageError(
-                "--test-data and --input are what --advise, --fix and --simulate compare outputs on; add one"
-            )
+    if data is None or not (advice["advise"] or fix):
         return by_provider
     from pipeline.advice.advise import advise_answers
 

@@ -22,7 +22,7 @@ from pipeline.partition.answer import Settings, layout_window, webgpu_settings
 from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
 from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.view import infer, view_of_file
-from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories
+from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories, unknown_names
 
 MOST_NAMED = 4
 
@@ -194,23 +194,34 @@ def _rule(name: str, find: Callable[[GpuFile], str], what: str, remedy: str) -> 
     return FindingRule(applies, Severity.ERROR, what, remedy=remedy, rule=f"webgpu-{name.replace(' ', '-')}")
 
 
+def _nameless(parts: Sequence[GpuFile]) -> Mapping[str, object]:
+    names, remedy = unknown_names(
+        parts[0].settings, (node.name for part in parts for node in part.graph.nodes.values())
+    )
+    return {"names": names, "remedy": remedy} if names else {}
+
+
 RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
+    FindingRule(
+        _nameless, Severity.ERROR, "forceCpuNodeNames names {names}, and the file has no such node",
+        "WebGPU ignores such a name", "{remedy}", "webgpu-forced",
+    ),
     _rule(
         "empty bias", _nodes(lambda _, node: has_nameless_bias(node)), NAMELESS_BIAS.text, NAMELESS_BIAS.remedy,
     ),
     _rule(
-        "empty tensor", _nodes(_empty), "WebGPU fails, or ends the process: {mark} has a tensor without elements",
+        "empty tensor", _nodes(_empty), "WebGPU fails, or crashes the app: {mark} has a tensor without elements",
         "give its dimensions sizes above 0, or leave it to the CPU (forceCpuNodeNames, of an .onnx file)",
     ),
     _rule(
         "fused sum", _nodes(lambda _, node: node.op_type == "FusedConv" and "".join(node.inputs[3:]) != ""),
-        "WebGPU computes wrong numbers: {mark} adds a fourth input, which it ignores",
+        "WebGPU computes wrong numbers: {mark} adds a fourth input (a residual), which it ignores",
         "ship level basic, or the format .onnx: level all fuses this for the CPU",
     ),
     _rule(
         "channels", _nodes(_thirds),
-        "WebGPU computes wrong numbers in the layout NHWC: {mark} has a multiple of 3 channels that is none of 4",
-        "set preferredLayout=NCHW, or pad the channels to a multiple of 4",
+        "WebGPU computes wrong numbers in the layout NHWC: the input channels of {mark} are a multiple of 3, not of 4",
+        "set preferredLayout=NCHW, or pad the channels to a multiple of 4 with weights of 0",
     ),
     _rule(
         "normalization", _nodes(_flat_norm),
@@ -226,8 +237,8 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "memories", _alone,
         "WebGPU fails at the first run or gives garbage: an ORT format file copies nothing between GPU and CPU, and "
         "{mark} would read in one memory what is made in the other",
-        "make the file for WebGPU (`convert --ep webgpu`, variants `*-webgpu`), which writes the copies into it, and "
-        "open it in the layout that it loads in, or ship the format .onnx (variants `*-onnx`)",
+        "make the file for WebGPU (`convert --ep webgpu`, variants `*-webgpu`), which writes the copies into it (from "
+        "level extended on it may need preferredLayout=NCHW), or ship the format .onnx (variants `*-onnx`)",
     ),
     _rule(
         "fused layout", _fused_in_nhwc,
@@ -243,16 +254,16 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "ship the float or fp16 model to GPUs, or 4-bit or 8-bit weights (MatMulNBits)",
     ),
     _rule(
-        "half", _nodes(_half), "this GPU has no shader-f16, which {mark} needs",
+        "half", _nodes(_half), "this GPU has no half precision (shader-f16), which {mark} computes in",
         "ship the float model to this class of devices",
     ),
     _rule(
         "half sums", _nodes(_half_sums),
-        "WebGPU adds up in half precision what {mark} squares or raises: infinite from values of 256 (exp: 11) on",
+        "WebGPU overflows in half precision: {mark} adds up squares (infinite from 256 on) or exponentials (from 11)",
         "keep it in float: the pass fp16 of the float model does, or a Cast before and behind it",
     ),
     _rule(
-        "kernel", _nodes(_unable), "WebGPU takes {mark} and fails when it runs",
+        "kernel", _nodes(_unable), "WebGPU takes {mark}, and the first run fails",
         "leave it to the CPU (forceCpuNodeNames, of an .onnx file), or write it otherwise",
     ),
 )  # fmt: skip

@@ -32,7 +32,6 @@ from pipeline.config.tables import (
     RunConfig,
     Table,
     Telemetry,
-    TransformConfig,
     TuneConfig,
     TuneStrategy,
 )
@@ -61,7 +60,7 @@ __all__ = [
     "InputValue",
     "MeasureConfig", "MeasureMode", "MeasureRule", "MetricName", "ModelConfig", "OneOrMore", "OutputConfig",
     "PartConfig", "Platform", "PreprocessConfig", "Range", "RunConfig", "Table",
-    "Target", "Telemetry", "TransformConfig", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
+    "Target", "Telemetry", "TuneConfig", "TuneStrategy", "VariantsConfig", "comparing_runs",
     "config_schema", "key_texts", "read_config",
     "resolved", "takes_package", "wanted_variants", "with_defaults",
 ]  # fmt: skip

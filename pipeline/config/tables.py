@@ -100,13 +100,24 @@ class PreprocessConfig(Table, frozen=True, kw_only=True):
     """Samples of a recording: longer ones are cut, shorter ones padded with zeros; by default the input's size."""
 
 
-class TransformConfig(Table, frozen=True, kw_only=True):
+class Step(Table, frozen=True, kw_only=True):
     """One pass over a model; `ort-mobile transform --list` shows all."""
 
     do: str
     """Name of the pass."""
     options: dict[str, Any] = {}
     """Options of the pass, by name."""
+
+    @property
+    def text(self) -> str:
+        """As on the command line: `prune-outputs:outputs=logits`."""
+        return ":".join([self.do, *(f"{key}={_plain(value)}" for key, value in sorted(self.options.items()))])
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return "+".join(f"{key}={entry}" for key, entry in value.items())
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class PartConfig(Table, frozen=True, kw_only=True):

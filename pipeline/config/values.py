@@ -32,8 +32,8 @@ from pipeline.config.tables import (
     ReleaseConfig,
     RunConfig,
     Seconds,
+    Step,
     Table,
-    TransformConfig,
     TuneConfig,
 )
 from pipeline.core.documents import SCHEMA, null_last
@@ -125,7 +125,7 @@ class ModelConfig(Table, frozen=True, kw_only=True):
     as a stream, which begins with zeros in these inputs where `inputs` gives them no value."""
     stream_steps: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
     """Steps of that stream."""
-    transforms: tuple[TransformConfig, ...] = ()
+    transforms: tuple[Step, ...] = ()
     """Passes to apply to the model before everything else, in this order."""
     precisions: tuple[str, ...] = ()
     """Precisions of this model; default: those of [variants]."""
@@ -348,7 +348,7 @@ TABLES: dict[str, type[Table]] = {
     "[models.preprocess]": PreprocessConfig,
     "[models.inputs.NAME]": Range,
     "[models.calibration], [models.evaluation]": PartConfig,
-    "[[models.transforms]]": TransformConfig,
+    "[[models.transforms]]": Step,
     "[[targets]]": Target,
     "[variants]": VariantsConfig,
     "[[runs]]": RunConfig,
@@ -376,7 +376,7 @@ def config_schema(passes: Sequence[str] = ()) -> dict[str, Any]:
         for key, text in key_texts(table).items():
             components[table.__name__]["properties"][key].setdefault("description", text)
     if passes:
-        components[TransformConfig.__name__]["properties"]["do"]["enum"] = list(passes)
+        components[Step.__name__]["properties"]["do"]["enum"] = list(passes)
     return {"$schema": SCHEMA, **schema, "$defs": null_last(components)}
 
 

@@ -46,8 +46,9 @@ from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import context_session
-from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER, compiler_name, entry_of, keep, kept
+from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER
 from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
+from pipeline.partition.qnn.kept import compiler_name, entry_of, keep, kept
 from pipeline.partition.view import write_model
 from pipeline.passes.precisions import PRECISIONS
 

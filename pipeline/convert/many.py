@@ -35,9 +35,10 @@ from pipeline.convert.request import (
     OptimizerPlatform,
     VariantFailure,
 )
-from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors
+from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors, warning
 from pipeline.core.files import CONFIG_FILE, TYPED_CONFIG_FILE, scratch, write_text
 from pipeline.core.progress import NoProgress, Progress
+from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
@@ -174,7 +175,7 @@ def convert_models(
 def require_compiler(chips: Sequence[str]) -> None:
     """MissingError where contexts are wanted and the compiler is not installed, before anything is converted."""
     if chips:
-        from pipeline.partition.qnn.claims import compiler_name
+        from pipeline.partition.qnn.kept import compiler_name
 
         compiler_name()
 
@@ -434,6 +435,11 @@ def _preflight(
         )
         for artifact in artifacts
     }
+    plain = "this is a plain file: level none writes no copies between GPU and CPU, level basic and the others do"
+    for artifact in artifacts if WEBGPU in order.auto_providers() else ():
+        if artifact.variant.level is Level.NONE:
+            key = artifact.model, artifact.variant.name
+            findings_of[key] = (*findings_of[key], warning(plain, artifact.file))
     return {key: findings for key, findings in findings_of.items() if findings}
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.advice.verdict import PrecisionTrial, PrecisionVerdict, choose_precision, kept_precisions
+from pipeline.config.tables import Step
 from pipeline.core.abis import ARM_ABIS
 from pipeline.core.errors import MissingError, ModelError, PipelineError
 from pipeline.core.progress import Progress
@@ -15,7 +16,7 @@ from pipeline.dataset import Dataset
 from pipeline.model.sources import NamedModel, SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.passes.base import Effect, MixedSearch, Step
+from pipeline.passes.base import Effect, MixedSearch
 from pipeline.passes.precisions import AUTO, PRECISIONS, candidates, steps_at
 from pipeline.passes.registry import find_pass
 from pipeline.passes.run import TransformReport, passes_bytes, transform

@@ -43,11 +43,25 @@ SWIFT_REPOSITORY = "https://github.com/microsoft/onnxruntime-swift-package-manag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwiftPackageVersion:
-    """The newest version of ONNX Runtime's Swift package in a line, and the lowest systems that it allows."""
+    """The newest version of ONNX Runtime's Swift package in a line, and the lowest systems that it allows.
+
+    A package takes what is `exact` alone, else from it to the end of its line.
+    """
 
     version: str
     ios: str
     macos: str
+    exact: bool = False
+
+    @property
+    def swift(self) -> str:
+        """As Package.swift writes it."""
+        return f'exact: "{self.version}"' if self.exact else f'.upToNextMinor(from: "{self.version}")'
+
+    @property
+    def pod(self) -> str:
+        """As CocoaPods writes it."""
+        return self.version if self.exact else f"~> {self.version}"
 
 
 SWIFT_PACKAGES: dict[Release, SwiftPackageVersion] = {

@@ -50,6 +50,7 @@ from pipeline.report.model import (
     Row,
     SimulatedContext,
     Withheld,
+    ends_of,
     fresh_comparison,
     make_rows,
     measured_rows,
@@ -103,12 +104,13 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     ranks = {variant.name: _optimized(variant) for variant in variants}
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
+    failures, skipped = ends_of(measured)
     answers = (answer(campaign, runs, list(artifacts.values()), devices) for answer in SEARCHES)
     tuned = next(answers, None) if record.tuned else None
     if record.tuned and not tuned:
         warnings.append(warning(NO_ANSWERS, campaign.name))
     choices, withheld = _choices(record, artifacts, measured, devices, tuned)
-    modes = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
+    modes, mode_failures, mode_skipped = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
         campaign=campaign.id,
@@ -120,13 +122,13 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         models=record.models,
         devices=tuple(devices.values()),
         artifacts=tuple(artifacts.values()),
-        rows=rows.rows,
-        skipped=(*record.skipped, *rows.skipped, *modes.skipped),
-        failures=(*record.failures, *rows.failures, *modes.failures),
-        modes=modes.rows,
-        choices=tuple(_choice_row(choice, compared_runs(record, choice, rows.rows), runs) for choice in choices),
+        rows=rows,
+        skipped=(*record.skipped, *skipped, *mode_skipped),
+        failures=(*record.failures, *failures, *mode_failures),
+        modes=modes,
+        choices=tuple(_choice_row(choice, compared_runs(record, choice, rows), runs) for choice in choices),
         profiles=tuple(profile.brief for profile in profiles),
-        profile_views=profile_views(profiles, medians(rows.rows), ranks),
+        profile_views=profile_views(profiles, medians(rows), ranks),
         warnings=(*warnings, *unexpected(measured, profiles)),
         checks=tuple(
             ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))

@@ -44,7 +44,7 @@ from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of
 from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
 from pipeline.partition.answer import Settings, make_settings
 from pipeline.passes.precisions import AUTO, PRECISIONS, resolve_precisions
-from pipeline.passes.registry import make_step
+from pipeline.passes.registry import options_of
 from pipeline.release.shipped import library_release
 
 
@@ -111,24 +111,22 @@ def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelCon
     """
     level = lowest_api_level(config)
     general = resolve_precisions(config.variants.precisions, level, "[variants] precisions")
-    orders = {}
+    names: dict[tuple[str, ...], tuple[str, ...]] = {}
     for number, table in enumerate(config.models):
         where = f"models[{number}]"
-        precisions = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
-        places = ((entry, f"{where}.transforms[{place}]") for place, entry in enumerate(table.transforms))
-        steps = tuple(make_step(entry.do, entry.options, place) for entry, place in places)
-        orders[msgspec.json.encode((table.precisions, table.transforms))] = precisions, steps
+        names[table.precisions] = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
+        for place, step in enumerate(table.transforms):
+            options_of(step, f"{where}.transforms[{place}]")
     return [
         PrecisionOrder(
             model=model,
-            precisions=names,
-            transforms=steps,
+            precisions=names[table.precisions],
+            transforms=table.transforms,
             data=calibration_data(config, table),
             api_level=nnapi_level(config),
             keep_float=table.keep_float,
         )
         for model, table in models
-        for names, steps in [orders[msgspec.json.encode((table.precisions, table.transforms))]]
     ]
 
 

@@ -6,7 +6,7 @@ S.3). So the choice and what it is compared with run again, in rounds that choos
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from device_runner.device import Device, DeviceFacts
+from device_runner.providers import provider_named
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.evaluate import measure_outputs
@@ -36,13 +37,14 @@ from pipeline.campaign.plan import (
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import Array, OutputCheck, beside_simulator, compare_outputs, read_tensor, top1_check
-from pipeline.check.many import tolerance_for
+from pipeline.check.many import gpu_losses, tolerance_for
 from pipeline.check.reference import excused
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import NpuContext
+from pipeline.compat.rules import ReadArtifacts
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
-from pipeline.core.errors import PipelineError
+from pipeline.core.errors import Finding, PipelineError
 from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.assemble import (
@@ -61,11 +63,20 @@ from pipeline.job.assemble import (
 )
 from pipeline.job.bench import Bench, libraries_by_device, opened, require_devices
 from pipeline.job.predict import predict
-from pipeline.job.prepare import QUICKER, Prepared, find, left_out, numbered, prepare, quick, with_accuracy
+from pipeline.job.prepare import (
+    QUICKER,
+    Prepared,
+    find,
+    left_out,
+    numbered,
+    oldest_release,
+    prepare,
+    quick,
+    with_accuracy,
+)
 from pipeline.job.ship import (
     EndedCampaign,
     JobResult,
-    TargetCheck,
     check_against_targets,
     close_job,
     possible_runs,
@@ -228,7 +239,12 @@ class CampaignJob:
     prepared: Sequence[Prepared]
     folder: Path
     store: Store
-    checked: TargetCheck
+    read: ReadArtifacts
+    """What was read of the artifacts."""
+    unloadable: dict[str, tuple[str, ...]]
+    """By target the artifacts that its library refuses, as MODEL/VARIANT."""
+    findings: tuple[Finding, ...] = ()
+    """Of these and of the targets' libraries, for the report."""
     hints: tuple[str, ...] = ()
     """What a reader of the report must know of the job as a whole."""
     entered: Callable[[str], object] = str
@@ -247,9 +263,12 @@ class CampaignJob:
             libraries = libraries_by_device(bench.facts, self.config.targets, self.options.library)
             possible, refused = self.possible(legal, bench.devices, libraries)
             runs = in_modes(possible, self.config.measure)
-            release = self.checked.release
+            release = oldest_release(self.config)  # its rules say what is expected of runs
             predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
-            campaign = self.enter(bench.facts, runs, [*skipped, *refused, *bench.unusable], placements=placements)
+            losses = self.losses_on_gpus(runs, progress)
+            campaign = self.enter(
+                bench.facts, runs, [*skipped, *refused, *bench.unusable], losses, placements=placements
+            )
             plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
             shorter = "" if self.options.quick else QUICKER
             try:
@@ -306,7 +325,18 @@ class CampaignJob:
         if self.config.measure.perf_test and not self.options.library:
             return legal, []
         plugins = self.config.measure.plugins
-        return possible_runs(legal, self.checked.read, devices, libraries, plugins)
+        return possible_runs(legal, self.read, devices, libraries, plugins)
+
+    def losses_on_gpus(self, planned_runs: Iterable[PlannedRun], progress: Progress) -> Iterable[Finding]:
+        """What a GPU's half precision does to the models that run on one, once for each in a precision."""
+        artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
+        on_gpu = {
+            run.source: artifacts[run.model, run.variant]
+            for run in planned_runs
+            if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+        }
+        compared = [(artifact, self.references[source]) for source, artifact in on_gpu.items()]
+        return gpu_losses(compared, self.folder / ARTIFACTS, progress).values()
 
     def plan(
         self,
@@ -332,11 +362,12 @@ class CampaignJob:
         facts: Mapping[str, DeviceFacts],
         planned_runs: Sequence[PlannedRun],
         skipped: Sequence[Skipped],
+        losses: Iterable[Finding] = (),
         **fields: Any,
     ) -> CampaignRecord:
         """Store the plan before anything is measured; with `resume` the last one of the same plan goes on.
 
-        `fields` are more of the record's.
+        `losses` are warnings about its runs, `fields` more of the record's.
         """
         prepared = self.prepared
         record = JobRecord(
@@ -347,8 +378,8 @@ class CampaignJob:
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
             skipped=(*conversion_skips(prepared), *skipped),
             failures=tuple(preparation_failures(prepared)),
-            warnings=(*notes(prepared, self.hints), *self.checked.notes),
-            unloadable=self.checked.unloadable,
+            warnings=(*notes(prepared, self.hints), *self.findings, *losses),
+            unloadable=self.unloadable,
             checks={model.name: model.checks for model in prepared},
             references=self.references,
             tables={model.name: model.table for model in prepared},
@@ -408,8 +439,10 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         prepared = with_accuracy(prepared, sets, config, folder, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         write_operator_configs(config, folder, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
-        checked = check_against_targets(config, artifacts, folder)
+        read, unloadable, findings = check_against_targets(config, artifacts, folder)
         entered = partial(keep_campaign, folder, database=config.output.database)
         # The database of a job: the config's, or a file in its output folder.
         with open_store(config.output.database or f"sqlite:///{folder / DATABASE}") as store:
-            yield CampaignJob(config, options, prepared, folder, store, checked, hints, entered), work
+            yield CampaignJob(
+                config, options, prepared, folder, store, read, unloadable, findings, hints, entered
+            ), work  # fmt: skip

@@ -27,7 +27,7 @@ from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE
 from pipeline.core.progress import NoProgress, Progress, StageLog
 from pipeline.core.variant import Artifact
 from pipeline.job.assemble import Assembled, assemble, with_earlier
-from pipeline.job.prepare import oldest_release, sizes_of
+from pipeline.job.prepare import sizes_of
 from pipeline.job.stored import with_stages, write_reports
 from pipeline.ort_build.run import added_by_operator
 from pipeline.release.bundle import make_bundle
@@ -66,27 +66,18 @@ from pipeline.report.modes import required_operators
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetCheck:
-    """What targets can do with artifacts: `unloadable` names those that a target's library refuses, as MODEL/VARIANT.
-
-    `release` is the oldest among the targets, "" for the installed one: its rules say what is expected of runs. `notes`
-    are for the report; `read` is what was read of the artifacts.
-    """
-
-    release: str
-    read: ReadArtifacts
-    unloadable: dict[str, tuple[str, ...]]
-    notes: tuple[Finding, ...]
-
-
 def _read_all(artifacts: Iterable[Artifact], folder: Path) -> ReadArtifacts:
     """The artifacts of a job by their file names."""
     return read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
 
 
-def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder: Path) -> TargetCheck:
-    """Every artifact against the library of every target, run on the CPU with the session options that it needs."""
+def check_against_targets(
+    config: Config, artifacts: Sequence[Artifact], folder: Path
+) -> tuple[ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
+    """Every artifact against the library of every target, run on the CPU with the session options that it needs.
+
+    What was read of the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
+    """
     read = _read_all(artifacts, folder)
     installed = version("onnxruntime")
     unloadable: dict[str, tuple[str, ...]] = {}
@@ -100,12 +91,7 @@ def check_against_targets(config: Config, artifacts: Sequence[Artifact], folder:
             if errors(findings):
                 unloadable[target.name] = (*unloadable.get(target.name, ()), name)
             notes += _placed(target, artifact, findings)
-    return TargetCheck(
-        release=oldest_release(config),
-        read=read,
-        unloadable=unloadable,
-        notes=tuple(dict.fromkeys(notes)),
-    )
+    return read, unloadable, tuple(dict.fromkeys(notes))
 
 
 def possible_runs(

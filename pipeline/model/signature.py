@@ -30,6 +30,11 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: ElementType | None
     shape: tuple[int | str | None, ...] | None
 
+    @property
+    def fixed(self) -> bool:
+        """Whether every axis has a size."""
+        return self.shape is not None and all(isinstance(axis, int) for axis in self.shape)
+
     def __str__(self) -> str:
         """As in `x float32 [1, 3, height, ?]`; `[?]` marks an unknown rank's only certainty, that it has one."""
         sizes = (

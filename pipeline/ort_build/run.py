@@ -388,46 +388,13 @@ def _collect(plan: BuildPlan, work: Path, whole: Path) -> Iterator[BuiltFile]:
                     )
 
 
-class SizeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The library of one ABI before and after; None where there is none."""
-
-    abi: str
-    before_bytes: int | None
-    after_bytes: int | None
-
-    @property
-    def change_bytes(self) -> int | None:
-        """What was added, None when one of the two is missing."""
-        if self.before_bytes is None or self.after_bytes is None:
-            return None
-        return self.after_bytes - self.before_bytes
-
-
 SizedBuild = tuple[RequiredOps, int]
 """What a build contains, and how many bytes its library has."""
 
 
-class Addition(msgspec.Struct, frozen=True, kw_only=True):
-    """What one build has over another, and what that costs in bytes.
-
-    `each_bytes` shares the cost evenly: exact where `added` names one thing, else a hint.
-    """
-
-    added: tuple[str, ...]
-    size_bytes: int
-
-    @property
-    def each_bytes(self) -> int:
-        """The cost of one of the added things, when all cost the same."""
-        return self.size_bytes // len(self.added)
-
-
-def size_changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[SizeChange, ...]:
-    """Sizes by ABI side by side, in the order of their names."""
-    return tuple(
-        SizeChange(abi=abi, before_bytes=before.get(abi), after_bytes=after.get(abi))
-        for abi in sorted(before.keys() | after.keys())
-    )
+def size_changes(before: Mapping[str, int], after: Mapping[str, int]) -> list[tuple[str, int | None, int | None]]:
+    """Bytes by ABI before and after, in the order of their names; None where there is no library."""
+    return [(abi, before.get(abi), after.get(abi)) for abi in sorted(before.keys() | after.keys())]
 
 
 def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[Finding, ...]:
@@ -455,10 +422,11 @@ def check_budget(sizes: Mapping[str, int], budget: Mapping[str, int]) -> tuple[F
     return tuple(findings)
 
 
-def rank_additions(builds: Sequence[SizedBuild]) -> tuple[Addition, ...]:
-    """What operators and types cost, from pairs of builds of which one contains the other; the dearest first.
+def rank_additions(builds: Sequence[SizedBuild]) -> list[tuple[tuple[str, ...], int]]:
+    """What operators and types cost in bytes, from pairs of builds of which one contains the other.
 
-    Of the pairs with the same addition the first counts. Builds must differ in their operators only: same release,
+    The dearest come first, by what each costs where several were added and all cost the same. Of the pairs with the
+    same addition the first counts. Builds must differ in their operators only: same release,
     ABI, kind and options.
     """
     sizes: dict[tuple[str, ...], int] = {}
@@ -466,8 +434,7 @@ def rank_additions(builds: Sequence[SizedBuild]) -> tuple[Addition, ...]:
         for large, large_bytes in builds:
             if small != large and large.contains(small) and (added := added_names(small, large)):
                 sizes.setdefault(added, large_bytes - small_bytes)
-    ranked = (Addition(added=added, size_bytes=size) for added, size in sizes.items())
-    return tuple(sorted(ranked, key=lambda addition: (-addition.each_bytes, addition.added)))
+    return sorted(sizes.items(), key=lambda row: (-(row[1] // len(row[0])), row[0]))
 
 
 def added_names(small: RequiredOps, large: RequiredOps) -> tuple[str, ...]:
@@ -527,15 +494,18 @@ def sizes_of_record(record: BuildRecord) -> dict[str, int]:
     return {file.abi: file.size_bytes for file in record.files if file.abi}
 
 
-def ranking(records: Iterable[BuildRecord]) -> list[tuple[str, Addition]]:
-    """What operators and types added between builds that differ in operators only, by ABI; the dearest of one first."""
+def ranking(records: Iterable[BuildRecord]) -> list[tuple[str, tuple[str, ...], int]]:
+    """What operators and types added between builds that differ in operators only, by ABI; the dearest of one first.
+
+    Each row has the ABI, what was added, and its bytes.
+    """
     groups = grouped(
         ((record.version, record.kind, record.providers, record.source_digest, abi), (operators, size))
         for record in records
         if (operators := operators_of(record)) is not None
         for abi, size in sizes_of_record(record).items()
     )
-    return [(key[-1], addition) for key, builds in groups.items() for addition in rank_additions(builds)]
+    return [(key[-1], added, size) for key, builds in groups.items() for added, size in rank_additions(builds)]
 
 
 MOST_BUILDS = 20
@@ -546,9 +516,9 @@ def added_by_operator() -> dict[str, dict[str, int]]:
     """What single operators, as `domain:op`, added to libraries that were built on this computer: bytes by ABI."""
     builds = sorted(builds_in(default_cache()), key=lambda build: (build[0] / RECORD).stat().st_mtime_ns)
     sizes: dict[str, dict[str, int]] = {}
-    for abi, addition in ranking(record for _, record in builds[-MOST_BUILDS:]):
-        if len(addition.added) == 1:
-            sizes.setdefault(addition.added[0], {}).setdefault(abi, addition.size_bytes)
+    for abi, added, size in ranking(record for _, record in builds[-MOST_BUILDS:]):
+        if len(added) == 1:
+            sizes.setdefault(added[0], {}).setdefault(abi, size)
     return sizes
 
 

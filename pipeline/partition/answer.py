@@ -25,6 +25,8 @@ from pipeline.core.releases import DEFAULT_RELEASE, OLDEST_RULES, Release, by_ru
 SUFFIXES = (".onnx", ".ort")
 """Files that can be judged."""
 
+NO_SIZES: Mapping[str, int] = {}
+
 
 class Optimize(StrEnum):
     """What is judged: the file as it stands, or what ONNX Runtime's basic level makes of it."""
@@ -227,6 +229,14 @@ class BodyClaim(msgspec.Struct, frozen=True, kw_only=True, rename={"owner": "in"
 
     owner: str
     partitions: tuple[tuple[str, ...], ...]
+
+
+NAMES_AND_SHAPES = re.compile(r"'[^']*'|\[[^\]]*\]")
+
+
+def same_reason(reason: str) -> str:
+    """What is equal in reasons that differ in names and shapes alone."""
+    return NAMES_AND_SHAPES.sub("", reason)
 
 
 def percent_of(claimed: int, nodes: int) -> int:

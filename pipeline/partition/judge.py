@@ -1,8 +1,8 @@
-"""Judges models for providers, each in a worker process where there are many: the answers of `ort-mobile partition`."""
+"""Judges one model for a provider: the answers of `ort-mobile partition`."""
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from device_runner.providers import CHIPS
+from pipeline.check.many import gpu_loss_alone
 from pipeline.check.result import Reference
 from pipeline.core.errors import ModelError, PipelineError
+from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, rules_of
-from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
+from pipeline.model.edit import all_nodes
 from pipeline.model.onnx_model import LoadedModel
-from pipeline.model.sources import SourceModel, find_models, source_bytes
+from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
-    SUFFIXES,
     BodyClaim,
     Cut,
     Decision,
@@ -33,13 +34,12 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.qnn.claims import compiler_name, of_chip
-from pipeline.partition.qnn.kept import entry_of, keep_answer, kept_answer
+from pipeline.partition.qnn.claims import of_chip
+from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
 from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
 from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
 from pipeline.partition.view import (
-    NO_SIZES,
     body_types,
     check_computed,
     dynamic_names,
@@ -53,12 +53,6 @@ from pipeline.partition.view import (
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-TIMEOUT_SECONDS = 120.0
-"""For one model."""
-
-SIMULATION_SECONDS = 1500.0
-"""For one model with inferences in a simulator."""
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +73,10 @@ class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entry(self) -> Path | None:
-        """Where the answer is kept; None for one that is not: of rules, of a simulator, of a member of an archive."""
-        if self.simulate or self.source.member:
+        """Where the answer is kept; None for one that is not: of a simulator, or as `answer_entry`."""
+        if self.simulate:
             return None
-        question = msgspec.structs.replace(self, source=SourceModel(path=""))
-        return entry_of(self.source.path, self.settings, msgspec.json.encode(question))
+        return answer_entry(self.source, self.settings, self.optimize, self.sizes, likely=self.likely)
 
 
 def judge(request: PartitionRequest) -> ModelAnswer:
@@ -95,6 +88,9 @@ def judge(request: PartitionRequest) -> ModelAnswer:
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
+            if request.likely and views.loaded and answer.claimed and request.settings.provider == WEBGPU:
+                loss = gpu_loss_alone(views.loaded, request.sizes, Dataset(), folder)
+                answer = msgspec.structs.replace(answer, warnings=(*answer.warnings, *([loss.text] if loss else ())))
             if views.loaded and not views.loaded.outside:
                 keep_answer(request.entry, answer)
             return answer
@@ -230,6 +226,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     loaded = views.loaded
     if loaded:
         check_computed(loaded, shown, views.source.name)
+    _check_names(views, shown, settings)
     compiler = ""
     if settings.rules.by_chip:
         shown, compiler = ships, compiler_name()
@@ -285,10 +282,20 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     )
 
 
-def require_compilers(asked: Iterable[Settings]) -> None:
-    """MissingError where one of the providers is asked of a compiler that is not installed."""
-    if any(settings.rules.by_chip for settings in asked):
-        compiler_name()
+def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
+    """ModelError for a name of forceCpuNodeNames that no node of the file has."""
+    if settings.provider != WEBGPU or not settings.webgpu.cpu_nodes:
+        return
+    from pipeline.partition.webgpu.claims import unknown_names  # the rules of a provider
+
+    inside = (shown, *(body for _, body in bodies(shown)))
+    nodes = all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
+    names, remedy = unknown_names(settings, (node.name for node in nodes))
+    if names:
+        raise ModelError(
+            f"forceCpuNodeNames names {names}, and the model has no such node",
+            where=views.source.name, why="WebGPU ignores such a name", remedy=remedy,
+        )  # fmt: skip
 
 
 def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> Simulation | None:
@@ -365,59 +372,6 @@ def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
     if error is None:
         return "no answer", None
     return error.reason, error.remedy or None
-
-
-def judge_paths(
-    paths: Sequence[str | Path],
-    settings: Settings | Sequence[Settings],
-    optimize: Optimize,
-    *,
-    sizes: Mapping[str, int] = NO_SIZES,
-    processes: int = 1,
-    simulate: Dataset | None = None,
-) -> Iterator[ModelAnswer]:
-    """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
-
-    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. With `simulate` each
-    says what the chip computes on that data. ConfigError when a
-    path does not exist or holds no model, MissingError without the compiler of a chip that is asked about.
-    """
-    sources = find_models(paths, SUFFIXES)
-    asked = (settings,) if isinstance(settings, Settings) else settings
-    require_compilers(asked)
-    requests = [
-        PartitionRequest(
-            source=source, settings=wanted, optimize=optimize, sizes=dict(sizes), likely=True, simulate=simulate
-        )
-        for wanted in asked
-        for source in sources
-    ]
-    waiting: dict[tuple[SourceModel, Settings], ModelAnswer] = {
-        (request.source, request.settings): answer
-        for request in requests
-        if (answer := kept_answer(request.entry, request.source.name))
-    }
-    tasks = {
-        Task(
-            label=request.source.name,
-            call=partial(judge, request),
-            memory_bytes=needed_bytes(source_bytes(request.source)),
-        ): request
-        for request in requests
-        if (request.source, request.settings) not in waiting
-    }
-    outstanding = iter([(request.source, request.settings) for request in requests])
-    expected = next(outstanding, None)
-    limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
-    for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
-        request = tasks[outcome.task]
-        waiting[request.source, request.settings] = outcome.value or failed_answer(request, outcome.error)
-        while expected in waiting:
-            yield waiting.pop(expected)
-            expected = next(outstanding, None)
-    while expected in waiting:
-        yield waiting.pop(expected)
-        expected = next(outstanding, None)
 
 
 MOST = 64

@@ -9,7 +9,6 @@ as they allow. Boxes that nothing leads to stand right above their first consume
 """
 
 import html
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -23,14 +22,6 @@ CPU_KIND, KERNEL_KIND = -1, -2
 
 MOST_JOINED = 600
 """Above so many boxes runs stay split where levels split them: to try each pair takes time by their square."""
-
-
-NAMES_AND_SHAPES = re.compile(r"'[^']*'|\[[^\]]*\]")
-
-
-def same_reason(reason: str) -> str:
-    """What is equal in reasons that differ in names and shapes alone."""
-    return NAMES_AND_SHAPES.sub("", reason)
 
 
 class ClaimReason(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from pipeline.model.edit import all_nodes, keep_only
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import (
+    NO_SIZES,
     SUFFIXES,
     ClaimDiff,
     Decision,
@@ -43,10 +44,9 @@ from pipeline.partition.answer import (
     Side,
     WebGpuOptions,
 )
-from pipeline.partition.judge import TIMEOUT_SECONDS
+from pipeline.partition.many import TIMEOUT_SECONDS
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
 from pipeline.partition.view import (
-    NO_SIZES,
     body_types,
     name_nodes,
     open_subject,

@@ -26,6 +26,7 @@ from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, lo
 from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel, Spool
 from pipeline.model.types import CODES, NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
+from pipeline.partition.answer import NO_SIZES
 from pipeline.partition.graph import Constant, Graph, Node, Value
 
 if TYPE_CHECKING:
@@ -239,6 +240,10 @@ class _Builder:
             values[value.name] = types.get(value.name, _declared(value)) if outer else _declared(value)
         for name in (name for node in proto.node for name in node.output if name):
             values.setdefault(name, types.get(name, Value()))
+        for node in proto.node if outer else ():  # a session on the CPU has Casts of its own behind those to half
+            to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), 0)
+            if node.op_type == "Cast" and to in SHORT_NAMES:
+                values[node.output[0]] = Value(SHORT_NAMES[to], values[node.output[0]].shape)
         nodes: dict[int, Node] = {}
         graph = Graph(
             nodes=nodes,
@@ -549,7 +554,6 @@ def name_nodes(proto: "ModelProto") -> None:
 
 ORT_IDENTIFIER = b"ORTM"
 log = logging.getLogger(__name__)
-NO_SIZES: Mapping[str, int] = {}
 
 
 def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Path | LoadedModel:

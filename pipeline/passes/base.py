@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from pipeline.config.tables import Step
 from pipeline.core.errors import ModelError
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.model.onnx_model import LeanModel
@@ -114,24 +115,6 @@ class Pass:
     def needs_data(self) -> bool:
         """Whether it needs calibration data."""
         return self.before_data is not None
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A pass with values for its options, as a user asks for it: checked by `registry.checked`."""
-
-    do: str
-    options: dict[str, Any] = {}
-
-    @property
-    def text(self) -> str:
-        """As on the command line: `prune-outputs:outputs=logits`."""
-        return ":".join([self.do, *(f"{key}={_plain(value)}" for key, value in sorted(self.options.items()))])
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return "+".join(f"{key}={entry}" for key, entry in value.items())
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -190,9 +190,8 @@ def gpu_loss(model: Model, reference: Reference, where: str) -> Finding | None:
     share = MAX_RELATIVE_ERROR[OutputPrecision.FLOAT16]
     return Finding(
         severity=Severity.WARNING, where=where, rule="webgpu-sums",
-        what=f"on a GPU output {output} would be off by some {error:.2g} of its largest value, where {share:g} passes",
-        why=f"a GPU adds up in half precision what the model has in it; most is lost at {node.op_type} {node.name!r} "
-        "(estimated)",
+        what=f"on a GPU output {output} would be off by about {error:.2g} of its largest value, where {share:g} passes",
+        why=f"GPUs add up halves in 16 bits, CPUs in 32; most is lost at {node.op_type} {node.name!r} (estimated)",
         remedy="convert the float model with the precision `gpu`, which keeps such nodes in float",
     )  # fmt: skip
 

@@ -14,10 +14,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from device_runner.providers import CPU
+from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError
 from pipeline.core.providers import COREML_MLPROGRAM, COREML_NN, NNAPI, QNN, WEBGPU, XNNPACK
 from pipeline.core.variant import OWN_PRECISION
-from pipeline.passes.base import Step
 
 AUTO = "auto"
 """Asks for the best precision of each provider of the targets."""

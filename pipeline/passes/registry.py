@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError, MissingError, ModelError, PipelineError
 from pipeline.core.workers import still_at_work
 from pipeline.passes import batch_size, half, mixed, optimize, quantize, static, surgery
-from pipeline.passes.base import Apply, Model, NotApplicable, Options, Pass, PassContext, PassResult, Step, StepChange
+from pipeline.passes.base import Apply, Model, NotApplicable, Options, Pass, PassContext, PassResult, StepChange
 from pipeline.passes.edit import model_bytes
 from pipeline.passes.rewrites.table import REWRITES
 
@@ -55,13 +56,6 @@ def _with_choices(field: msgspec.structs.FieldInfo) -> str:
     info = msgspec.inspect.type_info(field.type)
     values = [value for value in info.values if value] if isinstance(info, msgspec.inspect.LiteralType) else []
     return f"{field.name} ({', '.join(map(str, values))})" if values else field.name
-
-
-def make_step(do: str, options: dict[str, Any], where: str) -> Step:
-    """A step of a config; ConfigError for a name or option that there is not."""
-    step = Step(do=do, options=options)
-    options_of(step, where)
-    return step
 
 
 def parse_step(text: str) -> Step:

@@ -15,6 +15,7 @@ from device_runner.files import decode_json, read_regular
 from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
+from pipeline.config.tables import Step
 from pipeline.core import custom_ops
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
 from pipeline.core.files import copy_file, make_folder, scratch, sha256_of, sources_digest, storage_errors, write_bytes
@@ -26,7 +27,7 @@ from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, content_digest, load_model, range_digests
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, source_bytes
-from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, Step, StepChange
+from pipeline.passes.base import Effect, Feeds, MixedSearch, Model, PassContext, PassResult, StepChange
 from pipeline.passes.edit import DATA_SUFFIX, SavedModel, save_model, write_model
 from pipeline.passes.mixed import search_of
 from pipeline.passes.registry import find_pass, options_of, run_passes

@@ -30,7 +30,8 @@ from pipeline.campaign.plan import options_name
 from pipeline.campaign.record import TunedClass
 from pipeline.config import Config, Target
 from pipeline.core.errors import ConfigError
-from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped, TensorSignature
+from pipeline.model.signature import TensorInfo
+from pipeline.release.manifest import Content, Manifest, SelectionRow, Shipped
 
 JAVA_LEVELS = {
     OptimizationLevel.NONE: "NO_OPT",
@@ -599,8 +600,8 @@ def refuse_equal_names(classes: Iterable[tuple[str, str]]) -> None:
 
 
 def identifiers(
-    tensors: Sequence[TensorSignature], taken: Collection[str], alone: str = ""
-) -> Iterator[tuple[TensorSignature, str]]:
+    tensors: Sequence[TensorInfo], taken: Collection[str], alone: str = ""
+) -> Iterator[tuple[TensorInfo, str]]:
     """Each with an identifier of its own: the letters and digits of its name, numbered where two are equal.
 
     Neither it nor it with `Shape` behind is in `taken`, or the identifier of another. A name that begins with no letter
@@ -623,7 +624,7 @@ def _words(text: str) -> list[str]:
     return [word[:1].upper() + word[1:] for word in re.findall(r"[A-Za-z0-9]+", text)]
 
 
-def tensor_text(tensor: TensorSignature) -> str:
+def tensor_text(tensor: TensorInfo) -> str:
     """Name, type and shape, for a comment."""
     axes = ["?" if axis is None else comment_text(str(axis)) for axis in tensor.shape or ()]
     shape = "any shape" if tensor.shape is None else " x ".join(axes) or "a scalar"

@@ -17,6 +17,7 @@ from pipeline.config.tables import InputValue, PreprocessConfig, Range
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import copy_file, make_folder, sha256_of, storage_errors, write_bytes
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, line_of
+from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import code_for, selection, selection_text
 from pipeline.release.manifest import (
     MANIFEST_FILE,
@@ -31,7 +32,6 @@ from pipeline.release.manifest import (
     SelectionRow,
     Shipped,
     ShippedContext,
-    TensorSignature,
     content_digest,
     encode_manifest,
     failures,
@@ -210,7 +210,7 @@ def basis_text(shipped: Shipped) -> str:
     return f"Variant {shipped.variant.name}; not measured on such a device.{warm}"
 
 
-def _table(kind: str, tensors: Iterable[TensorSignature]) -> str:
+def _table(kind: str, tensors: Iterable[TensorInfo]) -> str:
     rows = [f"| {_code(tensor.name)} | {tensor.dtype or 'no tensor'} | {_shape(tensor.shape)} |" for tensor in tensors]
     return "\n".join((f"| {kind} | type | shape |", "|---|---|---|", *rows, ""))
 

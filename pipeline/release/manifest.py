@@ -27,6 +27,7 @@ from pipeline.core.documents import decode_document
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import sha256_of
 from pipeline.core.variant import AwareBy, Variant
+from pipeline.model.signature import TensorInfo
 
 MANIFEST_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -128,22 +129,6 @@ class ShippedContext(Struct, frozen=True, kw_only=True):
     not_run: str = ""
 
 
-class TensorSignature(Struct, frozen=True, kw_only=True):
-    """An input or output of a model file: `dtype` is None for what is no tensor (sequences, maps).
-
-    An axis of `shape` is a size, the name of a dynamic dimension, or None; `shape` is None for an unknown rank.
-    """
-
-    name: str
-    dtype: ElementType | None
-    shape: tuple[int | str | None, ...] | None
-
-    @property
-    def fixed(self) -> bool:
-        """Whether every axis has a size."""
-        return self.shape is not None and all(isinstance(axis, int) for axis in self.shape)
-
-
 class ModelSignature(Struct, frozen=True, kw_only=True):
     """What the files of a model take and give. `dimensions` are those that the config fixed, by name, `guessed` those
     of them whose size nobody had confirmed.
@@ -152,8 +137,8 @@ class ModelSignature(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    inputs: tuple[TensorSignature, ...]
-    outputs: tuple[TensorSignature, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     dimensions: dict[str, int] = {}
     guessed: tuple[str, ...] = ()
     preprocess: PreprocessConfig | None = None

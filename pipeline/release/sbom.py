@@ -18,7 +18,8 @@ from device_runner.providers import provider_named
 from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics, ratio_interval
 from pipeline.core.releases import line_of
-from pipeline.release.manifest import AppRule, Content, Shipped, TensorSignature
+from pipeline.model.signature import TensorInfo
+from pipeline.release.manifest import AppRule, Content, Shipped
 from pipeline.release.shipped import gradle_notations, shipped_files
 
 SBOM_FILE = "evidence/sbom.cdx.json"
@@ -212,7 +213,7 @@ def _hashes(digest: str) -> list[Json]:
     return [{"alg": "SHA-256", "content": digest}] if digest else []
 
 
-def _format(tensor: TensorSignature) -> str:
+def _format(tensor: TensorInfo) -> str:
     """As in `image float32[1, 3, 224, 224]`."""
     shape = (
         "any rank" if tensor.shape is None else ", ".join("?" if axis is None else str(axis) for axis in tensor.shape)

@@ -60,6 +60,7 @@ from pipeline.dataset import preprocess_of
 from pipeline.library.fetch import known_libraries
 from pipeline.library.xcframework import opened
 from pipeline.model.ort_format import OrtGraph, TensorType, read_artifact
+from pipeline.model.signature import TensorInfo
 from pipeline.ort_build.request import campaign_digest, kind_of, providers_of
 from pipeline.ort_build.run import build_of, check_budget, newest_build, operators_of, sizes_of_record
 from pipeline.release.app_code import identifiers, rows_of
@@ -74,7 +75,6 @@ from pipeline.release.manifest import (
     ModelSignature,
     Shipped,
     ShippedContext,
-    TensorSignature,
 )
 from pipeline.required_ops import RequiredOps, covers, needs_of_artifacts, read_config
 from pipeline.required_ops.value import KNOWN_DOMAINS
@@ -554,12 +554,12 @@ def signature_of(model: str, file: Path, table: ModelConfig, *, size_of: str = "
     )
 
 
-def _tensor(name: str, graph: OrtGraph) -> TensorSignature:
+def _tensor(name: str, graph: OrtGraph) -> TensorInfo:
     value_type = graph.node_args.get(name)
     if not isinstance(value_type, TensorType):
-        return TensorSignature(name=name, dtype=None, shape=None)
+        return TensorInfo(name=name, dtype=None, shape=None)
     dtype: ElementType | None = TYPES_BY_CODE.get(value_type.elem_type)
-    return TensorSignature(name=name, dtype=dtype, shape=value_type.shape)
+    return TensorInfo(name=name, dtype=dtype, shape=value_type.shape)
 
 
 def keep_reference(model: str, reference: Reference, folder: Path, check: CheckConfig) -> KeptReference:

@@ -17,7 +17,7 @@ from pipeline.accuracy.result import ArtifactAccuracy
 from pipeline.campaign.modes import SustainedNumbers
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
-from pipeline.partition.answer import ModelAnswer, percent_of
+from pipeline.partition.answer import ModelAnswer, percent_of, same_reason
 from pipeline.partition.placement import (
     CPU_KIND,
     KERNEL_KIND,
@@ -29,7 +29,6 @@ from pipeline.partition.placement import (
     extent,
     lay_out,
     placement_of,
-    same_reason,
 )
 from pipeline.partition.placement import curves as graph_curves
 from pipeline.report import wording
@@ -300,7 +299,7 @@ def curves(report: CampaignReport) -> tuple[Plot, ...]:
 
 
 def _curve(row: ModeRow, numbers: SustainedNumbers) -> Plot:
-    most, end = max(*(point.median_ns for point in numbers.curve), 1), max(numbers.length_ns, 1)
+    most, end = max(*(median_ns for _, median_ns in numbers.curve), 1), max(numbers.length_ns, 1)
 
     def x(start_ns: int) -> float:
         return round(FRONT_MARGIN + start_ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1)
@@ -312,7 +311,7 @@ def _curve(row: ModeRow, numbers: SustainedNumbers) -> Plot:
     slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
     return Plot(
         title=f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}",
-        line=" ".join(f"{x(point.start_ns)},{y(point.median_ns)}" for point in numbers.curve),
+        line=" ".join(f"{x(start_ns)},{y(median_ns)}" for start_ns, median_ns in numbers.curve),
         x_ticks=((x(end), f"{end / 1e9:.0f} s"), *([] if began is None else [(x(began), "slower")])),
         y_ticks=((0.0, wording.duration(most)), (y(numbers.fresh_ns), "fresh")),
         label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
@@ -428,28 +427,8 @@ GRAPH_COLOURS = 10
 """Fills of partitions in turn: g0 to g9 in graph.css."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphDrawing:
-    """A drawing of one placement. `lines` is one SVG path of all edges; without boxes only the table is shown.
-
-    A box has its corner and size in pixels, what stands in it, `tip`, which says all of it in words, and its nodes: of
-    each operator those that are claimed, or refused for the same reason, by their name as it is shown, and the whole
-    where that is longer; `more` are not named.
-
-    A reason has the number of nodes that are refused for it, their operators, the reason (with an example where it
-    names nodes or shapes) and the remedy.
-    """
-
-    id: str
-    title: str
-    facts: tuple[str, ...]
-    label: str
-    width: int
-    height: int
-    lines: str
-    boxes: tuple[dict[str, Any], ...]
-    reasons: tuple[tuple[int, str, str, str], ...]
-    more_reasons: int
+GraphDrawing = dict[str, Any]
+"""What graph.html reads of one placement; see `draw_graph`."""
 
 
 def draw_graph(
@@ -462,7 +441,13 @@ def draw_graph(
 ) -> GraphDrawing:
     """The drawing of a placement; `facts` follow what was predicted, `names` is how many nodes are named at most.
 
-    A graph of more than `most_boxes` is not drawn.
+    `lines` is one SVG path of all edges. A graph of more than `most_boxes` is not drawn: it has no boxes, and only the
+    table of reasons is shown.
+    A box has its corner and size in pixels, what stands in it, `tip`, which says all of it in words, and its nodes: of
+    each operator those that are claimed, or refused for the same reason, by their name as it is shown, and the whole
+    where that is longer; `more` are not named.
+    A reason has the number of nodes that are refused for it, their operators, the reason (with an example where it
+    names nodes or shapes) and the remedy.
     """
     groups, edges = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
     drawn = len(groups) <= most_boxes
@@ -473,15 +458,15 @@ def draw_graph(
     shift = GRAPH_MARGIN - left
     count = f"{len(groups)} box{'es' * (len(groups) != 1)}"
     reasons = list(_refused(placement))
-    return GraphDrawing(
-        id=anchor,
-        title=f"{placement.model} with {placement.title}",
-        facts=(_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
-        label=f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
-        width=round(right - left + 2 * GRAPH_MARGIN),
-        height=layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
-        lines=" ".join(graph_curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
-        boxes=tuple(
+    return {
+        "id": anchor,
+        "title": f"{placement.model} with {placement.title}",
+        "facts": (_predicted(placement), *facts, *([] if drawn else [f"Not drawn here: it has {count}"])),
+        "label": f"Graph of {placement.model}: {counted(len(placement.nodes), 'node')} in {count}",
+        "width": round(right - left + 2 * GRAPH_MARGIN),
+        "height": layers * LAYER_HEIGHT - (LAYER_HEIGHT - BOX_HEIGHT) + 2 * GRAPH_MARGIN,
+        "lines": " ".join(graph_curves(ways, shift, GRAPH_MARGIN, LAYER_HEIGHT, BOX_HEIGHT)),
+        "boxes": tuple(
             _box(
                 f"{anchor}-{place}", placement, groups[place], text,
                 x=places[place][0] + shift - widths[place] / 2,
@@ -491,9 +476,9 @@ def draw_graph(
             )
             for place, text in enumerate(texts)
         ),
-        reasons=tuple(reasons[:MOST_REASONS]),
-        more_reasons=max(0, len(reasons) - MOST_REASONS),
-    )  # fmt: skip
+        "reasons": tuple(reasons[:MOST_REASONS]),
+        "more_reasons": max(0, len(reasons) - MOST_REASONS),
+    }  # fmt: skip
 
 
 def _predicted(placement: Placement) -> str:
@@ -617,7 +602,7 @@ def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) ->
     page: list[GraphDrawing] = []
     names = MOST_NAMES // max(1, len(placements))
     for place, (placement, texts) in enumerate(zip(placements, facts, strict=True), 1):
-        left = MOST_BOXES - sum(len(drawing.boxes) for drawing in page)
+        left = MOST_BOXES - sum(len(drawing["boxes"]) for drawing in page)
         page.append(draw_graph(placement, f"graph-{place}", facts=texts, most_boxes=left, names=names))
     return tuple(page)
 

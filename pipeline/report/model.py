@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -269,18 +268,6 @@ class MeasuredRow(RunKey, frozen=True, kw_only=True):
         return f"{self.variant}/{self.run}"
 
 
-AnyRow = TypeVar("AnyRow")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows(Generic[AnyRow]):
-    """What runs come to. What was skipped in every round has no row."""
-
-    rows: tuple[AnyRow, ...]
-    failures: tuple[FailureRow, ...]
-    skipped: tuple[Skipped, ...]
-
-
 def own_runs(
     planned: Sequence[RecordedRun], runs: Sequence[RunRecord], left_out: list[Finding]
 ) -> tuple[RunRecord, ...]:
@@ -337,18 +324,21 @@ def fresh_comparison(runs: Sequence[RunRecord], chosen: RecordedRun, other: Reco
     return compare(groups[0], groups[1])
 
 
-def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> Rows[Row]:
+def make_rows(measured: Sequence[MeasuredRow], rule: DecisionRule = DEFAULT_RULE) -> tuple[Row, ...]:
     """Rows by device and model, each compared with the one of its device and model that is marked as baseline.
 
-    Raises ValueError for two of the same device, model, variant and run.
+    What was skipped in every round has no row. Raises ValueError for two of the same device, model, variant and run.
     """
     groups = grouped(((row.device, row.model), row) for row in measured).values()
-    run = [row for group in groups for row in group if not row.same_as]
-    return Rows(
-        rows=tuple(row for group in groups for row in _rows(group, rule)),
-        failures=tuple(failure for row in run for failure in _failures(row)),
-        skipped=tuple(skipped for row in run for skipped in _skipped(row)),
-    )
+    return tuple(row for group in groups for row in _rows(group, rule))
+
+
+def ends_of(measured: Sequence[MeasuredRow]) -> tuple[tuple[FailureRow, ...], tuple[Skipped, ...]]:
+    """The failures of what was run, and what was skipped in every round, by device and model."""
+    groups = grouped(((row.device, row.model), row) for row in measured if not row.same_as).values()
+    run = [row for group in groups for row in group]
+    failures = tuple(failure for row in run for failure in _failures(row))
+    return failures, tuple(skipped for row in run for skipped in _skipped(row))
 
 
 def medians(rows: Iterable[Row]) -> dict[tuple[str, str, str, str], float]:

@@ -26,9 +26,8 @@ from pipeline.report.model import (
     MeasuredRow,
     ModeRow,
     RequiredOperator,
-    Rows,
     baseline_row,
-    make_rows,
+    ends_of,
     measured_rows,
 )
 from pipeline.report.profiles import Profiled
@@ -46,10 +45,10 @@ def mode_rows(
     sizes: Mapping[tuple[str, str], int],
     measure: MeasureConfig,
     rule: DecisionRule,
-) -> Rows[ModeRow]:
+) -> tuple[tuple[ModeRow, ...], tuple[FailureRow, ...], tuple[Skipped, ...]]:
     """Rows of cold and sustained runs, and of the steady state by MLPerf's rule where the config asks for that.
 
-    Failures and skipped runs name the mode with the run.
+    Beside them the failures and what was skipped, which name the mode with the run.
     """
     rows: list[ModeRow] = []
     failures: list[FailureRow] = []
@@ -58,10 +57,10 @@ def mode_rows(
         measured = measured_rows(planned, runs, sizes, mode)
         rows += _of_mode(mode, measured, measure, rule)
         if mode is not MeasureMode.STEADY:
-            whole = make_rows(measured, rule)
-            failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in whole.failures]
-            skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in whole.skipped]
-    return Rows(rows=tuple(rows), failures=tuple(failures), skipped=tuple(skipped))
+            failed, left_out = ends_of(measured)
+            failures += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in failed]
+            skipped += [msgspec.structs.replace(row, run=f"{row.run} ({mode})") for row in left_out]
+    return tuple(rows), tuple(failures), tuple(skipped)
 
 
 def _of_mode(
@@ -194,8 +193,8 @@ def _over_time(where: str, rows: Iterable[ModeRow]) -> Listing:
     lines = []
     for row, numbers in sustained:
         stretches: list[list[int]] = [[] for _ in range(TIMES)]
-        for point in numbers.curve:
-            stretches[min(int(point.start_ns / length), TIMES - 1)].append(point.median_ns)
+        for start_ns, median_ns in numbers.curve:
+            stretches[min(int(start_ns / length), TIMES - 1)].append(median_ns)
         medians = (median(inside) if inside else None for inside in stretches)
         lines.append((row.variant, row.run, *map(wording.duration, medians)))
     head = ("Variant", "Run", *(f"{step * length / 1e9:.3g} s" for step in range(TIMES)))

@@ -24,8 +24,7 @@ from pipeline.advice.verdict import (
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.core.releases import by_rules, line_of
-from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of
-from pipeline.partition.placement import same_reason
+from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Simulation, SizedAnswer, percent_of, same_reason
 from pipeline.report.show import show
 from pipeline.report.wording import Line, Listing, Part, size, visible
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from device_runner.device import DeviceFacts
 from device_runner.files import visible as visible
 from device_runner.result import Status
 from pipeline.check.compare import OutputCheck, worst_sqnr
 
 if TYPE_CHECKING:
+    from device_runner.device import DeviceFacts
     from pipeline.campaign.statistics import Comparison
     from pipeline.report.model import CampaignReport, Row
 
@@ -179,7 +179,7 @@ def legend(report: "CampaignReport", *, interval: bool = True) -> str:
     )
 
 
-def gpu(facts: DeviceFacts) -> str:
+def gpu(facts: "DeviceFacts") -> str:
     """A phone's GPU in a cell: its name, the driver, and whether it computes in half precision; "" where unknown."""
     if facts.gpu is None:
         return ""
@@ -187,7 +187,7 @@ def gpu(facts: DeviceFacts) -> str:
     return ", ".join(part for part in (facts.gpu.name, f"driver {facts.gpu.driver}", half) if part)
 
 
-def nnapi_devices(facts: DeviceFacts) -> str:
+def nnapi_devices(facts: "DeviceFacts") -> str:
     """NNAPI's devices with kind and feature level; nothing where no probe has looked, and on other systems."""
     named = [f"{device.name} ({device.type}, level {device.feature_level})" for device in facts.nnapi_devices]
     state = {True: "yes", False: "none", None: ""}[facts.nnapi] if facts.platform == "android" else ""

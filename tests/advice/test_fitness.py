@@ -253,12 +253,17 @@ def test_a_release_that_is_not_known_yet_is_judged_by_the_newest_rules(path: Pat
 
 
 @pytest.mark.parametrize("near", [0.5, 0.0])
-def test_a_model_in_half_precision_that_a_gpu_computes_wrong_has_a_note(tmp_path: Path, near: float) -> None:
+def test_a_model_in_half_precision_that_a_gpu_computes_wrong_has_a_note_of_check_and_partition(
+    tmp_path: Path, near: float
+) -> None:
     """A sum over 512 numbers near 0.5 whose differences are the output; near 0 it has no rounding that shows."""
     file = tmp_path / "m.onnx"
     onnx.save(sums_in_half(near), file)
     (answer,) = asked(file).models
     assert any("on a GPU output 'y' would be off" in note and "MatMul" in note for note in answer.notes) == bool(near)
+    for ep in ("webgpu", "xnnpack"):
+        shown = ort_mobile("partition", file, "--ep", ep, code=0).out
+        assert ("on a GPU output 'y' would be off" in shown) == (bool(near) and ep == "webgpu")
 
 
 def test_convert_tells_what_a_gpu_does_to_an_onnx_file_in_half_precision(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from device_runner.spec import OptimizationLevel
 from pipeline.core.errors import ModelError
 from pipeline.model.ort_format import read_ort
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import judge_paths
+from pipeline.partition.many import judge_paths
 from pipeline.partition.reference import (
     SAVE_ORT,
     LibraryClaims,

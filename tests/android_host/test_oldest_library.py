@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.releases import OLDEST_RULES
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import judge_paths
+from pipeline.partition.many import judge_paths
 from pipeline.partition.reference import LibraryClaims, claims_of_many, differing
 from tests.android_host.conftest import OLDEST, fetch
 

@@ -21,9 +21,11 @@ from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, R
 from device_runner.vulkan import DRIVERS, VARIABLE
 from pipeline.model.sources import SourceModel
 from pipeline.partition.judge import PartitionRequest, judge
+from tests.advice.test_fitness import sums_in_half
 from tests.android_host.conftest import needs_plugin
 from tests.android_host.runs import distance, failure, outputs, run
 from tests.command import ort_mobile
+from tests.configs import short
 from tests.debian_packages import unpacked
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import parsed
@@ -204,6 +206,24 @@ def test_half_precision_that_a_gpu_computes_wrong_is_made_right(
             ort_mobile("transform", model, half, "--do", step)
             distances[step] = distance(outputs(run(phone, half, tmp_path / step, provider="webgpu")), wanted)
     assert distances["fp16"] > 0.02 > distances["fp16-gpu"]
+
+
+def test_half_precision_that_a_gpu_computes_wrong_is_a_warning_of_perf_and_run(
+    library: LibraryFacts, lavapipe: str, tmp_path: Path
+) -> None:
+    onnx.save(sums_in_half(0.5), tmp_path / "m.onnx")
+    device, warned = f"android-host:{library.path}?vulkan={lavapipe}", "on a GPU output 'y' would be off by about"
+    shown = ort_mobile("perf", "m.onnx", "--device", device, "--provider", "webgpu", "--rounds", "1", cwd=tmp_path)
+    assert shown.out.count(warned) == 1
+    (tmp_path / "half.toml").write_text(
+        f'name = "half"\ndevices = ["{device}"]\n[[models]]\npath = "m.onnx"\n[variants]\nlevels = ["none"]\n'
+        'styles = ["onnx"]\n[[runs]]\nprovider = "webgpu"\n[[runs]]\nprovider = "webgpu"\n'
+        f'options = {{ preferredLayout = "NCHW" }}\n{short()}'
+    )
+    ort_mobile("run", "half.toml", cwd=tmp_path, code=None)
+    report = json.loads((tmp_path / "output" / "half" / "results.json").read_bytes())
+    (finding,) = [row for row in report["warnings"] if row["rule"] == "webgpu-sums"]
+    assert warned in finding["what"]
 
 
 def test_without_a_driver_the_error_says_what_to_install(library: LibraryFacts, mnist: Path, tmp_path: Path) -> None:

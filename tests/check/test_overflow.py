@@ -10,9 +10,9 @@ from onnx import numpy_helper
 from pipeline.check.compare import compare_outputs, read_tensor, remedy_of, sqnr_db
 from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
+from pipeline.config.tables import Step
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
-from pipeline.passes.base import Step
 from pipeline.passes.run import transform
 from tests.onnx_samples import loud_spectrum, make, parsed_nodes, save, value
 

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.compat.gpu import gpu_findings
 from pipeline.core.releases import Release
+from tests.command import ort_mobile
 from tests.ort_models import convert, parsed, residual
 
 
@@ -48,3 +49,22 @@ def test_a_file_that_a_gpu_computes_right_is_not_refused(tmp_path: Path) -> None
     assert list(gpu_findings(tmp_path / "nine.onnx", Release(1, 29), {"preferredLayout": "NCHW"}, "m")) == []
     for file in (tmp_path / "m.onnx", convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="basic")):
         assert list(gpu_findings(file, Release(1, 29), {}, "m", half=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("frist", "did you mean 'first'?"), ("none", "give names of nodes, one a line")]
+)
+def test_names_for_the_cpu_that_no_node_has_are_refused(tmp_path: Path, name: str, remedy: str) -> None:
+    onnx.save(
+        parsed("g (float[1, 4] x) => (float[1, 4] y) { [first] a = Relu (x)  y = Relu (a) }"), tmp_path / "m.onnx"
+    )
+    ort = convert(tmp_path / "m.onnx", tmp_path / "m.ort", level="none")
+    for file in (tmp_path / "m.onnx", ort):
+        fine = gpu_findings(file, Release(1, 29), {"forceCpuNodeNames": "first"}, "m")
+        assert "webgpu-forced" not in [finding.rule for finding in fine]
+        found = next(gpu_findings(file, Release(1, 29), {"forceCpuNodeNames": f"first\n{name}"}, "m"))
+        assert (found.rule, found.remedy) == ("webgpu-forced", remedy)
+        assert f"names {name!r}, and" in found.what
+        for command in ("partition", "check"):
+            error = ort_mobile(command, file, "--webgpu-options", f"forceCpuNodeNames={name}", code=1).err
+            assert remedy in error

@@ -51,6 +51,16 @@ def test_a_provider_that_is_none_is_told(tmp_path: Path) -> None:
     assert "did you mean nnapi?" in result.err
 
 
+def test_files_for_webgpu_are_its_own_and_plain_at_level_none(tmp_path: Path) -> None:
+    result, rows = convert(tmp_path, "--ep", "webgpu,nnapi", code=2)
+    assert rows == []
+    assert not (tmp_path / "out").exists()
+    assert "run the command twice, with --ep webgpu and with --ep nnapi" in " ".join(result.err.split())
+    result, rows = convert(tmp_path, "--ep", "webgpu", "--level", "none,basic")
+    assert {str(row["variant"]): len(row["findings"]) for row in rows} == {"none-fixed": 1, "basic-fixed-webgpu": 0}  # type: ignore[arg-type] # a list in JSON
+    assert "level none writes no copies between GPU and CPU" in " ".join(result.err.split())
+
+
 def test_claims_that_cannot_be_built_are_told(tmp_path: Path) -> None:
     path = save(unbuildable(), tmp_path / "model.onnx")
     command = ("convert", path, "--ep", "nnapi", "--level", "basic", "--output", tmp_path / "out")

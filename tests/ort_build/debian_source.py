@@ -18,6 +18,8 @@ from tests.debian_packages import KEYRING, SUITE, _apt, _apt_root, _mirror
 RELEASE = "1.21.0"
 ARCHIVE = f"onnxruntime_{RELEASE}+dfsg.orig.tar.xz"
 OPTIMIZERS = "onnxruntime/core/optimizer/graph_transformer_utils.cc"
+REGISTRATIONS = "onnxruntime/core/providers/cpu/cpu_execution_provider.cc"
+WEBGPU_BUILD = "cmake/onnxruntime_providers_webgpu.cmake"
 WANTED = (
     "VERSION_NUMBER",
     "cmake/CMakeLists.txt",
@@ -25,6 +27,12 @@ WANTED = (
     "tools/ci_build/",
     "tools/python/util/",
     OPTIMIZERS,
+    WEBGPU_BUILD,
+    REGISTRATIONS,
+    "onnxruntime/contrib_ops/cpu/cpu_contrib_kernels.cc",
+    "orttraining/orttraining/training_ops/cpu/cpu_training_kernels.cc",
+    "onnxruntime/core/optimizer/layout_transformation/layout_transformation_potentially_added_ops.h",
+    "onnxruntime/core/providers/op_kernel_type_control_overrides.inc",
 )
 """What plans are checked against; the rest of the archive is not unpacked."""
 
@@ -35,7 +43,7 @@ def source_tree(cache: Path) -> Path:
     if given:
         return Path(given)
     folder = cache / "ort-source" / RELEASE
-    if not (folder / OPTIMIZERS).is_file():
+    if not all((folder / name).exists() for name in WANTED):
         _make(folder)
     return folder
 

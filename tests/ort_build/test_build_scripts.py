@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,8 +33,9 @@ from pipeline.ort_build.run import check_release, read_tree, source_digest
 from pipeline.required_ops import parse
 from tests.command import ROOT, ort_mobile
 from tests.ort_build.build_requests import request
-from tests.ort_build.debian_source import OPTIMIZERS, RELEASE, source_tree
+from tests.ort_build.debian_source import OPTIMIZERS, REGISTRATIONS, RELEASE, WEBGPU_BUILD, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
+from tests.ort_models import parsed
 
 PLACES = BuildPaths(source="/src", work="/srv/plan")
 
@@ -58,6 +61,36 @@ def test_the_optimizers_of_an_extended_build_are_those_of_the_source(tree: Path)
     text = (tree / OPTIMIZERS).read_text()
     _, _, minimal = text.partition("GenerateTransformersForMinimalBuild(")
     assert set(re.findall(r"make_unique<(\w+)>", minimal)) == set(EXTENDED_OPTIMIZERS)
+
+
+REDUCE = """
+import runpy, sys
+import onnxruntime.tools.ort_format_model  # puts the generated classes on the path, which Debian's source lacks
+sys.path.insert(0, sys.argv[1])
+sys.argv[1:] = sys.argv[2:]
+runpy.run_path(f"{sys.path[0]}/reduce_op_kernels.py", run_name="__main__")
+"""
+
+
+@pytest.mark.network
+def test_a_config_for_webgpu_keeps_what_the_cpu_runs_and_every_kernel_of_the_gpu(tree: Path, tmp_path: Path) -> None:
+    """ONNX Runtime's own script reduces what a config does not list; its build takes sources of WebGPU as they are."""
+    weights = np.ones((4, 3, 3, 3), np.float32)
+    text = "g (float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { a = Softsign (x)  c = Conv (a, w)  y = Relu (c) }"
+    onnx.save(parsed(text, w=weights), tmp_path / "m.onnx")
+    ort_mobile("convert", "m.onnx", "--level", "basic", "--ep", "webgpu", "--output", "out", cwd=tmp_path)
+    ort_mobile("op-config", "create", "out", "--provider", "webgpu", "--output", "ops.config", cwd=tmp_path)
+    options = ["--cmake_build_dir", "build", "--enable_type_reduction", "--is_extended_minimal_build_or_higher"]
+    command = [sys.executable, "-c", REDUCE, str(tree / "tools/ci_build"), "ops.config", *options]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    reduced = tmp_path / "build/op_reduction.generated"
+    assert {path.parent.name for path in reduced.rglob("*.cc")} == {"cpu"}
+    assert "REDUCED_OPS" not in (tree / WEBGPU_BUILD).read_text()
+    kept = re.sub(r"//.*", "", (reduced / REGISTRATIONS).read_text())
+    (_, table) = kept.split("RegisterOnnxOperatorKernels(", 1)
+    names = set(re.findall(r"BuildKernelCreateInfo<ONNX_OPERATOR_\w+\([^)]*?(\w+)\)>", table))
+    assert {"Softsign", "Conv", "Relu", "Transpose", "Gather", "Squeeze", "Unsqueeze", "Identity"} <= names
+    assert names.isdisjoint({"Sigmoid", "Gemm", "MaxPool"})
 
 
 def test_a_plan_of_an_extended_build_lists_its_optimizers() -> None:

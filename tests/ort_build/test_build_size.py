@@ -31,9 +31,7 @@ def test_a_budget_says_by_how_much() -> None:
 
 def test_changes_by_abi() -> None:
     changes = size_changes({"x86": 10, "x86_64": 30}, {"x86_64": 20, "arm64-v8a": 5})
-    assert [(change.abi, change.change_bytes) for change in changes] == [
-        ("arm64-v8a", None), ("x86", None), ("x86_64", -10),
-    ]  # fmt: skip
+    assert changes == [("arm64-v8a", None, 5), ("x86", 10, None), ("x86_64", 30, 20)]
 
 
 def test_additions_are_named_down_to_types() -> None:
@@ -51,11 +49,10 @@ def test_ranking_compares_builds_of_which_one_contains_the_other() -> None:
         (config("ai.onnx;13;Conv,Relu"), 1900),
         (config("ai.onnx;13;Gemm"), 1500),
     ]
-    ranked = rank_additions(builds)
-    assert [(addition.added, addition.size_bytes) for addition in ranked] == [
+    assert rank_additions(builds) == [
         (("ai.onnx:Conv",), 800),
         (("ai.onnx:Gemm",), 500),
         (("ai.onnx:Conv", "ai.onnx:Relu"), 900),
         (("ai.onnx:Relu",), 100),
     ]
-    assert rank_additions(builds[:1]) == ()
+    assert rank_additions(builds[:1]) == []

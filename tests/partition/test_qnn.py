@@ -16,7 +16,7 @@ from pipeline.partition import judge as judges
 from pipeline.partition.answer import Settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn import claims
+from pipeline.partition.qnn import claims, kept
 from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
 from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
@@ -152,7 +152,7 @@ def test_a_dimension_of_size_0_is_refused_before_the_compiler_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "ask", _never)
-    for module in (judges, claims):
+    for module in (judges, kept):
         monkeypatch.setattr(module, "compiler_name", lambda: "a compiler")
     row = answer(chain("Relu", dims=(0, 4)), tmp_path, Settings(provider="qnn", chip="SM8650"))
     assert row.load is not None
@@ -201,7 +201,7 @@ def test_wrong_questions_are_one_clear_error(arguments: tuple[str, ...], text: s
 
 
 def test_without_the_compiler_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "PACKAGE", "no_such_compiler")
+    monkeypatch.setattr(kept, "PACKAGE", "no_such_compiler")
     done = partition(MNIST, "--ep", "qnn", "--chip", "SM8650", code=3)
     assert "Qualcomm's compiler for the NPU is not installed" in done.err
 
@@ -217,12 +217,12 @@ def test_without_the_compiler_its_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_what_keeps_the_compiler_from_being_asked_is_named(
     setting: str, value: object, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PACKAGE", "onnxruntime")
-    monkeypatch.setattr(claims, "requires", lambda _: ["numpy>=1", "onnxruntime>=1.24.2"])
-    monkeypatch.setattr(claims, "installed_release", lambda: (1, 24))
-    assert claims.compiler_lacking() is None or sys.platform != "linux"
-    monkeypatch.setattr(claims, setting, value)
-    error = claims.compiler_lacking()
+    monkeypatch.setattr(kept, "PACKAGE", "onnxruntime")
+    monkeypatch.setattr(kept, "requires", lambda _: ["numpy>=1", "onnxruntime>=1.24.2"])
+    monkeypatch.setattr(kept, "installed_release", lambda: (1, 24))
+    assert kept.compiler_lacking() is None or sys.platform != "linux"
+    monkeypatch.setattr(kept, setting, value)
+    error = kept.compiler_lacking()
     assert error
     assert text in error.text
     assert error.remedy
@@ -373,11 +373,18 @@ def test_the_extra_changes_nothing_where_no_chip_is_named(
 
 @npu
 @pytest.mark.usefixtures("compiler")
-def test_the_cache_is_asked_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_the_cache_is_asked_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chip = ("--ep", "qnn", "--chip", "SM8650")
     first = partition(MNIST, *chip)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first/sitecustomize.py").write_text(NAMES_IMPORTS)
+    monkeypatch.setenv("IMPORTS", str(tmp_path / "imports"))
     again = without_imports("onnxruntime_qnn onnxruntime onnx numpy", tmp_path, "partition", MNIST, *chip)
     assert again.text == first.text
+    imported = set((tmp_path / "imports").read_text().split())
+    assert "pipeline.partition.qnn.kept" in imported
+    judging = ("pipeline.partition.judge", "pipeline.passes", "pipeline.dataset", "pipeline.config")
+    assert not imported.intersection(judging)
 
 
 def _never(*_: object) -> CompilerAnswer:

@@ -14,7 +14,7 @@ from pipeline.advice.advise import MODEL_FIXES
 from pipeline.advice.verdict import FixChoice, ProviderSupport, gain_of, improves, verdict
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import ModelAnswer, Simulation
-from pipeline.partition.qnn import claims
+from pipeline.partition.qnn import kept
 from pipeline.partition.qnn.simulate import judged_form
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
@@ -306,7 +306,7 @@ def test_there_is_no_accuracy_where_the_chip_makes_no_session() -> None:
 def test_wrong_questions_for_accuracy_are_one_clear_error(
     arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "compiler_name", lambda: "a compiler")
+    monkeypatch.setattr(kept, "compiler_name", lambda: "a compiler")
     assert text in accuracy(*arguments, code=2).err
 
 

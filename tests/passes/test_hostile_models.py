@@ -7,12 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
+from pipeline.config.tables import Step
 from pipeline.core.errors import ModelError
 from pipeline.core.workers import Task, needed_bytes, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.model.guards import check_structure
 from pipeline.model.sources import SourceModel
-from pipeline.passes.base import Step
 from pipeline.passes.run import transform
 from tests.passes.hostile_models import HOSTILE, WIDTH, doubling
 

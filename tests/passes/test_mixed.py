@@ -12,12 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError, ModelError
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.passes import mixed
-from pipeline.passes.base import Feeds, LayerLoss, MixedSearch, Model, PassContext, Step, Trial
+from pipeline.passes.base import Feeds, LayerLoss, MixedSearch, Model, PassContext, Trial
 from pipeline.passes.mixed import (
     VERY_GOOD_DB,
     Evaluator,

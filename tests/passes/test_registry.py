@@ -95,7 +95,7 @@ def test_the_docs_and_the_schema_of_configs_have_it(folder: Path) -> None:
     pages: dict[str, str] = json.loads(python(folder, "-c", PAGES, str(ROOT / "docs")))
     assert "## `label`\n\nPut a label on it. Outputs: exact.\n" in pages["passes.md"]
     assert "| `times=1` | How often. |" in pages["passes.md"]
-    assert "label" in json.loads(pages["config.schema.json"])["$defs"]["TransformConfig"]["properties"]["do"]["enum"]
+    assert "label" in json.loads(pages["config.schema.json"])["$defs"]["Step"]["properties"]["do"]["enum"]
 
 
 @pytest.mark.long

@@ -11,10 +11,11 @@ import onnx
 import pytest
 from onnx import helper
 
+from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError, MissingError, ModelError
 from pipeline.dataset.guess import open_session, run_session
 from pipeline.model.onnx_model import LoadedModel, prepare_model
-from pipeline.passes.base import Feeds, Model, NotApplicable, Step
+from pipeline.passes.base import Feeds, Model, NotApplicable
 from pipeline.passes.calibration import TensorRanges, calibrate
 from pipeline.passes.registry import parse_step, run_passes
 from pipeline.passes.static import StaticOptions, prepare, quantize, static_qdq

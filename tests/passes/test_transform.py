@@ -12,12 +12,13 @@ import onnx
 import pytest
 from onnx import helper
 
+from pipeline.config.tables import Step
 from pipeline.core.errors import ConfigError
 from pipeline.core.workers import Task, run_tasks
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.sources import SourceModel
 from pipeline.passes import registry, run
-from pipeline.passes.base import Effect, Options, Pass, PassContext, Step
+from pipeline.passes.base import Effect, Options, Pass, PassContext
 from tests.command import Done, ort_mobile
 from tests.ground_truth import ORACLE
 from tests.onnx_samples import linear, make, parsed_nodes, save, value

@@ -8,8 +8,9 @@ import pytest
 from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.config.tables import Channels, ImageLayout, PreprocessConfig, Range
 from pipeline.core.variant import Level, Variant
+from pipeline.model.signature import TensorInfo
 from pipeline.release.bundle import README_FILE, make_bundle, package_lines, readme
-from pipeline.release.manifest import ModelSignature, Shipped, TensorSignature, verify_bundle
+from pipeline.release.manifest import ModelSignature, Shipped, verify_bundle
 
 PHONE = Shipped(
     target="phone",
@@ -27,10 +28,10 @@ PHONE = Shipped(
 MODEL = ModelSignature(
     model="m",
     inputs=(
-        TensorSignature(name="image", dtype=ElementType.FLOAT32, shape=(1, 3, 320, "width")),
-        TensorSignature(name="sr", dtype=ElementType.INT64, shape=()),
+        TensorInfo(name="image", dtype=ElementType.FLOAT32, shape=(1, 3, 320, "width")),
+        TensorInfo(name="sr", dtype=ElementType.INT64, shape=()),
     ),
-    outputs=(TensorSignature(name="boxes|`x`\n", dtype=ElementType.FLOAT32, shape=(1, None)),),
+    outputs=(TensorInfo(name="boxes|`x`\n", dtype=ElementType.FLOAT32, shape=(1, None)),),
     dimensions={"height": 320},
     guessed=("height",),
     preprocess=PreprocessConfig(

@@ -11,12 +11,13 @@ from device_runner.spec import ElementType, RunOptions
 from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
 from pipeline.campaign.statistics import Statistics
 from pipeline.core.variant import Level, Variant
-from pipeline.release.manifest import AppRule, ModelSignature, Shipped, ShippedContext, TensorSignature, verify_bundle
+from pipeline.model.signature import TensorInfo
+from pipeline.release.manifest import AppRule, ModelSignature, Shipped, ShippedContext, verify_bundle
 from pipeline.release.sbom import SBOM_FILE
 from tests.features.updates.test_delta import bundle
 from tests.release.test_bundle import SHIPS
 
-TENSOR = TensorSignature(name="x", dtype=ElementType.FLOAT32, shape=(1, "n", None))
+TENSOR = TensorInfo(name="x", dtype=ElementType.FLOAT32, shape=(1, "n", None))
 MODEL = ModelSignature(model="m", inputs=(TENSOR,), outputs=(TENSOR,), license="Apache-2.0")
 RULE = AppRule(
     target="phone", lowest_release="1.29.0", below_release="1.30", format_version=6, providers=("cpu",),

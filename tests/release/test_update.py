@@ -11,7 +11,8 @@ from device_runner.spec import RunOptions
 from pipeline.convert.many import config_texts
 from pipeline.core.errors import CheckFailed
 from pipeline.core.files import TYPED_CONFIG_FILE
-from pipeline.release.manifest import AppRule, Fallback, ModelSignature, TensorSignature, verify_bundle
+from pipeline.model.signature import TensorInfo
+from pipeline.release.manifest import AppRule, Fallback, ModelSignature, verify_bundle
 from pipeline.release.shipped import App, refuse_misfit, requirements, signature_digest
 from tests.command import ort_mobile
 from tests.features.updates.test_delta import bundle, files_of
@@ -19,7 +20,7 @@ from tests.onnx_samples import conv_bn
 from tests.ort_models import conv_relu, convert
 from tests.release.test_bundle import SHIPS
 
-MODEL = ModelSignature(model="m", inputs=(TensorSignature(name="x", dtype=None, shape=None),), outputs=())
+MODEL = ModelSignature(model="m", inputs=(TensorInfo(name="x", dtype=None, shape=None),), outputs=())
 ONE = msgspec.structs.replace(
     SHIPS[0], ort_release="1.29.0", runs=(RunOptions(provider="nnapi"),), library_kind="minimal"
 )

@@ -88,13 +88,13 @@ def test_a_graph_of_2000_nodes_is_small(report: CampaignReport) -> None:
     long = "/model/encoder/layers/attention/self/query"
     assert len(page(report, placement(2_000, 11, name=long)).encode()) - without < 300_000
     many = draw_graph(placement(2_000, 2), "g")
-    assert (many.boxes, many.lines) == ((), "")
-    assert many.facts[-1] == "Not drawn here: it has 2000 boxes"
+    assert (many["boxes"], many["lines"]) == ((), "")
+    assert many["facts"][-1] == "Not drawn here: it has 2000 boxes"
 
 
 def test_graphs_share_the_bounds_of_a_page() -> None:
     first, second = drawings((placement(MOST_BOXES, 2), placement(9, 3)), ((), ()))
-    assert (len(first.boxes), len(second.boxes)) == (MOST_BOXES, 0)
+    assert (len(first["boxes"]), len(second["boxes"])) == (MOST_BOXES, 0)
 
 
 def luminance(colour: str) -> float:

@@ -169,7 +169,7 @@ def test_the_campaign_before_is_compared_where_there_is_one() -> None:
         ))
         for one in rows
     ]  # fmt: skip
-    now, before = (msgspec.structs.replace(make_report(), rows=make_rows(side).rows) for side in (rows, slower))
+    now, before = (msgspec.structs.replace(make_report(), rows=make_rows(side)) for side in (rows, slower))
     found = Page(html.render(now, earlier=msgspec.structs.replace(before, campaign="before")))
     (row,) = (row for row in found.rows if row[:3] == ["adb:R58M123", "mnist", "extended-fixed/cpu"])
     assert row[3:6] == ["1.67 ms", "1.28 ms", "0.769"]
@@ -229,7 +229,7 @@ def test_temperatures_are_the_batterys_else_the_hottest_zones() -> None:
 
 def test_costs_that_hardly_differ_look_alike() -> None:
     """An axis from 13.38 to 13.41 MiB would show 0.2 % as all the difference there is."""
-    rows = make_rows(measured("mnist", "local")).rows
+    rows = make_rows(measured("mnist", "local"))
     close = [msgspec.structs.replace(row, size_bytes=1_000_000 + n) for n, row in enumerate(rows)]
     far = [msgspec.structs.replace(row, size_bytes=1_000_000 * (n + 1)) for n, row in enumerate(rows)]
     heights = []

@@ -15,7 +15,7 @@ from pipeline.check.compare import OutputCheck
 from pipeline.report import wording
 from pipeline.report.decision import decisions
 from pipeline.report.layout import accuracies, results
-from pipeline.report.model import NEVER_RUN, MeasuredRow, Row, make_rows, worst_checks
+from pipeline.report.model import NEVER_RUN, MeasuredRow, Row, ends_of, make_rows, worst_checks
 from tests.report_samples import BAD, GOOD, REFUSED, make_report, measured, record, runs
 
 
@@ -24,7 +24,7 @@ def lane(*records: RunRecord, variant: str = "v", run: str = "cpu", baseline: bo
 
 
 def only(one: MeasuredRow) -> Row:
-    (row,) = make_rows([one]).rows
+    (row,) = make_rows([one])
     return row
 
 
@@ -32,7 +32,7 @@ def test_rows_keep_their_order_within_model_and_device() -> None:
     a, b = measured("m", "one"), measured("m", "two")
     mixed = [one for pair in zip(a, b, strict=True) for one in pair]
     assert make_rows(mixed) == make_rows([*a, *b])
-    rows = make_rows(mixed).rows
+    rows = make_rows(mixed)
     assert [row.device for row in rows] == ["one"] * 7 + ["two"] * 7
     assert [row.variant for row in rows[:7]] == [one.variant for one in a[:7]]
 
@@ -68,12 +68,13 @@ def test_rows_are_gone_through_as_often_for_many_models_as_for_one() -> None:
 
 def test_every_kind_of_outcome() -> None:
     made = make_rows(measured("m", "d"))
-    verdicts = [row.comparison.verdict if row.comparison else None for row in made.rows]
+    verdicts = [row.comparison.verdict if row.comparison else None for row in made]
     assert verdicts == [None, Verdict.FASTER, Verdict.SAME, Verdict.NOT_SHOWN, Verdict.SLOWER, Verdict.FASTER, None]
-    assert [row.status for row in made.rows] == [Status.OK] * 6 + [Status.FAILED]
-    assert [row.failed_rounds for row in made.rows] == [0, 0, 0, 0, 1, 0, 3]
-    assert [(failure.kind, failure.times) for failure in made.failures] == [("timeout", 1), ("provider_refused", 3)]
-    assert [skipped.text for skipped in made.skipped] == ["no XNNPACK"]
+    assert [row.status for row in made] == [Status.OK] * 6 + [Status.FAILED]
+    assert [row.failed_rounds for row in made] == [0, 0, 0, 0, 1, 0, 3]
+    failures, skipped = ends_of(measured("m", "d"))
+    assert [(failure.kind, failure.times) for failure in failures] == [("timeout", 1), ("provider_refused", 3)]
+    assert [row.text for row in skipped] == ["no XNNPACK"]
 
 
 def test_each_device_and_model_has_its_own_baseline() -> None:
@@ -82,7 +83,7 @@ def test_each_device_and_model_has_its_own_baseline() -> None:
         for d, scale in (("x", 1), ("y", 10))
         for v, f in (("a", scale), ("b", 2 * scale))
     ]
-    ratios = [row.comparison.ratio for row in make_rows(slow).rows if row.comparison]
+    ratios = [row.comparison.ratio for row in make_rows(slow) if row.comparison]
     assert ratios == pytest.approx([2, 2], rel=1e-5)
 
 
@@ -93,7 +94,7 @@ def test_what_follows_a_failed_baseline_is_compared_with_the_next_of_its_options
         lane(*runs(2, 1), variant="basic", run="cpu"),
         lane(*runs(1, 1), variant="all", run="cpu"),
     ]
-    made = make_rows(lanes).rows
+    made = make_rows(lanes)
     assert [row.baseline for row in made] == [False, False, True, False]
     assert [row.comparison.ratio for row in made if row.comparison] == pytest.approx([2, 0.5], rel=1e-5)
     assert {row.comparison.baseline for row in made if row.comparison} == {"basic/cpu"}
@@ -111,21 +112,21 @@ def test_numbers_of_a_row() -> None:
 
 
 def test_without_a_baseline_nothing_is_compared() -> None:
-    rows = make_rows([lane(*runs(1, 1), variant="a"), lane(*runs(1, 1), variant="b")]).rows
+    rows = make_rows([lane(*runs(1, 1), variant="a"), lane(*runs(1, 1), variant="b")])
     assert [row.comparison for row in rows] == [None, None]
 
 
 def test_what_was_never_run_is_said() -> None:
-    made = make_rows([lane()])
-    assert made.rows == ()
-    assert [one.text for one in made.skipped] == [NEVER_RUN]
+    assert make_rows([lane()]) == ()
+    failures, skipped = ends_of([lane()])
+    assert (failures, [row.text for row in skipped]) == ((), [NEVER_RUN])
 
 
 def test_failures_are_counted_by_what_they_say() -> None:
     other = Failure(kind=FailureKind.CRASH, message="signal 11")
-    made = make_rows([lane(record(0, (), REFUSED), record(1, (), other), record(2, (), REFUSED))])
-    assert [(one.message, one.times) for one in made.failures] == [(REFUSED.message, 2), ("signal 11", 1)]
-    assert made.failures[0].remedy == REFUSED.remedy
+    failures, _ = ends_of([lane(record(0, (), REFUSED), record(1, (), other), record(2, (), REFUSED))])
+    assert [(row.message, row.times) for row in failures] == [(REFUSED.message, 2), ("signal 11", 1)]
+    assert failures[0].remedy == REFUSED.remedy
 
 
 def test_the_same_lane_twice_is_refused() -> None:
@@ -171,15 +172,15 @@ def test_what_runs_the_same_has_the_numbers_of_the_one_that_ran_and_counts_once(
     ]
     twin = MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="b/cpu")
     alone, both = make_rows(own), make_rows([*own, twin])
-    assert both.rows[:2] == alone.rows, "no statistic knows of it"
-    assert (both.failures, both.skipped) == (alone.failures, alone.skipped)
-    row = both.rows[2]
+    assert both[:2] == alone, "no statistic knows of it"
+    assert ends_of([*own, twin]) == ends_of(own)
+    row = both[2]
     assert (row.variant, row.same_as, row.baseline) == ("c", "b/cpu", False)
-    assert (row.statistics, row.comparison) == (both.rows[1].statistics, both.rows[1].comparison)
+    assert (row.statistics, row.comparison) == (both[1].statistics, both[1].comparison)
     assert wording.verdict(row) == "same file as b"
 
 
 def test_what_runs_the_same_as_a_run_that_never_was_has_no_row() -> None:
-    made = make_rows([lane(), MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="v/cpu")])
-    assert made.rows == ()
-    assert [one.variant for one in made.skipped] == ["v"]
+    rows = [lane(), MeasuredRow(device="d", model="m", variant="c", run="cpu", runs=(), same_as="v/cpu")]
+    assert make_rows(rows) == ()
+    assert [row.variant for row in ends_of(rows)[1]] == ["v"]

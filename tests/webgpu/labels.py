@@ -23,9 +23,11 @@ from device_runner.library import LibraryFacts, resolve
 from pipeline.core.abis import X86_64
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
-from pipeline.partition.answer import Decision, ModelAnswer, Settings, make_settings
-from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.answer import Decision, ModelAnswer, Optimize, Settings, make_settings
+from pipeline.partition.graph import bodies
+from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
 from pipeline.partition.reference import claims_of_named
+from pipeline.partition.rules import claim
 from tests.ground_truth import ORACLE
 from tests.webgpu.plugin import EVERY, Label, ask, named
 from tests.webgpu.registry import one_node_models
@@ -124,6 +126,29 @@ def wrong(label: Label, decisions: Iterable[Decision]) -> Iterator[str]:
             yield f"{row.op_type}-{row.since_version} '{first}': {'claimed' if row.claimed else row.reason}"
 
 
+def wrong_in_bodies(label: Label, path: Path, settings: Settings, table: "Table") -> Iterator[str]:
+    """As `wrong`, of the bodies of If, Loop and Scan, which a provider is asked about one by one; counts them, too.
+
+    Where no session is made, here neither, types inside are not known.
+    """
+    copy = path.with_suffix(".named.onnx")
+    onnx.save(named(onnx.load(path)), copy)
+    source = SourceModel(path=str(copy))
+    with scratch_folder(source) as folder:
+        shown, _, _ = open_views(source, Optimize.NONE, folder, {}).of(settings)
+        for _, body in bodies(shown):
+            taken = claim(body, settings).claimed
+            for index, node in body.nodes.items():
+                names = filter(None, (*node.inputs, *node.outputs))
+                if label.error and any(body.value(name).dtype is None for name in names):
+                    continue
+                table["nodes"][node.op_type] += 1
+                table["claimed"][node.op_type] += index in taken
+                truth = claimed(label, node.name, node.first_output)
+                if truth != (index in taken) and not (label.error and truth):
+                    yield f"{node.op_type}-{node.since_version} '{node.name}': {'claimed' if index in taken else 'not'}"
+
+
 def random_graphs(folder: Path, count: int, first: int) -> list[Path]:
     """Graphs that no label was made of."""
     from tests.random_graphs import random_graph
@@ -175,7 +200,14 @@ def main() -> int:
                     answers = {name: _judged(path, settings) for name, path in listed.items()}
                     rows.setdefault(source, []).extend(Row(archive, setting, *pair) for pair in labels.items())
                     table = tables.setdefault(f"{source} {setting}", Table())
-                    _report(f"{source} {archive} {setting}", labels, answers, table)
+                    before = table["nodes"].total()
+                    bad = {
+                        name: list(wrong_in_bodies(labels[name], listed[name], settings, table))
+                        for name, answer in answers.items()
+                        if any(row.op_type in ("If", "Loop", "Scan") for row in answer.decisions)
+                    }
+                    print(f"in bodies of {len(bad)} models: {table['nodes'].total() - before} nodes")
+                    _report(f"{source} {archive} {setting}", labels, answers, table, bad)
     if chosen.record:
         for source, made in rows.items():
             _record(source, [row for row in made if row.archive in ARCHIVES])
@@ -208,10 +240,12 @@ def _judged(path: Path, settings: Settings) -> ModelAnswer:
     return judge(PartitionRequest(source=SourceModel(path=str(path)), settings=settings))
 
 
-def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, ModelAnswer], table: Table) -> None:
-    """Print what differs in one setting, and add it up."""
+def _report(title: str, labels: Mapping[str, Label], answers: Mapping[str, ModelAnswer], table: Table,
+            inside: Mapping[str, Sequence[str]]) -> None:  # fmt: skip
+    """Print what differs in one setting, in graphs and `inside` their bodies, and add it up."""
     good = {name: answer for name, answer in answers.items() if not answer.error}
-    bad = {name: texts for name, answer in good.items() if (texts := list(wrong(labels[name], answer.decisions)))}
+    differing = {name: [*wrong(labels[name], row.decisions), *inside.get(name, ())] for name, row in good.items()}
+    bad = {name: texts for name, texts in differing.items() if texts}
     refused = answers.keys() - good.keys()
     bad |= {name: [f"no answer: {answers[name].error}"] for name in refused if not labels[name].error}
     for answer in good.values():

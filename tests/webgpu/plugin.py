@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
+    from onnx import ModelProto, NodeProto
 
 NO_KERNEL = re.compile(
     r"webgpu kernel not found in registries for Op type: (\S+) node name: (.*?)(?:\x1b|$)", re.MULTILINE
@@ -42,16 +42,16 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def named(model: "ModelProto") -> "ModelProto":
-    """The model, its nodes called after their first outputs, in functions and bodies too."""
-    pending: list[GraphProto] = [model.graph]
-    nodes = [node for function in model.functions for node in function.node]
-    while pending or nodes:
-        nodes += pending.pop().node if pending else ()
+    """The model, its nodes called after their first outputs, in functions too, and in bodies with a number behind, as
+    both branches of an If may have an output of one name.
+    """
+    pending: list[tuple[str, Iterable[NodeProto]]] = [("", function.node) for function in model.functions]
+    pending.append(("", model.graph.node))
+    for mark, nodes in pending:  # grows as it goes
         for node in nodes:
-            node.name = next((name for name in node.output if name), node.name)
-            for attribute in node.attribute:
-                pending += [attribute.g] if attribute.type == 5 else attribute.graphs
-        nodes = []
+            node.name = next((name for name in node.output if name), node.name) + mark
+            for body in (attribute.g for attribute in node.attribute if attribute.type == 5):
+                pending.append((f"@{len(pending)}", body.node))
     return model
 
 

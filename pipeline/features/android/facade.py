@@ -14,6 +14,7 @@ from device_runner.spec import RunOptions
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import ConfigError
 from pipeline.core.releases import Release, line_of
+from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
     BUFFERS,
     class_name,
@@ -29,7 +30,7 @@ from pipeline.release.app_code import (
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
-from pipeline.release.manifest import Content, Manifest, SelectionRow, TensorSignature
+from pipeline.release.manifest import Content, Manifest, SelectionRow
 from pipeline.release.shipped import gradle_notations, sizes_of
 
 _render = partial(render_source, "pipeline.features.android")
@@ -215,7 +216,7 @@ def _pairs(values: Mapping[str, str]) -> str:
     return f"ModelFile.pairs({', '.join(texts)})"
 
 
-def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
+def _inputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
     for tensor, identifier in identifiers(tensors, UNUSABLE):
         if tensor.dtype not in BUFFERS:
             continue
@@ -235,7 +236,7 @@ def _inputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _outputs(tensors: Sequence[TensorSignature]) -> Iterator[dict[str, Any]]:
+def _outputs(tensors: Sequence[TensorInfo]) -> Iterator[dict[str, Any]]:
     for place, (tensor, identifier) in enumerate(identifiers(tensors, UNUSABLE, "output")):
         if tensor.dtype in BUFFERS:
             buffer = BUFFERS[tensor.dtype][2]

@@ -249,14 +249,8 @@ class Publication:
         return f"{self.group}:{self.artifact}:{self.version}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MavenDependency:
-    """What a module needs: `pom` is the version as Maven reads it, `rich` as Gradle's module metadata has it."""
-
-    group: str
-    artifact: str
-    pom: str
-    rich: Mapping[str, str]
+MavenDependency = tuple[Publication, Mapping[str, str]]
+"""What a module needs, with the version as Maven reads it, and the versions as Gradle's module metadata has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,23 +285,19 @@ def models_module(package: AndroidPackage, named: Publication, runtime: Publicat
 
 def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[MavenDependency]:
     if runtime:
-        exact = {"strictly": runtime.version}
-        yield MavenDependency(group=runtime.group, artifact=runtime.artifact, pom=runtime.version, rich=exact)
+        yield runtime, {"strictly": runtime.version}
     elif release:
         exact = {"prefers": release} if release.count(".") == 2 else {}
-        yield MavenDependency(
-            group=RUNTIME[0],
-            artifact=RUNTIME[1],
-            pom=release if exact else release_range(release),
-            rich={"strictly": release_range(release), **exact},
-        )
+        version = release if exact else release_range(release)
+        named = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=version)
+        yield named, {"strictly": release_range(release), **exact}
 
 
 def _npu_needed(contexts: Sequence[ShippedContext]) -> Iterator[MavenDependency]:
     """The plugin and its runtime, by the very versions that belong together: another pair finds no NPU."""
     for notation in gradle_notations(contexts) if contexts else ():
         group, artifact, version = notation.split(":")
-        yield MavenDependency(group=group, artifact=artifact, pom=version, rich={"strictly": version})
+        yield Publication(group=group, artifact=artifact, version=version), {"strictly": version}
 
 
 def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
@@ -473,7 +463,7 @@ def release_range(release: str) -> str:
 def _metadata(module: MavenModule, folder: Path) -> dict[str, Any]:
     """Gradle's module metadata 1.1; it alone can hold a range that a build must not leave, and capabilities."""
     named = module.named
-    needs = [{"group": row.group, "module": row.artifact, "version": row.rich} for row in module.needs]
+    needs = [{"group": name.group, "module": name.artifact, "version": rich} for name, rich in module.needs]
     library: dict[str, Any] = {"dependencies": needs, "files": [_file(folder / f"{named.stem}.aar")]}
     if module.provides:
         stands_for = (named, *module.provides)
@@ -529,9 +519,9 @@ def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
 def _pom_needs(needs: Sequence[MavenDependency]) -> Iterator[str]:
     if needs:
         yield "  <dependencies>\n"
-        for row in needs:
-            yield f"    <dependency>\n      <groupId>{row.group}</groupId>\n"
-            yield f"      <artifactId>{row.artifact}</artifactId>\n      <version>{row.pom}</version>\n"
+        for name, _ in needs:
+            yield f"    <dependency>\n      <groupId>{name.group}</groupId>\n"
+            yield f"      <artifactId>{name.artifact}</artifactId>\n      <version>{name.version}</version>\n"
             yield "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
         yield "  </dependencies>\n"
 

@@ -8,7 +8,7 @@ newer (docs/facts/release_consumers.md, R.8, R.9).
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -25,6 +25,7 @@ from pipeline.core.files import BUNDLE, copy_file, make_folder, sha256_of, stora
 from pipeline.core.releases import SWIFT_PACKAGES, SWIFT_REPOSITORY, Release, SwiftPackageVersion, line_of
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.library.xcframework import XcFramework, opened
+from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
     SWIFT,
     class_name,
@@ -48,7 +49,6 @@ from pipeline.release.manifest import (
     ModelSignature,
     SelectionRow,
     Shipped,
-    TensorSignature,
 )
 from pipeline.release.shipped import ALL_ABIS, release_for, sizes_of
 
@@ -189,24 +189,6 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeVersions:
-    """The versions of ONNX Runtime that a package takes: `version` alone, or from it to the end of its line."""
-
-    version: str
-    exact: bool = True
-
-    @property
-    def swift(self) -> str:
-        """As Package.swift writes it."""
-        return f'exact: "{self.version}"' if self.exact else f'.upToNextMinor(from: "{self.version}")'
-
-    @property
-    def pod(self) -> str:
-        """As CocoaPods writes it."""
-        return self.version if self.exact else f"~> {self.version}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwiftPackage:
     """What goes into a Swift package: its files by their path, as text, bytes, or the file that they are copied from.
@@ -269,8 +251,8 @@ def _package(
     content = manifest.content
     ships = [content.ships[row.ships] for rows in rows_of(content, target).values() for row in rows]
     module = _module(table.name, content.name)
-    lowest, versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
-    systems = _systems(ships, lowest, operators)
+    versions = _versions_for(ships[0].ort_release, ships[0].platform, table.onnxruntime, runtime)
+    systems = _systems(ships, versions, operators)
     sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
     folder = f"Sources/{module}"
@@ -332,22 +314,19 @@ def _module(given: str | None, bundle: str) -> str:
     return name
 
 
-def _versions_for(
-    release: str, platform: str, given: str | None, runtime: OwnRuntime | None
-) -> tuple[SwiftPackageVersion, RuntimeVersions]:
-    """The row that holds for a bundle's release (1.24 or 1.24.2), and the versions of ONNX Runtime that apps take.
+def _versions_for(release: str, platform: str, given: str | None, runtime: OwnRuntime | None) -> SwiftPackageVersion:
+    """The version of ONNX Runtime that apps take for a bundle's release (1.24 or 1.24.2).
 
     Raises ConfigError or CheckFailed for a release without a Swift package and a build that does not fit.
     """
     if runtime:
         refuse_unfit(runtime, line_of(release), platform)
-        row = SwiftPackageVersion(version="", ios=runtime.lowest_ios, macos="")
-        return row, RuntimeVersions(str(runtime.release))
+        return SwiftPackageVersion(version=str(runtime.release), ios=runtime.lowest_ios, macos="", exact=True)
     return _published(release, given)
 
 
-def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, RuntimeVersions]:
-    line = line_of(wanted)
+def _published(release: str, given: str | None) -> SwiftPackageVersion:
+    line = line_of(release)
     example = SWIFT_PACKAGES[line].version if line in SWIFT_PACKAGES else f"{line}.0"
     if given is not None and (not VERSION.fullmatch(given) or line_of(given) != line):
         raise ConfigError(
@@ -367,8 +346,8 @@ def _published(wanted: str, given: str | None) -> tuple[SwiftPackageVersion, Run
             f"version that has been published since with --onnxruntime {line}.0",
         )
     row = row or SWIFT_PACKAGES[max(SWIFT_PACKAGES)]
-    exact = given or (wanted if wanted.count(".") == 2 else "")
-    return row, RuntimeVersions(exact or row.version, exact=bool(exact))
+    exact = given or (release if release.count(".") == 2 else "")
+    return replace(row, version=exact or row.version, exact=bool(exact))
 
 
 def _systems(ships: Sequence[Shipped], lowest: SwiftPackageVersion, operators: XcFramework | None) -> dict[str, str]:
@@ -394,8 +373,8 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def _manifest(
-    manifest: Manifest, module: str, systems: Mapping[str, str], versions: RuntimeVersions, runtime: OwnRuntime | None,
-    operators: XcFramework | None,
+    manifest: Manifest, module: str, systems: Mapping[str, str], versions: SwiftPackageVersion,
+    runtime: OwnRuntime | None, operators: XcFramework | None,
 ) -> str:  # fmt: skip
     name = f"{module}{OPERATORS}"
     linked = OPERATOR_TARGETS.format(name=name, path=swift_text(operators.name)) if operators else ""
@@ -428,7 +407,7 @@ WARM_UP = "- `model.warmUp(…)` behind it compiles the shaders of a GPU in the 
 
 
 def _readme(
-    manifest: Manifest, ships: Sequence[Shipped], module: str, classes: Sequence[str], versions: RuntimeVersions,
+    manifest: Manifest, ships: Sequence[Shipped], module: str, classes: Sequence[str], versions: SwiftPackageVersion,
     runtime: OwnRuntime | None,
 ) -> str:  # fmt: skip
     gpu = any(provider_named(way.provider).gpu for shipped in ships for way in shipped.runs)
@@ -470,7 +449,7 @@ What speaks against a model before ONNX Runtime is asked is thrown as a `{module
 
 
 def _podspec(
-    manifest: Manifest, module: str, systems: Mapping[str, str], versions: RuntimeVersions,
+    manifest: Manifest, module: str, systems: Mapping[str, str], versions: SwiftPackageVersion,
     operators: XcFramework | None,
 ) -> str:  # fmt: skip
     """For apps with CocoaPods, by `:path`: the class names of resources in a pod's bundle are ModelFile.swift's.
@@ -737,7 +716,7 @@ def _condition(row: SelectionRow) -> str:
     return " && ".join(parts) or "true"
 
 
-def _tensors(tensors: Sequence[TensorSignature], alone: str = "") -> Iterator[dict[str, Any]]:
+def _tensors(tensors: Sequence[TensorInfo], alone: str = "") -> Iterator[dict[str, Any]]:
     """Inputs or outputs as Swift expressions; `shape` is "" where the caller gives it, as a parameter of `run`."""
     for tensor, identifier in identifiers(tensors, SWIFT_WORDS | OWN_NAMES, alone):
         if tensor.dtype is None:

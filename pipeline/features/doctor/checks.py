@@ -25,7 +25,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import Graph
 from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
-from pipeline.partition.qnn.claims import compiler_lacking, compiler_name
+from pipeline.partition.qnn.kept import compiler_lacking, compiler_name
 from pipeline.passes.surgery import CONSTANT_INITIALIZERS, FIXED_DIMENSIONS
 
 HEAVY = frozenset({

@@ -307,7 +307,7 @@ def submit(config: Config, options: JobOptions, progress: Progress) -> dict[str,
         measurable = [a for prepared in job.prepared for a in prepared.artifacts if a.source in prepared.references]
         legal, skipped = plan_runs(job.config.runs, measurable, list(facts.values()), known_denied(), job.contexts)
         planned = in_modes(legal, job.config.measure)
-        _, placements = predict(planned, facts, job.checked.release, job.folder / ARTIFACTS, progress)
+        _, placements = predict(planned, facts, oldest_release(job.config), job.folder / ARTIFACTS, progress)
         campaign = job.enter(facts, planned, skipped, versions=lab_versions(), placements=placements)
         references = campaign.job().references
         remove_old_files(job.store)

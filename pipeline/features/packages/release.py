@@ -57,16 +57,6 @@ PACKAGES = Place[Callable[[ReleaseOrder, Manifest], AbstractContextManager[AppPa
 SEE_PROOF = "`ort-mobile prove` on the bundle shows each run, with what to do about those that fail"
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """What the gates after a job look at."""
-
-    config: Config
-    assembled: Assembled
-    shipping: tuple[Finding, ...]
-    manifest: Manifest
-
-
 def _refused(gate: Gate, what: str, why: str, remedy: str) -> Finding:
     return Finding(severity=Severity.ERROR, what=what, where=f"gate {gate}", why=why, remedy=remedy)
 
@@ -115,15 +105,15 @@ def _library(order: ReleaseOrder) -> Iterator[Finding]:
             yield _refused(Gate.PROOF, what, error.reason, error.remedy)
 
 
-def _accuracy(measured: _Measured) -> Iterator[Finding]:
-    record = measured.assembled.record
+def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
+    record = assembled.record
     results = {(result.model, result.variant): result for result in record.accuracy}
-    budget = measured.config.accuracy.max_drop
-    for choice in measured.assembled.choices:
+    budget = order.config.accuracy.max_drop
+    for choice in assembled.choices:
         model, variant = choice.artifact.model, choice.artifact.variant
         name = f"{model} {variant.name}"
         checks = record.checks.get(model, {}).get(variant.name, ())
-        yield from _unjudged(measured, model, variant.name)
+        yield from _unjudged(assembled, manifest, model, variant.name)
         if bad := [check.output for check in checks if check.failed]:
             yield _refused(
                 Gate.ACCURACY, f"{name}: outputs differ from the original's", f"output {', '.join(bad)}",
@@ -144,12 +134,10 @@ def _accuracy(measured: _Measured) -> Iterator[Finding]:
             )
 
 
-def _unjudged(measured: _Measured, model: str, variant: str) -> Iterator[Finding]:
+def _unjudged(assembled: Assembled, manifest: Manifest, model: str, variant: str) -> Iterator[Finding]:
     """An artifact whose outputs were judged neither here nor on a device nor in a library that ships."""
-    checks = measured.assembled.record.checks.get(model, {}).get(variant, ())
-    rows: Iterable[Row | ProofRow] = itertools.chain(
-        measured.assembled.report.rows, *(proof.rows for proof in measured.manifest.proofs)
-    )
+    checks = assembled.record.checks.get(model, {}).get(variant, ())
+    rows: Iterable[Row | ProofRow] = itertools.chain(assembled.report.rows, *(proof.rows for proof in manifest.proofs))
     elsewhere = [row.checks for row in rows if (row.model, row.variant) == (model, variant) and row.checks]
     unknown = [check for check in checks if check.unknown]
     if unknown and not any(all(check.passed for check in checks) for checks in elsewhere):
@@ -159,11 +147,11 @@ def _unjudged(measured: _Measured, model: str, variant: str) -> Iterator[Finding
         )  # fmt: skip
 
 
-def _proof(measured: _Measured) -> Iterator[Finding]:
+def _proof(assembled: Assembled, manifest: Manifest) -> Iterator[Finding]:
     """Each Android target must have run in the library that it ships, on this computer, with outputs that are right."""
-    proofs = measured.manifest.proofs
+    proofs = manifest.proofs
     proven = {name for proof in proofs if not proof.failed for row in proof.rows for name in row.targets}
-    for target in dict.fromkeys(choice.target for choice in measured.assembled.choices):
+    for target in dict.fromkeys(choice.target for choice in assembled.choices):
         if target.platform is not Platform.ANDROID:
             continue
         if target.name in proven:
@@ -182,9 +170,9 @@ def _proof(measured: _Measured) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _budget(measured: _Measured) -> Iterator[Finding]:
+def over_budget(shipping: Iterable[Finding]) -> Iterator[Finding]:
     """What a budget says, and a budget that nothing could be compared with."""
-    for finding in measured.shipping:
+    for finding in shipping:
         if finding.rule == BUDGET:
             yield _refused(Gate.BUDGET, finding.what, finding.why, finding.remedy)
 
@@ -193,11 +181,6 @@ EARLY: Mapping[Gate, Callable[[ReleaseOrder], Iterator[Finding]]] = {
     Gate.SIGNATURE: _signature,
     Gate.LICENSE: _license,
     Gate.PROOF: _library,
-}
-LATE: Mapping[Gate, Callable[[_Measured], Iterator[Finding]]] = {
-    Gate.ACCURACY: _accuracy,
-    Gate.PROOF: _proof,
-    Gate.BUDGET: _budget,
 }
 
 
@@ -209,8 +192,12 @@ def early_findings(order: ReleaseOrder) -> tuple[Finding, ...]:
 def gate_findings(order: ReleaseOrder, assembled: Assembled, shipping: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Why nothing may be released of a job with a bundle; `shipping` is what its gate found."""
     manifest = verify_bundle(order.folder / BUNDLE)
-    measured = _Measured(order.config, assembled, shipping, manifest)
-    return tuple(finding for gate in order.config.release.gates if gate in LATE for finding in LATE[gate](measured))
+    late = {
+        Gate.ACCURACY: _accuracy(order, assembled, manifest),
+        Gate.PROOF: _proof(assembled, manifest),
+        Gate.BUDGET: over_budget(shipping),
+    }
+    return tuple(finding for gate in order.config.release.gates for finding in late.get(gate, ()))
 
 
 def check_order(order: ReleaseOrder) -> None:

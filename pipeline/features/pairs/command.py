@@ -21,7 +21,6 @@ from pipeline.cli.run import options_of, run_settings
 
 if TYPE_CHECKING:
     from pipeline.features.pairs.history import History
-    from pipeline.features.pairs.measure import PairOrder
     from pipeline.features.pairs.report import GateReport
     from pipeline.job.bench import PerfOrder
 
@@ -94,14 +93,14 @@ def pair_options(command: Function) -> Function:
     return command
 
 
-def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder, PerfOrder]":
-    """How pairs, and how the model files among some paths are measured."""
+def _order(paths: Sequence[Path], answers: dict[str, Any]) -> "PerfOrder":
+    """How pairs are measured, and the model files among some paths."""
     from pipeline.config import MeasureConfig
-    from pipeline.features.pairs.measure import PairOrder, model_files
+    from pipeline.features.pairs.measure import model_files
     from pipeline.job.bench import PerfOrder
 
     measure = MeasureConfig(rounds=answers["rounds"], min_runs=answers["min_runs"], min_seconds=answers["min_seconds"])
-    files = PerfOrder(
+    return PerfOrder(
         files=model_files(paths),
         options=options_of(answers),
         device="",
@@ -110,7 +109,6 @@ def _orders(paths: Sequence[Path], answers: dict[str, Any]) -> "tuple[PairOrder,
         measure=measure,
         data=dataset_from(answers["test_data"], answers["input_values"]),
     )
-    return PairOrder(measure=measure, least=answers["least"] / 100), files
 
 
 @click.command(cls=Command)
@@ -175,7 +173,6 @@ def gate(
     """
     from pipeline.core.files import write_text
     from pipeline.features.pairs import report as text
-    from pipeline.features.pairs.comparison import ALARMS
     from pipeline.features.pairs.history import history_svg, read_histories
     from pipeline.report.wording import Line
 
@@ -203,7 +200,7 @@ def gate(
         }  # fmt: skip
         report = _gate_report((paths[0], base_library or library), (paths[1], library), histories, answers, places)
     else:
-        report = text.GateReport(least=answers["least"] / 100, confidence=1 - ALARMS, histories=histories or ())
+        report = text.GateReport(least=answers["least"] / 100, confidence=1 - text.ALARMS, histories=histories or ())
     if svg_to:
         write_text(svg_to, history_svg(report.histories))
     headline = Line(text.headline(report), wrap=False)
@@ -228,11 +225,11 @@ def _gate_report(
     from pipeline.features.pairs import measure
     from pipeline.features.pairs.measure import read_sources
 
-    order, files = _orders([base[0], candidate[0]], answers)
+    order = _order([base[0], candidate[0]], answers)
     with scratch() as work:
-        before, after = read_sources([base[0], candidate[0]], files, work)
+        before, after = read_sources([base[0], candidate[0]], order, work)
         before, after = replace(before, library=base[1]), replace(after, library=candidate[1])
-        return measure.gate(before, after, histories, order, **places)
+        return measure.gate(before, after, histories, order.measure, least=answers["least"] / 100, **places)
 
 
 def _bisect(
@@ -249,11 +246,12 @@ def _bisect(
     from pipeline.features.pairs import report as text
     from pipeline.features.pairs.measure import read_sources
 
-    order, files = _orders(artifacts, answers)
+    order = _order(artifacts, answers)
     with scratch() as work:
-        sources = read_sources(artifacts, files, work)
+        sources = read_sources(artifacts, order, work)
         report = measure.bisect(
-            sources, libraries or (None,), order, device=device, folder=folder, progress=progress(), model=model
-        )
+            sources, libraries or (None,), order.measure, least=answers["least"] / 100, device=device, folder=folder,
+            progress=progress(), model=model,
+        )  # fmt: skip
     headline, code = text.bisection_headline(report), report.exit_code
     outputs.finish(report, text.bisection_parts(report), code=code, failed=[headline] if code else (), title=headline)

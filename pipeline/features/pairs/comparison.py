@@ -14,21 +14,18 @@ import msgspec
 import numpy as np
 
 from device_runner.result import Status, Struct
-from pipeline.campaign.plan import ARTIFACT, MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
+from pipeline.campaign.plan import MADE_WITH, MAKERS, NAMES, ChangedFact, Facts, changes, facts_of_place
 from pipeline.campaign.record import place
 from pipeline.campaign.statistics import DecisionRule, Doubt, Interval, Verdict, judge, ratio_interval, t_quantile
 from pipeline.core.errors import ConfigError, ExitCode
+from pipeline.features.pairs.report import ALARMS, ComparedPair, change_text, pair_head
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, Row
 from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 COMPARISON_VERSION: Final = 1
-ALARMS = 0.01
-"""How often equal campaigns may be called different, over all rows of a comparison."""
 FEWEST = 4
 """Rounds of each side: from fewer no interval is given."""
-SHOWN, DIGITS = 60, 12
-"""Characters of a text beside a verdict, and digits of a digest: JSON has all."""
 
 
 class SideHead(Struct, frozen=True, kw_only=True):
@@ -38,41 +35,6 @@ class SideHead(Struct, frozen=True, kw_only=True):
     name: str
     campaign: str
     created_at: str
-
-
-class RelativeLatency(Struct, frozen=True, kw_only=True):
-    """A latency relative to another: 0.5 is twice as fast. None where `note` says why there is none."""
-
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    note: str = ""
-
-    @property
-    def cells(self) -> tuple[str, str]:
-        """The ratio and its interval in a table."""
-        ratio = f"{self.ratio:.3f}" if self.ratio else wording.DASH
-        return ratio, f"{self.low:.3f} to {self.high:.3f}" if self.low and self.high else wording.DASH
-
-
-class ComparedPair(RelativeLatency, frozen=True, kw_only=True):
-    """Two runs of a model on a device, and what differs between them."""
-
-    device: str
-    model: str
-    changes: tuple[ChangedFact, ...] = ()
-
-    def listed(
-        self, names: tuple[str, str], medians_ns: tuple[float | None, float | None], rounds: str, verdict: str
-    ) -> tuple[str, ...]:
-        """The row of a table whose head is `pair_head`."""
-        run = names[1] if names[0] == names[1] else " → ".join(names)
-        return (self.device, self.model, run, *map(wording.duration, medians_ns), *self.cells, rounds, verdict)
-
-
-def pair_head(first: str, second: str, ratio: str) -> tuple[str, ...]:
-    """The head of a table of pairs."""
-    return "Device", "Model", "Run", first, second, ratio, "Interval", "Rounds", "Verdict"
 
 
 class ComparedRun(ComparedPair, frozen=True, kw_only=True):
@@ -300,19 +262,6 @@ def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
     for row in ran:
         if not row.changes:
             yield ListingNote(title="", text="nothing that is known", places=(place(row.device, row.model, row.b),))
-
-
-def change_text(change: ChangedFact) -> str:
-    """Before and after on one line, long texts cut where they begin to differ."""
-    if change.what == ARTIFACT:
-        return f"{change.before[:DIGITS]} → {change.after[:DIGITS]}"
-    same = next((n for n, (x, y) in enumerate(zip(change.before, change.after, strict=False)) if x != y), 0)
-    start = max(0, same - SHOWN // 2) if max(len(change.before), len(change.after)) > SHOWN else 0
-    texts = []
-    for text in (change.before, change.after):
-        cut = text[start : start + SHOWN]
-        texts.append(("…" if start else "") + cut + ("…" if start + SHOWN < len(text) else ""))
-    return " → ".join(texts)
 
 
 def _method(comparison: SideComparison) -> Iterator[ListingNote]:

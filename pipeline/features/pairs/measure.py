@@ -37,9 +37,10 @@ from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import ARTIFACTS, BUNDLE, DATABASE, REFERENCES, RESULTS
 from pipeline.core.progress import Progress
 from pipeline.core.variant import Artifact, in_precision
-from pipeline.features.pairs.comparison import ALARMS, ComparedSide
+from pipeline.features.pairs.comparison import ComparedSide
 from pipeline.features.pairs.history import History
 from pipeline.features.pairs.report import (
+    ALARMS,
     BisectionEnd,
     BisectionReport,
     BisectionRow,
@@ -348,30 +349,22 @@ def require_unchanged(runs: Iterable[PlannedRun]) -> None:
             )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairOrder:
-    """How pairs are measured; `least` is the share by which a candidate must be slower at least."""
-
-    measure: MeasureConfig
-    least: float = 0.01
-    conditions: ConditionsConfig | None = field(default_factory=ConditionsConfig)
-
-
 PlannedPair = tuple[GatedRun, list[PlannedRun]]
 """The row of a pair on a device before any round, with a note where none is run; and its base and candidate."""
 
 
 def gate(
-    base: PairSource, candidate: PairSource, histories: Sequence[History] | None, order: PairOrder, *, folder: Path,
-    devices: Sequence[str], progress: Progress, wait_seconds: float = 0.0,
+    base: PairSource, candidate: PairSource, histories: Sequence[History] | None, measure: MeasureConfig, *,
+    least: float, folder: Path, devices: Sequence[str], progress: Progress, wait_seconds: float = 0.0,
 ) -> GateReport:  # fmt: skip
     """Measure in pairs what histories suspect, without them everything, and judge.
 
+    `least` is the share by which a candidate must be slower at least.
     Without devices on `local`, or with histories on those that they suspect. `folder` has the store of paired runs.
     Raises what opening devices, stores and sources raises.
     """
     report = GateReport(
-        base=str(base.path), candidate=str(candidate.path), least=order.least, confidence=1 - ALARMS,
+        base=str(base.path), candidate=str(candidate.path), least=least, confidence=1 - ALARMS,
         histories=tuple(histories or ()),
     )  # fmt: skip
     quiet = [row for row in report.histories if not row.suspicion]
@@ -397,7 +390,7 @@ def gate(
         # A pair of no device is meant for each.
         placed = [(name, pair) for device, pair in placed for name in ([device] if device else bench.devices)]
         ready = [(device, pair) for device, pair in placed if device in bench.devices]
-        rows, measured_at, left = measure_pairs(list(planned_pairs(ready, bench)), order, bench)
+        rows, measured_at, left = measure_pairs(list(planned_pairs(ready, bench)), measure, least, bench)
     reasons = {skipped.device: skipped.text for skipped in bench.unusable}
     # A suspicion on a device that is not ready is neither confirmed nor refuted.
     away = tuple(
@@ -458,7 +451,7 @@ def _what_runs(run: PlannedRun) -> tuple[str, RunOptions, str | None]:
     return run.sha256, msgspec.structs.replace(run.options, custom_ops=custom_ops), run.library
 
 
-def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, bench: Bench) -> CampaignPlan:
+def plan_pairs(pairs: Sequence[PlannedPair], measure: MeasureConfig, bench: Bench) -> CampaignPlan:
     """The campaign of the pairs that are to be run; raises as `require_library`.
 
     Its id follows from the files, options, libraries, devices and settings: what differs in any of these is measured
@@ -477,24 +470,24 @@ def plan_pairs(pairs: Sequence[PlannedPair], order: PairOrder, bench: Bench) -> 
         inputs = run.inputs or Inputs()
         data = [sha256(Path(tensor.file)) for tensor in inputs.tensors]
         what.append((run.key, *_what_runs(run)[:2], library, system, inputs.dimensions, data))
-    measure = msgspec.structs.replace(order.measure, rounds=1)  # more rounds go on with the campaign
-    digest = hashlib.sha256(msgspec.json.encode((what, measure), order="sorted")).hexdigest()
+    settings = msgspec.structs.replace(measure, rounds=1)  # more rounds go on with the campaign
+    digest = hashlib.sha256(msgspec.json.encode((what, settings), order="sorted")).hexdigest()
     return CampaignPlan(
-        campaign=f"gate-{digest[:24]}", planned_runs=runs, measure=order.measure, conditions=order.conditions
+        campaign=f"gate-{digest[:24]}", planned_runs=runs, measure=measure, conditions=ConditionsConfig()
     )
 
 
 def measure_pairs(
-    pairs: Sequence[PlannedPair], order: PairOrder, bench: Bench
+    pairs: Sequence[PlannedPair], measure: MeasureConfig, least: float, bench: Bench
 ) -> tuple[tuple[GatedRun, ...], str, dict[str, str]]:
     """Run what of some pairs is not stored yet: a row for each, when they were measured, why devices were left."""
-    plan = plan_pairs(pairs, order, bench)
+    plan = plan_pairs(pairs, measure, bench)
     records, left = bench.measure(CampaignRecord(id=plan.campaign, name="gate", created_at=utc_now()), plan)
     confidence = 1 - ALARMS / max(1, len(plan.planned_runs) // 2)
     rows = []
     for row, runs in pairs:
         base, candidate = (records.get(planned_id(run), []) for run in runs)
-        rows.append(row if row.note else judged(row, base, candidate, order.least, confidence))
+        rows.append(row if row.note else judged(row, base, candidate, least, confidence))
     return tuple(rows), bench.store.campaign(plan.campaign).created_at if plan.planned_runs else "", left
 
 
@@ -564,8 +557,8 @@ def next_step(known: Mapping[int, PositionStanding], count: int) -> tuple[int, i
 
 
 def bisect(
-    sources: Sequence[PairSource], libraries: Sequence[str | None], order: PairOrder, *, device: str, folder: Path,
-    progress: Progress, model: str = "",
+    sources: Sequence[PairSource], libraries: Sequence[str | None], measure: MeasureConfig, *, least: float,
+    device: str, folder: Path, progress: Progress, model: str = "",
 ) -> BisectionReport:  # fmt: skip
     """Compare artifacts with the first, in pairs, until `next_step` says why it ends; the step that it found is then
     measured alone. What earlier bisections stored is known from the beginning.
@@ -596,7 +589,7 @@ def bisect(
             return list(planned_pairs([(device, pair)], bench))
 
         def is_stored(place: int) -> bool:
-            campaign = plan_pairs(plan(0, place), order, bench)
+            campaign = plan_pairs(plan(0, place), measure, bench)
             return not campaign.planned_runs or not runs_left(campaign, bench.store).total()
 
         rows: dict[int, GatedRun] = {}
@@ -605,12 +598,12 @@ def bisect(
         while not isinstance(step, BisectionEnd):
             stored = [] if known else [place for place in range(1, step) if is_stored(place)]
             for place in dict.fromkeys([step, *stored]):
-                ((rows[place],), _, _) = measure_pairs(plan(0, place), order, bench)
-                known[place] = _standing(rows[place], rows[len(ways) - 1], order.least)
+                ((rows[place],), _, _) = measure_pairs(plan(0, place), measure, least, bench)
+                known[place] = _standing(rows[place], rows[len(ways) - 1], least)
             good, slower, step = next_step(known, len(ways))
         direct = rows.get(slower) if good == 0 else None
         if step is BisectionEnd.FOUND and good:
-            ((direct,), _, _) = measure_pairs(plan(good, slower), order, bench)
+            ((direct,), _, _) = measure_pairs(plan(good, slower), measure, least, bench)
     return BisectionReport(
         device=device,
         positions=names,

@@ -5,9 +5,9 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from device_runner.result import Struct
+from pipeline.campaign.plan import ARTIFACT, ChangedFact
 from pipeline.campaign.record import place
 from pipeline.core.errors import ExitCode, Severity
-from pipeline.features.pairs.comparison import ComparedPair, RelativeLatency, change_text, pair_head
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
 from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
@@ -15,6 +15,57 @@ from pipeline.report.wording import Listing, ListingNote, Section, gathered, sec
 
 GATE_VERSION: Final = 1
 BISECTION_VERSION: Final = 1
+ALARMS = 0.01
+"""How often equal campaigns may be called different, over all rows of a comparison."""
+SHOWN, DIGITS = 60, 12
+"""Characters of a text beside a verdict, and digits of a digest: JSON has all."""
+
+
+def ratio_cells(ratio: float | None, low: float | None, high: float | None) -> tuple[str, str]:
+    """A ratio of latencies and its interval in a table."""
+    interval = f"{low:.3f} to {high:.3f}" if low and high else wording.DASH
+    return f"{ratio:.3f}" if ratio else wording.DASH, interval
+
+
+class ComparedPair(Struct, frozen=True, kw_only=True):
+    """Two runs of a model on a device, the second's latency relative to the first's, and what differs between them.
+
+    0.5 is twice as fast; None where `note` says why there is none.
+    """
+
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    device: str
+    model: str
+    changes: tuple[ChangedFact, ...] = ()
+
+    def listed(
+        self, names: tuple[str, str], medians_ns: tuple[float | None, float | None], rounds: str, verdict: str
+    ) -> tuple[str, ...]:
+        """The row of a table whose head is `pair_head`."""
+        run = names[1] if names[0] == names[1] else " → ".join(names)
+        ratio = ratio_cells(self.ratio, self.low, self.high)
+        return (self.device, self.model, run, *map(wording.duration, medians_ns), *ratio, rounds, verdict)
+
+
+def pair_head(first: str, second: str, ratio: str) -> tuple[str, ...]:
+    """The head of a table of pairs."""
+    return "Device", "Model", "Run", first, second, ratio, "Interval", "Rounds", "Verdict"
+
+
+def change_text(change: ChangedFact) -> str:
+    """Before and after on one line, long texts cut where they begin to differ."""
+    if change.what == ARTIFACT:
+        return f"{change.before[:DIGITS]} → {change.after[:DIGITS]}"
+    same = next((n for n, (x, y) in enumerate(zip(change.before, change.after, strict=False)) if x != y), 0)
+    start = max(0, same - SHOWN // 2) if max(len(change.before), len(change.after)) > SHOWN else 0
+    texts = []
+    for text in (change.before, change.after):
+        cut = text[start : start + SHOWN]
+        texts.append(("…" if start else "") + cut + ("…" if start + SHOWN < len(text) else ""))
+    return " → ".join(texts)
 
 
 class GateOutcome(StrEnum):
@@ -211,7 +262,7 @@ def failed_lines(report: GateReport) -> Iterator[str]:
 
 
 def _verdict(row: GatedRun) -> str:
-    ratio, interval = row.cells
+    ratio, interval = ratio_cells(row.ratio, row.low, row.high)
     bounds = f"({interval}, {row.rounds} rounds)"
     verdict = f"{ratio} times the base's latency {bounds}" if row.ratio else row.note or row.outcome.value
     return "; ".join([verdict, *(f"{change.what}: {change_text(change)}" for change in row.changes)])
@@ -240,9 +291,13 @@ class BisectionEnd(StrEnum):
     """The last position could not be compared with the first."""
 
 
-class BisectionRow(RelativeLatency, frozen=True, kw_only=True):
-    """A position compared with the first; `standing` is good, slower, undecided or skipped."""
+class BisectionRow(Struct, frozen=True, kw_only=True):
+    """A position compared with the first; `standing` is good, slower, undecided or skipped, with why in `note`."""
 
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
     position: int
     name: str
     standing: PositionStanding
@@ -304,7 +359,7 @@ def bisection_parts(report: BisectionReport) -> tuple[Listing, Section]:
             (
                 f"{row.position} of {len(report.positions) - 1}",
                 row.name,
-                *row.cells,
+                *ratio_cells(row.ratio, row.low, row.high),
                 str(row.rounds),
                 row.standing.value + (f": {row.note}" if row.note else ""),
             )
@@ -318,7 +373,7 @@ def _step(report: BisectionReport) -> Iterator[ListingNote]:
     if report.step is None:
         return
     if report.step.ratio:
-        ratio, interval = report.step.cells
+        ratio, interval = ratio_cells(report.step.ratio, report.step.low, report.step.high)
         yield ListingNote(title="the step alone", text=f"{ratio} times as long ({interval})")
     for change in report.step.changes:
         yield ListingNote(title=change.what, text=change_text(change))

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from device_runner.options import Denied
+from device_runner.providers import provider_named
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
+from pipeline.check.many import gpu_losses_of_files
 from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
@@ -24,7 +26,7 @@ from pipeline.job.bench import (
 )
 from pipeline.job.predict import profile_run
 from pipeline.model.sources import require_model_file
-from pipeline.report.model import CampaignReport, make_rows, measured_rows, medians
+from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_rows, medians
 from pipeline.report.modes import mode_rows
 from pipeline.report.profiles import Profiled, profile_views
 
@@ -45,6 +47,10 @@ def measure_files(
         judge = preflight(order, device)
         possible, skipped = planned_files(order, name, bench.facts[name], judge)
         runs = in_modes(possible, order.measure)
+        on_gpu = {
+            run.file for run in possible if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+        }
+        losses = gpu_losses_of_files(sorted(map(Path, on_gpu)), order.dimensions, order.data)
         plan = CampaignPlan(
             campaign=campaign.id,
             planned_runs=distinct(runs),
@@ -69,8 +75,9 @@ def measure_files(
         records = [record for rounds in stored.values() for record in rounds]
         sizes = {(run.model, run.variant): run.size_bytes for run in runs}
         rule = decision_rule(order.measure)
-        rows = make_rows(measured_rows(planned, records, sizes), rule)
-        modes = mode_rows(planned, records, sizes, order.measure, rule)
+        measured = measured_rows(planned, records, sizes)
+        rows, (failures, left_out) = make_rows(measured, rule), ends_of(measured)
+        modes, mode_failures, mode_skipped = mode_rows(planned, records, sizes, order.measure, rule)
         report = CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
@@ -80,12 +87,12 @@ def measure_files(
             host=host(),
             versions=versions(),
             devices=tuple(bench.facts.values()),
-            rows=rows.rows,
-            skipped=(*skipped, *rows.skipped, *modes.skipped),
-            failures=(*unfinished(left, (*rows.failures, *modes.failures)), *rows.failures, *modes.failures),
-            modes=modes.rows,
-            warnings=tuple(warnings(runs, judge)),
-            profile_views=profile_views(profiled, medians(rows.rows), {}),
+            rows=rows,
+            skipped=(*skipped, *left_out, *mode_skipped),
+            failures=(*unfinished(left, (*failures, *mode_failures)), *failures, *mode_failures),
+            modes=modes,
+            warnings=(*warnings(runs, judge), *losses),
+            profile_views=profile_views(profiled, medians(rows), {}),
         )
     return report, profiled, denied, others
 

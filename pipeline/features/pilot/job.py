@@ -211,9 +211,9 @@ def pilot(
         require_library(bench.devices.values(), options.library)
         prepared, _ = prepare(short, find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        checked = check_against_targets(short, artifacts, bench.work)
+        read, unloadable, _ = check_against_targets(short, artifacts, bench.work)
         return _measured(
-            CampaignJob(short, options, prepared, bench.work, bench.store, checked), config, bench, percents
+            CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable), config, bench, percents
         )
 
 

@@ -365,13 +365,8 @@ def work(summary: CallSummary) -> int:
     return sum(name != "TRANSPOSE" for names in summary.partitions for name in names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofRun:
-    """One run: its result, its outputs checked against what they must be, and what it asked of NNAPI."""
-
-    result: RunResult
-    checks: tuple[OutputCheck, ...] = ()
-    calls: CallSummary | None = None
+ProofRun = tuple[Failure | None, tuple[OutputCheck, ...], CallSummary | None]
+"""How one run failed, its outputs checked against what they must be, and what it asked of NNAPI."""
 
 
 def prove_bundle(bundle: Path, order: ProofOrder, progress: Progress) -> LibraryProof:
@@ -530,7 +525,7 @@ class _Prover:
             findings = tuple(msgspec.structs.replace(finding, severity=Severity.WARNING) for finding in findings)
         elif not trial.chosen:
             findings = tuple(map(_not_chosen, findings))
-        summary = observed.calls
+        _, checks, summary = observed
         return ProofRow(
             targets=trial.targets,
             model=trial.shipped.model,
@@ -543,33 +538,34 @@ class _Prover:
             cpu=self.place.cpu,
             chosen=trial.chosen,
             failed=any(finding.severity is Severity.ERROR for finding in findings),
-            checks=observed.checks,
+            checks=checks,
             partitions=tuple(map(len, summary.partitions)) if summary else None,
             findings=findings,
         )
 
     def _findings(self, device: Device, trial: ProofTrial, observed: ProofRun, calls: Path) -> Iterator[ProofFinding]:
-        options, failure, expected = trial.options, observed.result.failure, self._expected(trial.shipped)
+        (failure, checks, summary), expected = observed, self._expected(trial.shipped)
+        options = trial.options
         if failure and failure.kind is FailureKind.WRONG_DEVICE:
             yield not_run(failure)
             return
         if expected.outputs is None and not failure:
             yield not_compared(expected.origin)
         yield from explain_run(
-            failure, observed.checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options, self.bundle),
+            failure, checks, self.bundle / trial.shipped.file, loaded(trial.shipped, options, self.bundle),
             (self.library, self.place), stock=self.stock, origin=expected.origin,
         )  # fmt: skip
         if failure or not trial.asks_nnapi:
             return
-        if nothing := claims_nothing(observed.calls, trial.api_level):
+        if nothing := claims_nothing(summary, trial.api_level):
             yield nothing
             return
         phone = self.order.phone(trial.api_level)
         for flag in options.flags:
             rest = msgspec.structs.replace(options, flags=tuple(other for other in options.flags if other is not flag))
-            without = self._observe(device, trial, rest, calls)
-            if observed.calls and without.calls:
-                yield from effect(flag, phone, observed.calls, without.calls)
+            _, _, without = self._observe(device, trial, rest, calls)
+            if summary and without:
+                yield from effect(flag, phone, summary, without)
 
     def _observe(self, device: Device, trial: ProofTrial, options: RunOptions, calls: Path) -> ProofRun:
         level = NO_LEVEL if trial.on_gpu else trial.api_level
@@ -597,10 +593,10 @@ class _Prover:
                 )
             )
             if result.failure:
-                return ProofRun(result=result)
+                return result.failure, (), None
             actual = {tensor.name: read_tensor(tensor) for tensor in result.outputs}
         checks = expected.compared(actual, self.bundle / shipped.file, result.cpu)
-        return ProofRun(result=result, checks=checks, calls=summarize(read_calls(calls)) if calls.is_file() else None)
+        return None, checks, summarize(read_calls(calls)) if calls.is_file() else None
 
     def _expected(self, shipped: Shipped) -> ExpectedOutputs:
         if shipped.file not in self.expected:

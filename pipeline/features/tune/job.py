@@ -32,7 +32,7 @@ from pipeline.features.tune.search import optuna_package
 from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
 from pipeline.job.bench import Bench, libraries_by_device
 from pipeline.job.predict import predict
-from pipeline.job.prepare import Prepared
+from pipeline.job.prepare import Prepared, oldest_release
 from pipeline.job.run import CampaignJob
 from pipeline.job.ship import EndedCampaign
 from pipeline.partition.placement import Placement
@@ -102,7 +102,7 @@ def search_field(job: CampaignJob, bench: Bench, libraries: Mapping[str, str | N
         )  # fmt: skip
     planned = [planned_run for candidates, _ in spaces.values() for planned_run in candidates]
     searched.predictions, searched.placements = predict(
-        planned, bench.facts, job.checked.release, job.folder / ARTIFACTS, bench.progress
+        planned, bench.facts, oldest_release(job.config), job.folder / ARTIFACTS, bench.progress
     )
     for (name, model), space in spaces.items():
         _add(searched, job, distinct_candidates(space, bench.facts[name], searched.predictions), name, model)

@@ -4,32 +4,26 @@ There are no rules here. One session is made for a chip, in a process of its own
 nodes it took, its trace and the backend's log why not the others. A session that fails is an answer of its own.
 """
 
-import hashlib
-import importlib.util
-import logging
-import platform
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from device_runner.errors import RunnerError, pip_install
-from device_runner.files import cache_folder, decode_json, read_regular
+from device_runner.files import decode_json, read_regular
 from device_runner.providers import Chip
-from pipeline.core.errors import MissingError, PipelineError, install_extra
-from pipeline.core.files import sha256_of, write_bytes
-from pipeline.core.releases import Release, installed_release
+from pipeline.core.errors import MissingError, install_extra
+from pipeline.core.files import sha256_of
 from pipeline.model.guards import refuse_context
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.partition.answer import LoadForecast, Refusal
 from pipeline.partition.graph import Graph, Node, Value
+from pipeline.partition.qnn.kept import entry_of, keep, kept
 from pipeline.partition.rules import Claim, show_shape
 from pipeline.partition.shown import is_inlined
 from pipeline.partition.view import write_model
@@ -38,22 +32,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 PROVIDER: Final = "QNNExecutionProvider"
-PACKAGE: Final = "onnxruntime_qnn"
 NHWC: Final = "com.ms.internal.nhwc"
 """The domain of operators that ONNX Runtime changed to channels last for a provider."""
 
 TABLE: Mapping[str, object] = {}
 """No operator is known to be claimed before the compiler is asked, so that every function is inlined."""
 
-HOST = "linux on x86_64"
-"""The only system on which the compiler offers an NPU."""
-
 SECONDS = 100.0
 """For one question: less than a worker has for a model, so that a hang is an answer."""
-
-log = logging.getLogger(__name__)
-
-Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Cause(NamedTuple):
@@ -187,45 +173,6 @@ class CompilerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: str = ""
 
 
-def compiler_name() -> str:
-    """The compiler as answers name it, with the release of its package; MissingError without it."""
-    if error := compiler_lacking():
-        raise error
-    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
-
-
-def compiler_lacking() -> MissingError | None:
-    """Why the compiler cannot be asked: no such host, no package, or an ONNX Runtime that it does not go with."""
-    licence = "its libraries are under Qualcomm's licence, which installing accepts"
-    system = f"{sys.platform} on {platform.machine()}"
-    if importlib.util.find_spec(PACKAGE) is None:
-        here = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
-        return MissingError(
-            "Qualcomm's compiler for the NPU is not installed",
-            why=f"only it knows what a Snapdragon takes of a model{here}",
-            remedy=f"{install_extra('qnn')} ({licence})",
-        )
-    if system != HOST:
-        return MissingError(
-            "Qualcomm's compiler for the NPU does not work here",
-            why=f"its package offers no NPU on {system}", remedy="use a computer with Linux on x86-64",
-        )  # fmt: skip
-    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", row) for row in requires("onnxruntime-qnn")]
-    least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
-    if least and installed_release() < least:
-        return MissingError(
-            "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
-            why=f"it needs {Release(*least)} or later, installed is {Release(*installed_release())}",
-            remedy=f"install a later onnxruntime: {pip_install('--upgrade', 'onnxruntime')}",
-        )
-    return None
-
-
-def requires(package: str) -> list[str]:
-    """The requirements that an installed package declares."""
-    return metadata.requires(package) or []
-
-
 def of_chip(
     loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, folder: Path
 ) -> tuple[Claim, LoadForecast]:
@@ -253,28 +200,6 @@ def empty_value(graph: Graph) -> str:
     """A value without an element, of which the compiler dies by a division by zero; "" where there is none."""
     makes = (name for node in graph.nodes.values() for name in node.outputs if name)
     return next((name for name in (*graph.inputs, *makes) if 0 in (graph.value(name).shape or ())), "")
-
-
-def entry_of(ending: str, chip: Chip, *parts: str) -> Path:
-    """Where what the compiler gave is kept, by the compiler, ONNX Runtime, the chip and whatever else it depends on."""
-    parts = (compiler_name(), metadata.version("onnxruntime"), repr(chip), *parts)
-    return cache_folder() / "npu" / (hashlib.sha256("\0".join(parts).encode()).hexdigest() + ending)
-
-
-def kept(entry: Path, kind: type[Kept]) -> Kept | None:
-    """What an entry has; None where there is none that can be read."""
-    try:
-        return decode_json(read_regular(entry), kind)
-    except (OSError, RunnerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def keep(entry: Path, answer: msgspec.Struct) -> None:
-    """Keep an answer; it is there all the same where it cannot be kept."""
-    try:
-        write_bytes(entry, msgspec.json.encode(answer))
-    except PipelineError as error:
-        log.warning("the answer is not kept: %s", error)
 
 
 def ask(model: Path, chip: Chip, limit_seconds: float, inputs: Path | None = None) -> CompilerAnswer:

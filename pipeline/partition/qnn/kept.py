@@ -1,22 +1,115 @@
-"""Whole answers about a chip by content: a question that was asked before starts no process and loads no model."""
+"""What Qualcomm's compiler said, kept by content: what was asked before starts no process and loads no model.
 
+This module is all that a kept answer loads, beside what shows it.
+"""
+
+import hashlib
+import importlib.util
+import logging
 import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
 from pathlib import Path
+from typing import Final, TypeVar
 
 import msgspec
 
-from device_runner.providers import CHIPS
-from pipeline.core.files import ROOT, sha256_of
-from pipeline.partition.answer import ModelAnswer, Settings
-from pipeline.partition.qnn import claims
+from device_runner.errors import RunnerError, pip_install
+from device_runner.files import cache_folder, decode_json, read_regular
+from device_runner.providers import CHIPS, Chip
+from pipeline.core.errors import MissingError, PipelineError, install_extra
+from pipeline.core.files import ROOT, sha256_of, write_bytes
+from pipeline.core.releases import Release, installed_release
+from pipeline.model.sources import SourceModel
+from pipeline.partition.answer import ModelAnswer, Optimize, Settings
+
+PACKAGE: Final = "onnxruntime_qnn"
+HOST = "linux on x86_64"
+"""The only system on which the compiler offers an NPU."""
+
+log = logging.getLogger(__name__)
+
+Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
-def entry_of(path: str, settings: Settings, question: bytes) -> Path | None:
-    """Where the answer to a question about a model file is kept; None where none is: no file, or no chip.
+def compiler_name() -> str:
+    """The compiler as answers name it, with the release of its package; MissingError without it."""
+    if error := compiler_lacking():
+        raise error
+    return f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}"
+
+
+def require_compilers(asked: Iterable[Settings]) -> None:
+    """MissingError where one of the providers is asked of a compiler that is not installed."""
+    if any(settings.rules.by_chip for settings in asked):
+        compiler_name()
+
+
+def compiler_lacking() -> MissingError | None:
+    """Why the compiler cannot be asked: no such host, no package, or an ONNX Runtime that it does not go with."""
+    licence = "its libraries are under Qualcomm's licence, which installing accepts"
+    system = f"{sys.platform} on {platform.machine()}"
+    if importlib.util.find_spec(PACKAGE) is None:
+        here = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
+        return MissingError(
+            "Qualcomm's compiler for the NPU is not installed",
+            why=f"only it knows what a Snapdragon takes of a model{here}",
+            remedy=f"{install_extra('qnn')} ({licence})",
+        )
+    if system != HOST:
+        return MissingError(
+            "Qualcomm's compiler for the NPU does not work here",
+            why=f"its package offers no NPU on {system}", remedy="use a computer with Linux on x86-64",
+        )  # fmt: skip
+    needs = [re.match(r"onnxruntime *\(?>= *(\d+)\.(\d+)", row) for row in requires("onnxruntime-qnn")]
+    least = next(((int(match[1]), int(match[2])) for match in needs if match), None)
+    if least and installed_release() < least:
+        return MissingError(
+            "Qualcomm's compiler for the NPU does not go with the installed onnxruntime",
+            why=f"it needs {Release(*least)} or later, installed is {Release(*installed_release())}",
+            remedy=f"install a later onnxruntime: {pip_install('--upgrade', 'onnxruntime')}",
+        )
+    return None
+
+
+def requires(package: str) -> list[str]:
+    """The requirements that an installed package declares."""
+    return metadata.requires(package) or []
+
+
+def entry_of(ending: str, chip: Chip, *parts: str) -> Path:
+    """Where what the compiler gave is kept, by the compiler, ONNX Runtime, the chip and whatever else it depends on."""
+    parts = (compiler_name(), metadata.version("onnxruntime"), repr(chip), *parts)
+    return cache_folder() / "npu" / (hashlib.sha256("\0".join(parts).encode()).hexdigest() + ending)
+
+
+def kept(entry: Path, kind: type[Kept]) -> Kept | None:
+    """What an entry has; None where there is none that can be read."""
+    try:
+        return decode_json(read_regular(entry), kind)
+    except (OSError, RunnerError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def keep(entry: Path, answer: msgspec.Struct) -> None:
+    """Keep an answer; it is there all the same where it cannot be kept."""
+    try:
+        write_bytes(entry, msgspec.json.encode(answer))
+    except PipelineError as error:
+        log.warning("the answer is not kept: %s", error)
+
+
+def answer_entry(
+    source: SourceModel, settings: Settings, optimize: Optimize, sizes: Mapping[str, int], *, likely: bool
+) -> Path | None:
+    """Where the answer to a question about a model is kept; None where none is: no chip, a member of an archive.
 
     The digest covers the file (not files that it names: such answers are not kept), question, chip, releases, sources.
     """
-    if not settings.chip or not Path(path).is_file():
+    if not settings.chip or source.member or not Path(source.path).is_file():
         return None
     # Names, sizes and times of change of our sources: a tenth of the time that reading them takes
     rows, waiting = [], [str(ROOT / "pipeline"), str(ROOT / "device_runner")]
@@ -27,17 +120,18 @@ def entry_of(path: str, settings: Settings, question: bytes) -> Path | None:
                 rows.append(f"{entry.path} {state.st_size} {state.st_ctime_ns}")
             elif entry.is_dir():
                 waiting.append(entry.path)
-    parts = (sha256_of(Path(path)), question.decode("utf-8", "replace"), "\n".join(sorted(rows)))
-    return claims.entry_of(".answer.json", CHIPS[settings.chip], *parts)
+    question = msgspec.json.encode((settings, optimize, sizes, likely)).decode()
+    parts = (sha256_of(Path(source.path)), question, "\n".join(sorted(rows)))
+    return entry_of(".answer.json", CHIPS[settings.chip], *parts)
 
 
 def kept_answer(entry: Path | None, name: str) -> ModelAnswer | None:
     """The answer of an entry under a model's name; None where there is none that can be read."""
-    answer = claims.kept(entry, ModelAnswer) if entry else None
+    answer = kept(entry, ModelAnswer) if entry else None
     return msgspec.structs.replace(answer, path=name) if answer else None
 
 
 def keep_answer(entry: Path | None, answer: ModelAnswer) -> None:
     """Keep an answer; not one that a busy machine gave."""
     if entry and not answer.error and not (answer.load and answer.load.code == "hang"):
-        claims.keep(entry, answer)
+        keep(entry, answer)

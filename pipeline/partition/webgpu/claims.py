@@ -7,6 +7,7 @@ no effect: the provider is asked twice, and in its second round nothing is a can
 """
 
 from collections.abc import Container, Iterable, Mapping
+from difflib import get_close_matches
 from heapq import heappop, heappush
 from typing import Final
 
@@ -217,7 +218,7 @@ CAPTURE = Refusal(
 
 NAMELESS_BIAS = Refusal(
     "crash",
-    "WebGPU ends the process: {mark} lists a bias without a name",
+    "WebGPU crashes the app: {mark} lists a bias without a name",
     "drop the empty input: `ort-mobile transform --do drop-empty-inputs`, or optimize the model at level basic",
 )
 """The kernels read such a bias all the same when they run (W.5)."""
@@ -226,6 +227,15 @@ NAMELESS_BIAS = Refusal(
 def has_nameless_bias(node: Node) -> bool:
     """Whether NAMELESS_BIAS is what happens with a node on the GPU."""
     return node.op_type in ("Conv", "ConvTranspose") and node.inputs[2:3] == ("",)
+
+
+def unknown_names(settings: Settings, nodes: Iterable[str]) -> tuple[str, str]:
+    """Names in forceCpuNodeNames that no node has, in words, and what to do about it; "" where every one has a node."""
+    known = sorted({*nodes} - {""})
+    unknown = [name for name in settings.webgpu.cpu_nodes if name not in known]
+    close = get_close_matches(unknown[0], known) if unknown else []
+    meant = f"did you mean {' or '.join(map(repr, close))}?" if close else "give names of nodes, one a line"
+    return ", ".join(map(repr, unknown)), meant
 
 
 def build_refusal(_graph: Graph, _groups: Iterable[tuple[Node, ...]], _settings: Settings) -> Refusal | None:

@@ -236,7 +236,7 @@ def _no_type(node: Node, dtype: str, constraint: str, rows: list[Kernel], settin
     release = ".".join(map(str, later or ()))
     if any(entry.int64 for entry in marked):
         text += "; enableInt64 adds it" + (f" from ONNX Runtime {release} on" if later else "")
-        remedy = "set enableInt64=1, or give the dimensions of the inputs sizes"
+        remedy = f"set enableInt64=1, or {SIZES}"
         return Refusal("int64", text, f"ship {release} or later, and {remedy}" if later else remedy)
     if later:
         return Refusal("release", f"{text} before ONNX Runtime {release}", f"ship {release} or later")

@@ -13,8 +13,9 @@ from device_runner.spec import ElementType, NnapiFlag, RunOptions
 from pipeline.campaign.record import TunedClass
 from pipeline.core.variant import Level, Variant
 from pipeline.features.android.package import QUICK_JVM
+from pipeline.model.signature import TensorInfo
 from pipeline.release.bundle import make_bundle
-from pipeline.release.manifest import Manifest, ModelSignature, Shipped, TensorSignature
+from pipeline.release.manifest import Manifest, ModelSignature, Shipped
 from tests.ort_models import conv_relu, convert
 
 NNAPI = RunOptions(
@@ -33,9 +34,9 @@ def needs_java() -> None:
         pytest.skip("no javac: install a JDK")
 
 
-def tensor(name: str, *shape: int | str | None, dtype: ElementType | None = ElementType.FLOAT32) -> TensorSignature:
+def tensor(name: str, *shape: int | str | None, dtype: ElementType | None = ElementType.FLOAT32) -> TensorInfo:
     """A tensor of a signature."""
-    return TensorSignature(name=name, dtype=dtype, shape=shape)
+    return TensorInfo(name=name, dtype=dtype, shape=shape)
 
 
 def shipped(model: str = "m", **more: Any) -> Shipped:

@@ -16,6 +16,7 @@ from pipeline.campaign.statistics import Verdict
 from pipeline.core.errors import ConfigError
 from pipeline.features.pairs import comparison
 from pipeline.features.pairs.comparison import ComparedSide, compare_sides, unpaired_interval
+from pipeline.features.pairs.report import change_text
 from pipeline.report import wording
 from pipeline.report.model import CampaignReport, MeasuredRow, make_rows
 from pipeline.report.show import plain_lines
@@ -30,7 +31,7 @@ def campaign(
     """A report of these rows."""
     return CampaignReport(
         name="my", campaign=name, created_at="2026-01-31T08:15:30.123Z", margin=0.05, host=host or Host(), versions={},
-        rows=make_rows(rows).rows, devices=devices,
+        rows=make_rows(rows), devices=devices,
     )  # fmt: skip
 
 
@@ -207,7 +208,7 @@ def test_documents_keep_to_the_schema_and_hostile_names_do_nothing() -> None:
 
 def test_long_texts_are_cut_where_they_differ() -> None:
     change = ChangedFact(what="host", before="x" * 100 + "1" + "y" * 100, after="x" * 100 + "2" + "y" * 100)
-    text = comparison.change_text(change)
+    text = change_text(change)
     assert "1" in text
     assert "2" in text
     assert len(text) < 140

@@ -1,0 +1,83 @@
+"""Many models for providers, in worker processes; a kept answer is given without loading what judges."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.model.sources import SourceModel, find_models, source_bytes
+from pipeline.partition.answer import NO_SIZES, SUFFIXES, ModelAnswer, Optimize, Settings
+from pipeline.partition.qnn.kept import answer_entry, kept_answer, require_compilers
+
+if TYPE_CHECKING:
+    from pipeline.dataset import Dataset
+
+TIMEOUT_SECONDS = 120.0
+"""For one model."""
+
+SIMULATION_SECONDS = 1500.0
+"""For one model with inferences in a simulator."""
+
+
+def judge_paths(
+    paths: Sequence[str | Path],
+    settings: Settings | Sequence[Settings],
+    optimize: Optimize,
+    *,
+    sizes: Mapping[str, int] = NO_SIZES,
+    processes: int = 1,
+    simulate: "Dataset | None" = None,
+) -> Iterator[ModelAnswer]:
+    """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
+
+    With several settings all answers of the first come first. `sizes` are for dynamic dimensions. With `simulate` each
+    says what the chip computes on that data. ConfigError when a
+    path does not exist or holds no model, MissingError without the compiler of a chip that is asked about.
+    """
+    sources = find_models(paths, SUFFIXES)
+    asked = (settings,) if isinstance(settings, Settings) else settings
+    require_compilers(asked)
+    questions = [(source, wanted) for wanted in asked for source in sources]
+    answers: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
+    for source, wanted in questions if simulate is None else ():
+        entry = answer_entry(source, wanted, optimize, sizes, likely=True)
+        if answer := kept_answer(entry, source.name):
+            answers[source, wanted] = answer
+    if len(answers) == len(questions):
+        yield from answers.values()
+        return
+    from pipeline.core.workers import Task, needed_bytes, run_tasks
+    from pipeline.partition.judge import PartitionRequest, failed_answer, judge
+
+    requests = {
+        question: PartitionRequest(
+            source=question[0],
+            settings=question[1],
+            optimize=optimize,
+            sizes=dict(sizes),
+            likely=True,
+            simulate=simulate,
+        )
+        for question in questions
+        if question not in answers
+    }
+    tasks = {
+        Task(
+            label=source.name,
+            call=partial(judge, request),
+            memory_bytes=needed_bytes(source_bytes(source)),
+        ): (source, wanted)
+        for (source, wanted), request in requests.items()
+    }
+    outstanding = iter(questions)
+    expected = next(outstanding, None)
+    limit = TIMEOUT_SECONDS if simulate is None else SIMULATION_SECONDS
+    for outcome in run_tasks(tasks, processes=processes, timeout_seconds=limit):
+        question = tasks[outcome.task]
+        answers[question] = outcome.value or failed_answer(requests[question], outcome.error)
+        while expected in answers:
+            yield answers.pop(expected)
+            expected = next(outstanding, None)
+    while expected in answers:
+        yield answers.pop(expected)
+        expected = next(outstanding, None)
