@@ -291,10 +291,10 @@ def _lock(folder: Path, *, needed: bool = False) -> Iterator[bool]:
         except OSError as error:
             if needed or isinstance(error, BlockingIOError):
                 raise
-        here = None
+        there = None
         with contextlib.suppress(FileNotFoundError):
-            here = folder.lstat()
-        yield here is not None and os.path.samestat(facts, here)
+            there = folder.lstat()
+        yield there is not None and os.path.samestat(facts, there)
     finally:
         os.close(descriptor)
 

@@ -262,13 +262,13 @@ def common_cpus(abi: str) -> tuple[str, ...]:
 def _check_system(abi: str) -> None:
     """Linux with glibc runs every ABI here, its own without help and arm64 by an emulator."""
     libc = platform.libc_ver()[0] or ("without glibc" if platform.system() == "Linux" else "")
-    here = f"{platform.system()} {platform.machine()} {libc}".strip()
+    host = f"{platform.system()} {platform.machine()} {libc}".strip()
     is_known_abi = machine_abi() in HOST_ABIS
     runs = HOST_ABIS[abi].cpus or abi == machine_abi()
     if (platform.system(), platform.libc_ver()[0]) != ("Linux", "glibc") or not is_known_abi or not runs:
         raise UnavailableError(
             f"a library for {abi} does not run on this computer",
-            where=here,
+            where=host,
             why=f"it runs in a process of {HOST_ABIS[abi].machine} Linux with glibc"
             + ", or by qemu-user on x86-64" * bool(HOST_ABIS[abi].cpus),
             remedy="use `local`, a phone (adb:SERIAL), or such a machine (most CI runners are)",

@@ -479,7 +479,7 @@ def wheel_libraries(name: Name, abi: str = "") -> Iterator[Path]:
 def wheel_abi(path: Path) -> str:
     """The ABI of one of `wheel_libraries`, by its folder's name; "" for a folder of another name."""
     machine = path.parent.name.partition("-")[2]
-    return next((abi for abi, known in MACHINES.items() if known == machine), "")
+    return next((abi for abi, code in MACHINES.items() if code == machine), "")
 
 
 def checked(path: Path) -> Path:
@@ -491,15 +491,15 @@ def checked(path: Path) -> Path:
     require_known(path.name, sha256(path), str(path))
     beside = path.with_name(f"{path.name}.sha1")
     noted = read_regular(beside, CHECKSUM_BYTES).decode("ascii", "replace").split()[:1] if beside.is_file() else []
-    wanted = noted[0] if noted else path.parent.name
-    if re.fullmatch(r"[0-9a-f]{30,40}", wanted):
+    sha1 = noted[0] if noted else path.parent.name
+    if re.fullmatch(r"[0-9a-f]{30,40}", sha1):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha1").hexdigest()
-        if int(digest, 16) != int(wanted, 16):
+        if int(digest, 16) != int(sha1, 16):
             raise UnavailableError(
                 "this file is not what its repository says",
                 where=str(path),
-                why=f"its SHA-1 is {digest}, the repository's is {wanted}",
+                why=f"its SHA-1 is {digest}, the repository's is {sha1}",
                 remedy="delete it, and let the build tool fetch it again",
             )
     return path
@@ -507,15 +507,15 @@ def checked(path: Path) -> Path:
 
 def require_known(file: str, digest: str, where: str) -> bool:
     """Whether the sha256 of a release's file is known; raises UnavailableError where it is another than `digest`."""
-    known = known_digests().get(file)
-    if known not in (None, digest):
+    listed = known_digests().get(file)
+    if listed not in (None, digest):
         raise UnavailableError(
             f"{file} is not the one that was released",
             where=where,
-            why=f"its sha256 is {digest}, that of the release is {known}",
+            why=f"its sha256 is {digest}, that of the release is {listed}",
             remedy="do not use it: ask whoever runs the mirror or the cache that it came from",
         )
-    return known is not None
+    return listed is not None
 
 
 def read_entry(name: Name) -> Entry | None:

@@ -285,13 +285,13 @@ def smallest_failing(options: RunOptions, fails: Callable[[RunOptions], bool]) -
 
     `fails` runs them, on a device mostly: it is asked at most once for each subset that is met.
     """
-    known: dict[str, bool] = {}
+    cache: dict[str, bool] = {}
 
     def still_fails(option: RunOptions) -> bool:
         key = msgspec.json.encode(option).decode()
-        if key not in known:
-            known[key] = fails(option)
-        return known[key]
+        if key not in cache:
+            cache[key] = fails(option)
+        return cache[key]
 
     smaller = options
     while True:

@@ -214,10 +214,10 @@ def _copies(kernels: Iterable[_Event], inferences: int, log: Iterable[str]) -> t
     added = [match.groups() for line in log if (match := ADDED_COPY.search(line))]
     # Those of one graph have numbers without a gap: copies in bodies of If and Loop, and lost lines, leave no names.
     named = bool(added) and operators == [operator for operator, _ in added]
-    known = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
+    in_order = named and numbers == [*range(numbers[0], numbers[0] + len(added))]
     return tuple(
         ValueCopy(
-            value=added[place][1] if known else "",
+            value=added[place][1] if in_order else "",
             to_host=key[1].endswith("ToHost"),
             size_bytes=sum(event.args.output_size for event in groups[key]) // inferences,
             nanoseconds=1e3 * _usual(event.dur for event in groups[key]) * len(groups[key]) / inferences,

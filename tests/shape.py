@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("pipeline", "device_runner")
 
-FILLERS = frozenset({"one", "found", "own", "its", "told", "said", "made", "theirs"})
+FILLERS = frozenset({"one", "found", "own", "its", "told", "said", "made", "theirs", "wanted", "here", "known"})
 """Names that say nothing of what they hold."""
 
 

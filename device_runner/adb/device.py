@@ -353,16 +353,16 @@ class AdbDevice(ProbeDevice):
     def arrange(self, *, fixed_performance: bool, screen_on: bool) -> list[str]:
         """Set Android's fixed performance mode and keep the screen on, until it is closed; what it cannot do."""
         refused = []
-        wanted = []
+        settings = []
         try:
             api_level = self._known_facts().api_level
             if fixed_performance and api_level < FIRST_FIXED_PERFORMANCE_API:
                 refused.append(f"no fixed performance mode: it needs API {FIRST_FIXED_PERFORMANCE_API}")
             elif fixed_performance:
-                wanted.append((FIXED_PERFORMANCE, "no fixed performance mode"))
+                settings.append((FIXED_PERFORMANCE, "no fixed performance mode"))
             if screen_on:
-                wanted.append((SCREEN_ON, "the screen is not kept on"))
-            for text, otherwise in wanted:
+                settings.append((SCREEN_ON, "the screen is not kept on"))
+            for text, otherwise in settings:
                 self._conditions_at = -CONDITIONS_AGE_SECONDS
                 self._held.append(text)
                 if refusal := hold(self.link, self._root, text):

@@ -197,14 +197,14 @@ def find_same(path: Path, sources: Sequence[Path]) -> list[PatchStep]:
     return grown
 
 
-def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
+def _runs(pieces: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
     """Runs of pieces that another file has in the same order; of several the longest.
 
     The pieces of the others are looked at one after another: a place is a number of one of them.
     """
     import numpy as np
 
-    ends, digests = wanted
+    ends, digests = pieces
     limits = np.cumsum([0, *(len(file[0]) for file in others)]).tolist()
     hashes = np.concatenate([np.empty(0, np.uint64), *(file[1] for file in others)])
     order = np.argsort(hashes, kind="stable")
@@ -223,7 +223,7 @@ def _runs(wanted: Pieces, others: Sequence[Pieces]) -> Iterator[PatchStep]:
         )
         number = bisect.bisect_right(limits, place) - 1
         offset = _start(others[number], place - limits[number])
-        yield PatchStep(_start(wanted, index), int(ends[index + count - 1]), number, offset)
+        yield PatchStep(_start(pieces, index), int(ends[index + count - 1]), number, offset)
         at, expected = index + count, place + count
 
 

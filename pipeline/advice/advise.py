@@ -391,9 +391,9 @@ def difference(loaded: LoadedModel, reference: Reference, tolerance: float) -> t
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     session = make_session(Path(loaded.source.path), HostSession(brief=True, small=not loaded.weights))
-    wanted = {value.name for value in session.get_inputs()}
+    inputs = {value.name for value in session.get_inputs()}
     names = [tensor.name for tensor in reference.outputs]
-    values = session.run(names, {name: array for name, array in feeds.items() if name in wanted})
+    values = session.run(names, {name: array for name, array in feeds.items() if name in inputs})
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     return tuple(compare_outputs(expected, dict(zip(names, values, strict=True)), reference.tolerance(tolerance)))
 
@@ -627,8 +627,8 @@ def _climb(
         for fix in fixes:
             if fix in used or perfect(current.standing):
                 continue
-            known = current is start and fix in tried
-            state = tried[fix] if known else attempt(fix, current, bench)[1]
+            is_tried = current is start and fix in tried
+            state = tried[fix] if is_tried else attempt(fix, current, bench)[1]
             if state is not None:
                 current = state
                 used.append(fix)

@@ -475,9 +475,9 @@ def refuted_outputs(
     `outputs` are those of both models on `feeds`. The reason names the first node that stops being finite.
     """
     lost = {
-        name: _lost(wanted, outputs[0][name])
-        for name, wanted in outputs[1].items()
-        if name in outputs[0] and _lost(wanted, outputs[0][name])
+        name: _lost(output, outputs[0][name])
+        for name, output in outputs[1].items()
+        if name in outputs[0] and _lost(output, outputs[0][name])
     }
     if not lost:
         return
@@ -516,8 +516,8 @@ def _explained(
     """
     import numpy as np
 
-    known = {name for node in original.proto.graph.node for name in node.output}
-    makers = {name: node for node in form.proto.graph.node for name in node.output if name in known}
+    original_values = {name for node in original.proto.graph.node for name in node.output}
+    makers = {name: node for node in form.proto.graph.node for name in node.output if name in original_values}
     names = list(makers)
     largest: dict[str, float] = {}  # the original's largest numbers
     first, share, verb = None, 0.0, ""  # the first node of the form that is not finite

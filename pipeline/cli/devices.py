@@ -220,9 +220,9 @@ def diff(old: str, new: str, abi: str, outputs: Outputs) -> None:
     from pipeline.core.abis import X86_64, read_abi
     from pipeline.library.difference import compare_libraries
 
-    wanted = read_abi(abi, "--abi")
-    both = [next((row for row in resolve_all(text) if row.abi == wanted), None) for text in (old, new)]
-    pair = [row or resolve(text, wanted) for row, text in zip(both, (old, new), strict=True)]
+    asked_abi = read_abi(abi, "--abi")
+    both = [next((row for row in resolve_all(text) if row.abi == asked_abi), None) for text in (old, new)]
+    pair = [row or resolve(text, asked_abi) for row, text in zip(both, (old, new), strict=True)]
     runs = None
     try:
         runs = resolve(old, X86_64), resolve(new, X86_64)

@@ -333,8 +333,8 @@ def _alike(graph: OrtGraph, first: str, second: str) -> bool:
     if first == second:
         return first in graph.initializers
     tensors = [graph.initializers.get(name) for name in (first, second)]
-    known = [(tensor.dims, tensor.data_type) for tensor in tensors if tensor]
-    return len(known) == 2 and known[0] == known[1]
+    infos = [(tensor.dims, tensor.data_type) for tensor in tensors if tensor]
+    return len(infos) == 2 and infos[0] == infos[1]
 
 
 HALF_KERNELS = frozenset({"Add", "Conv", "Div", "GlobalAveragePool", "MaxPool", "Mul", "Relu", "Sub"})

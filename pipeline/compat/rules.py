@@ -381,10 +381,10 @@ def _replay(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Itera
 
 
 def _defects(artifact: ArtifactFacts, runtime: Runtime, use: RunOptions) -> Iterator[Finding]:
-    here = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(REPLAY_KEY) == "1")
+    in_session = msgspec.structs.replace(runtime, asks_replay=use.session_config.get(REPLAY_KEY) == "1")
     for defect in DEFECTS:
         mark = artifact.defects.get(defect.name, "")
-        if mark and defect.shows(here):
+        if mark and defect.shows(in_session):
             sure = defect.measured is None or runtime.release in defect.measured
             tried = "" if sure else f" (measured with {', '.join(map(str, sorted(defect.measured or ())))})"
             yield (_error if sure and not defect.depends else _warning)(

@@ -349,12 +349,12 @@ def _table_lines(lines: Iterable[tuple[int, str]], key: KeyPath) -> list[tuple[i
     """The lines of the table that holds a key: of `[measure]`, or of the second `[[targets]]`; none at the top."""
     if len(key) < 2:
         return []
-    wanted, number = key[0], key[1] if isinstance(key[1], int) else 0
+    table, number = key[0], key[1] if isinstance(key[1], int) else 0
     seen, inside, kept = -1, False, []
     for line in lines:
         if heading := re.match(r"\s*\[+\s*([\w-]+)\s*\]", line[1]):
-            seen += heading.group(1) == wanted
-            inside = heading.group(1) == wanted and seen == number
+            seen += heading.group(1) == table
+            inside = heading.group(1) == table and seen == number
         elif inside:
             kept.append(line)
     return kept
@@ -510,9 +510,9 @@ def _same_names(targets: Iterable[Target]) -> Iterator[Problem]:
 
 def provider_problems(key: KeyPath, providers: Iterable[str]) -> Iterator[Problem]:
     """A provider that is nearly a known one is a typo: anything else may be a plug-in of the library."""
-    known = (*PROVIDERS, *OTHER_NAMES)
+    provider_names = (*PROVIDERS, *OTHER_NAMES)
     for provider in providers:
-        if provider not in known and (close := _close(provider, known)):
+        if provider not in provider_names and (close := _close(provider, provider_names)):
             yield Problem(
                 key, f"unknown execution provider {provider!r}", f"usual ones: {', '.join(PROVIDERS)}", _meant(close)
             )

@@ -101,10 +101,10 @@ def _of(facts: LibraryFacts, *, optional: bool) -> AwareSource:
 
 def _at_hand(release: str, ships: Sequence[str], abi: str) -> LibraryFacts | None:
     """The first library of a release that runs here: one that ships, else the newest patch release in a cache."""
-    wanted = release or str(installed_release())
+    prefix = release or str(installed_release())
     try:
-        for library in _found([*ships, *_cached(wanted)], abi):
-            if f"{library.release}.".startswith(f"{wanted}.") or (not release and library.text in ships):
+        for library in _found([*ships, *_cached(prefix)], abi):
+            if f"{library.release}.".startswith(f"{prefix}.") or (not release and library.text in ships):
                 build_host(find_processor(abi))
                 return library.facts
     except RunnerError as error:
@@ -122,10 +122,10 @@ def _found(names: Sequence[str], abi: str) -> Iterator[Library]:
             log.info("not asked: %s", error)
 
 
-def _cached(wanted: str) -> list[str]:
+def _cached(release: str) -> list[str]:
     """Names of Android releases available that a release X.Y or X.Y.Z means, the newest first."""
-    names = [known.name for known in known_libraries() if known.at_hand and known.name.startswith("android:")]
-    fitting = [name for name in names if f"{name.partition(':')[2]}.".startswith(f"{wanted}.")]
+    names = [library.name for library in known_libraries() if library.at_hand and library.name.startswith("android:")]
+    fitting = [name for name in names if f"{name.partition(':')[2]}.".startswith(f"{release}.")]
     return sorted(fitting, key=_parts, reverse=True)
 
 

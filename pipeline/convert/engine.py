@@ -384,9 +384,9 @@ class _Maker:
 
     def _write(self, parts: OrtParts) -> tuple[ConvertedFile, Path]:
         with self.clock("digest"):
-            known = self.optimizer.known(parts)
+            weight_digests = self.optimizer.known(parts)
         plan = plan_file(parts.skeleton, parts.weights)
-        identity = _identity(plan, known)
+        identity = _identity(plan, weight_digests)
         if identity not in self.written:
             path = self.optimizer.shop.new_file(".ort")
             with self.clock("write"), storage_errors(path):
@@ -396,7 +396,7 @@ class _Maker:
                 file = ConvertedFile(
                     size_bytes=plan.size_bytes,
                     sha256=digest,
-                    semantic_digest=semantic_digest(model, parts.skeleton, known, self.tensors),
+                    semantic_digest=semantic_digest(model, parts.skeleton, weight_digests, self.tensors),
                     operators=dict(sorted(Counter(node.operator for node in model.graph.nodes).items())),
                     unreplayable=unreplayable(
                         (record.action, bool(record.produced_ops)) for record in model.graph.runtime_optimizations
@@ -468,10 +468,10 @@ class _Maker:
         return f"{self.request.stem}.{variant.name}{variant.style.suffix}"
 
 
-def _identity(plan: FilePlan, known: dict[str, str]) -> str:
+def _identity(plan: FilePlan, digests: dict[str, str]) -> str:
     """Equal for plans that would write the same bytes; the sha256 of a file without weights behind its body."""
     digest = hashlib.sha256(plan.head)
     digest.update(plan.body)
     for start, weight in plan.blobs:
-        digest.update(f"{start} {known[weight.name]} ".encode())
+        digest.update(f"{start} {digests[weight.name]} ".encode())
     return digest.hexdigest()

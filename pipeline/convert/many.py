@@ -48,14 +48,14 @@ from pipeline.model.sources import NamedModel, find_models, name_models
 log = logging.getLogger(__name__)
 
 
-def write_configs(output: Path, artifacts: Sequence[Artifact], known: Mapping[str, FileNeeds]) -> tuple[Path, ...]:
+def write_configs(output: Path, artifacts: Sequence[Artifact], needs: Mapping[str, FileNeeds]) -> tuple[Path, ...]:
     """Write the operator configs, with and without types, that a build needs to run all artifacts of the folder.
 
     Those of earlier conversions into it count, too: the app that takes the folder takes them all.
     """
     files = [output / Path(artifact.file).name for artifact in artifacts]
     earlier = [file for file in sorted(output.rglob("*.ort")) if file not in set(files)]
-    texts = config_texts(files, earlier=earlier, known={str(output / name): needs for name, needs in known.items()})
+    texts = config_texts(files, earlier=earlier, read={str(output / name): file for name, file in needs.items()})
     for name, text in texts.items():
         write_text(output / name, text)
     return tuple(output / name for name in texts)
@@ -67,13 +67,13 @@ def config_texts(
     *,
     extended: bool = False,
     earlier: Sequence[Path] = (),
-    known: Mapping[str, FileNeeds] = {},
+    read: Mapping[str, FileNeeds] = {},
 ) -> dict[str, str]:
     """Both operator configs of some artifacts by their file names: the union of what each needs.
 
     `extended`: the build is no plain minimal one, whatever the artifacts ask for. `earlier`: more artifacts, which are
-    left out with a warning where they cannot be read; one of `files` that cannot is an error. `known`, by path, need
-    not be read.
+    left out with a warning where they cannot be read; one of `files` that cannot is an error. `read`, by path, need not
+    be read again.
     """
     from pipeline.required_ops import from_needs, needs_of_artifacts, render
 
@@ -81,11 +81,11 @@ def config_texts(
         (file.stat().st_dev, file.stat().st_ino): file for file in (*earlier, *files)
     }  # equal ones are one file
     limited = [file for file in distinct.values() if file.suffix.lower() == ".ort"]  # what loads ONNX files has all
-    replays = any(facts.replays for facts, _, _ in known.values())
-    seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in known.items()}
+    replays = any(facts.replays for facts, _, _ in read.values())
+    seen = {path: (dict.fromkeys(minimal, ()), dict.fromkeys(wide, ())) for path, (_, minimal, wide) in read.items()}
     wide_build = extended or replays
     needs_by_file, failed = (
-        needs_of_artifacts(limited, providers=providers, extended=wide_build, known=seen) if limited else ({}, [])
+        needs_of_artifacts(limited, providers=providers, extended=wide_build, cached=seen) if limited else ({}, [])
     )
     ours = {str(file) for file in files}
     for error in failed:
@@ -211,7 +211,7 @@ def _joined(
     variants: Callable[[str], tuple[Variant, ...]],
 ) -> Converted:
     """The results of a model's precisions as one; one that has none costs its variants, and all of them the model."""
-    wanted = tuple(variant for form in group.models for variant in variants(form.precision))
+    asked = tuple(variant for form in group.models for variant in variants(form.precision))
     results: list[ConvertResult] = []
     lost: list[tuple[ModelInPrecision, PipelineError]] = []
     for form in group.models:
@@ -222,7 +222,7 @@ def _joined(
         elif error:
             lost.append((form, error))
     if not results:
-        return Converted(model=group.model, variants=wanted, error=lost[0][1] if lost else None)
+        return Converted(model=group.model, variants=asked, error=lost[0][1] if lost else None)
     failures = [
         VariantFailure(
             variant=variant,
@@ -243,7 +243,7 @@ def _joined(
         needs={name: needs for result in results for name, needs in result.needs.items()},
         timings_ns=dict(sum((Counter(result.timings_ns) for result in results), Counter())),
     )
-    return Converted(model=group.model, variants=wanted, result=whole)
+    return Converted(model=group.model, variants=asked, result=whole)
 
 
 def _named(result: ConvertResult, model: NamedModel, form: ModelInPrecision) -> ConvertResult:

@@ -140,11 +140,11 @@ def run_time_options(variant: Variant, target: Release, *, replayable: bool = Tr
 
 def refusal(variant: Variant, target: Release, installed: Release) -> tuple[str, str] | None:
     """Why this variant cannot be made with the installed onnxruntime for a target's release, and the remedy."""
-    at_target, here = str(target), str(installed)
+    at_target, at_host = str(target), str(installed)
     layout = variant.level is Level.LAYOUT
     rules = (
         (variant.style is not Style.ONNX and target < FORMAT_6_SINCE,
-         f"onnxruntime {at_target} cannot load ORT format version 6, which {here} writes",
+         f"onnxruntime {at_target} cannot load ORT format version 6, which {at_host} writes",
          f"convert with onnxruntime {at_target}"),
         (layout and target < LAYOUT_SINCE, f"level layout came with 1.23, the target runs {at_target}",
          "use level extended or all"),

@@ -47,8 +47,8 @@ MAX_WHY = 400
 def explain(error: BaseException, where: str) -> ModelError:
     """The error that onnxruntime raised for a model as one of ours: the cause if known, its own words, a remedy."""
     text = str(error)
-    known = text_of_message(text, Topic.MODEL, Topic.OPERATOR, Topic.KERNEL, Topic.ROOM)
-    what, remedy = (known.cause, known.remedy) if known else GENERAL
+    explanation = text_of_message(text, Topic.MODEL, Topic.OPERATOR, Topic.KERNEL, Topic.ROOM)
+    what, remedy = (explanation.cause, explanation.remedy) if explanation else GENERAL
     # One printable line without onnxruntime's prefix and its build machine's source paths
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     text = re.sub(r"/\S*onnxruntime/\S+\.(?:cc|h):\d+ .*?(?=\s[A-Z])", "", text)
@@ -191,11 +191,11 @@ def as_onnx(parts: OrtParts, before: LeanModel, shop: PassContext) -> LeanModel:
         body.name = body.name or f"graph {number}"
     moved = {weight.name: weight.place for weight in parts.weights}
     keep_only(optimized.proto.graph.input, lambda value: value.name not in moved)
-    known = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
+    initializers = {tensor.name: tensor for tensor in before.proto.graph.initializer if tensor.name in moved}
     for weight in parts.weights:  # what an optimizer made has no message in the model before
         tensor = optimized.proto.graph.initializer.add()
-        if weight.name in known:
-            tensor.CopyFrom(known[weight.name])
+        if weight.name in initializers:
+            tensor.CopyFrom(initializers[weight.name])
         else:
             tensor.name, tensor.data_type = weight.name, weight.data_type
             tensor.dims.extend(weight.dims)

@@ -116,8 +116,8 @@ class Pace:
     def left_seconds(self) -> float | None:
         """How long the rest takes; of several parts the slowest counts. None before it is known of any."""
         if self.parts:
-            known = [left for part in self.parts.values() if (left := part.left_seconds) is not None]
-            return max(known, default=None)
+            seconds = [left for part in self.parts.values() if (left := part.left_seconds) is not None]
+            return max(seconds, default=None)
         return None if self.step_seconds is None else self.step_seconds * (self.steps - self.finished)
 
     def announcement(self, name: str) -> str:

@@ -210,16 +210,16 @@ def samples(data: Dataset, takes: Sequence[TensorInfo]) -> Iterator[Sample]:
         name = data.source
         yield Sample(name=name, inputs=_complete(data, takes, {}, 0, name))
         return
-    count = wanted = 0
+    count = in_part = 0
     whole = data.part is Part.ALL or sum(1 for _ in islice(_every(data, takes), data.least)) < data.least
     for sample in _every(data, takes):
         count += 1
         if whole or data.part is sample.part:
-            wanted += 1
+            in_part += 1
             yield sample
-            if wanted == data.limit:
+            if in_part == data.limit:
                 return
-    if not wanted:
+    if not in_part:
         raise _none(data, count)
 
 

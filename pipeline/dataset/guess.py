@@ -283,13 +283,13 @@ def assignments(tried: Sequence[DimensionUnit]) -> Iterator[dict[str, tuple[int,
 
 def with_sums(sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """The sizes with those of names that are sums of others."""
-    known = dict(sizes)
+    solved = dict(sizes)
     for name in names:
         parts = sum_parts(name)
-        terms = [known.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
+        terms = [solved.get(part, int(part) if part.isdigit() else None) for part in parts or ()]
         if parts and all(term is not None for term in terms):
-            known[name] = sum(term for term in terms if term is not None)
-    return known
+            solved[name] = sum(term for term in terms if term is not None)
+    return solved
 
 
 def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
@@ -344,9 +344,9 @@ def _flat_axis(info: TensorInfo, axis: int, integer: bool) -> str:
 
 def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -> Choices:
     """Sizes of images; where one side is fixed, the same for the other comes first."""
-    known = metadata_size(model)
+    recorded = metadata_size(model)
     if len(pair) == 2:
-        first = [(known, "from the model's metadata")] if known else []
+        first = [(recorded, "from the model's metadata")] if recorded else []
         squares = [(side, side) for side in SIDES]
         rest = [*squares[:4], *LINES, *squares[4:]]  # a recognizer of lines takes small squares too, and no large ones
         return (*first, *((sizes, USUAL) for sizes in rest))
@@ -558,16 +558,16 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
     whole = msgspec.structs.replace(data, inputs=values | data.inputs)
     axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
-    known = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
-    known = resolve_dimensions(takes, known, loaded.source.name)
-    if all(axis.key in known for axis in axes):
-        return msgspec.structs.replace(whole, sizes=data.sizes | known)
+    of_data = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
+    of_data = resolve_dimensions(takes, of_data, loaded.source.name)
+    if all(axis.key in of_data for axis in axes):
+        return msgspec.structs.replace(whole, sizes=data.sizes | of_data)
     sized, why = _first_that_runs(loaded, dimensions, takes, axes, whole)
     if not sized:
         error = no_size(loaded.source.name, list(names_of(axes)), why)
         raise blame_dimensions(loaded, dimensions, data, error) from error
     sizes = resolve_dimensions(takes, {name: size for name, (size, _) in sized.items()}, loaded.source.name)
-    return msgspec.structs.replace(whole, sizes=sizes | data.sizes | known)
+    return msgspec.structs.replace(whole, sizes=sizes | data.sizes | of_data)
 
 
 def check_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str) -> int:

@@ -95,13 +95,13 @@ def _elements(
     """A list of elements in the input's shape; one axis without a size takes what the others leave."""
     import numpy as np
 
-    known = [
+    declared = [
         size if isinstance(size, int) else sizes.get(f"{info.name}[{axis}]") or (size and sizes.get(size)) or -1
         for axis, size in enumerate(info.shape if info.shape is not None else (len(value),))
     ]
     shape = [
-        size if size != -1 or axis == max(i for i, s in enumerate(known) if s == -1) else 1
-        for axis, size in enumerate(known)
+        size if size != -1 or axis == max(i for i, s in enumerate(declared) if s == -1) else 1
+        for axis, size in enumerate(declared)
     ]
     try:
         return np.array(_cast(info, value, dtype), dtype).reshape(shape)

@@ -304,18 +304,22 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
     """
     place = choice.device, choice.artifact.model
     timed = {(row.variant, row.run): row for row in rows if (row.device, row.model) == place and row.statistics}
-    here = {
+    runs_there = {
         run.id: run
         for run in record.planned
         if (run.device, run.model) == place and run.mode is MeasureMode.STEADY and (run.variant, run.run) in timed
     }
-    wanted = choice.artifact.variant.name, choice.options
-    chosen = next((here.get(run.same_as, run) for run in here.values() if (run.variant, run.options) == wanted), None)
-    others = [run for run in here.values() if run is not chosen and not run.same_as]
+    way = choice.artifact.variant.name, choice.options
+    chosen = next(
+        (runs_there.get(run.same_as, run) for run in runs_there.values() if (run.variant, run.options) == way), None
+    )
+    others = [run for run in runs_there.values() if run is not chosen and not run.same_as]
     if chosen is None or not others:
         return ()
-    known = medians(timed.values())
-    other = min(others, key=lambda run: (not timed[run.variant, run.run].baseline, known[*place, run.variant, run.run]))
+    median_ns = medians(timed.values())
+    other = min(
+        others, key=lambda run: (not timed[run.variant, run.run].baseline, median_ns[*place, run.variant, run.run])
+    )
     row = timed[chosen.variant, chosen.run]
     row = timed[other.variant, other.run] if row.baseline else row
     return (chosen, other) if row.comparison is not None and row.comparison.low is not None else ()
@@ -530,9 +534,9 @@ def known_on_network(store: Store, config: Config) -> list[str]:
     """
     if not any(is_selector(name.partition(":")[2]) for name in config.devices):
         return []
-    wanted = as_read(stored_config(config))
+    stored = as_read(stored_config(config))
     same = [
-        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == wanted
+        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == stored
     ]
     names = [run.device for document in same for run in document.planned] + [
         row.device for document in same for row in document.skipped

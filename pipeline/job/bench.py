@@ -123,10 +123,10 @@ def opened(names: Sequence[str], wait_seconds: float = 0.0, waiting: Waiting | N
     where it is given, decides.
     Raises SpecError for a name that no device can have, MissingError when no device is ready.
     """
-    wanted, unusable = found(names)
+    present, unusable = found(names)
     with contextlib.ExitStack() as stack:
         devices, facts = {}, {}
-        for result in _open_all(wanted, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
+        for result in _open_all(present, stack, lambda name, stop: waiting or patience(name, wait_seconds, stop)):
             if isinstance(result, Skipped):
                 unusable.append(result)
             else:

@@ -146,8 +146,8 @@ def calibration_data(config: Config, table: ModelConfig) -> Dataset:
 
 def auto_providers(config: Config) -> AutoProviders:
     """What `auto` chooses precisions for: the providers of the runs, on the targets that have them."""
-    wanted = [config.variants.precisions, *(model.precisions for model in config.models)]
-    if not any(AUTO in names for names in wanted):
+    precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
+    if not any(AUTO in names for names in precisions):
         return {}
     settings = {row.provider: row for row in provider_settings(config)}
     return {name: settings.get(name) for target in config.targets for name in _providers_of(target, config)}

@@ -412,7 +412,7 @@ def get_library(text: str, *, accept_licence: bool = False, abi: str = "", say: 
         return entry
     ways: list[Way] = [_from_caches, _from_maven, _from_https]
     if name.scheme == "android":
-        ways.append(lambda wanted, line: _from_npm(wanted, line, accept_licence=accept_licence))
+        ways.append(lambda name, line: _from_npm(name, line, accept_licence=accept_licence))
     return _first(name, ways, say)
 
 

@@ -513,12 +513,12 @@ def fix_dimensions(proto: "onnx.ModelProto", fixed: Mapping[str, int], where: st
         if axis.key in sizes:
             inputs[axis.input].type.tensor_type.shape.dim[axis.axis].dim_value = sizes[axis.key]
             by_symbol.setdefault(axis.symbol, set()).add(sizes[axis.key])
-    known = {symbol: next(iter(values)) for symbol, values in by_symbol.items() if symbol and len(values) == 1}
+    size_of = {symbol: next(iter(values)) for symbol, values in by_symbol.items() if symbol and len(values) == 1}
     for graph in subgraphs(proto.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param in known:
-                    dim.dim_value = known[dim.dim_param]
+                if dim.dim_param in size_of:
+                    dim.dim_value = size_of[dim.dim_param]
 
 
 def range_digests(places: Collection[ByteRange]) -> dict[ByteRange, str]:

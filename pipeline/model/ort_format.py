@@ -114,9 +114,9 @@ class Reader:
 
     def text_at(self, start: int) -> str:
         """The string whose length stands at `start`; bytes that are no UTF-8 come out as backslash escapes."""
-        known = self._strings.get(start)
-        if known is not None:
-            return known
+        cached = self._strings.get(start)
+        if cached is not None:
+            return cached
         length = _U32.unpack_from(self.data, start)[0]
         if length > self.size - start - 4:
             raise BrokenError("a text reaches beyond the end of the file")

@@ -228,10 +228,10 @@ class _Skeleton:
         self.cut = self.graph + struct.unpack_from("<H", data, vtable + 2)[0]
         self.padding = self.cut % BODY_ALIGNMENT
 
-    def _slots(self, at: int, known: int) -> Slots:
+    def _slots(self, at: int, fields: int) -> Slots:
         """The table's slots; ModelError when it has one that we would lose."""
         slots = self.reader.table(at)
-        if any(slots[known:]):
+        if any(slots[fields:]):
             raise ModelError("onnxruntime wrote an ORT format that is newer than this program",
                              remedy="install a newer ort-mobile, or an older onnxruntime")  # fmt: skip
         return slots

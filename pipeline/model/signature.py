@@ -102,7 +102,7 @@ def open_axes(takes: Sequence[TensorInfo]) -> tuple[OpenAxis, ...]:
     )
 
 
-def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], where: str) -> dict[str, int]:
+def resolve_dimensions(takes: Sequence[TensorInfo], given: Mapping[str, int], where: str) -> dict[str, int]:
     """Sizes by `input[axis]` for what a user's names mean: `input[axis]`, or a symbolic name for all axes of it.
 
     A size that is given for one axis holds for all axes of its symbolic name that have no other. ConfigError, with a
@@ -111,7 +111,7 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
     axes = open_axes(takes)
     raw = {(info.name, axis): size for info in takes for axis, size in enumerate(info.shape or ())}
     sizes: dict[str, int] = {}
-    for key, size in wanted.items():
+    for key, size in given.items():
         meant = [a for a in axes if key == a.key] or [a for a in axes if key in (a.symbol, raw[a.input, a.axis])]
         if not meant:
             raise _unknown(takes, axes, key, where)
@@ -121,7 +121,7 @@ def resolve_dimensions(takes: Sequence[TensorInfo], wanted: Mapping[str, int], w
                 why=f"several dimensions have this placeholder: {', '.join(a.key for a in meant)}",
                 remedy=f"name each, as in {meant[-1].key}={size}",
             )  # fmt: skip
-        sizes |= {a.key: size for a in meant if key == a.key or a.key not in wanted}
+        sizes |= {a.key: size for a in meant if key == a.key or a.key not in given}
     by_symbol: dict[str, set[int]] = {}
     for a in axes:
         if a.symbol and a.key in sizes:

@@ -197,15 +197,15 @@ def name_models(
     sources: Sequence[SourceModel], names: Sequence[str | None], dimensions: Sequence[dict[str, int]]
 ) -> list[NamedModel]:
     """Give every source a name: the one configured, or its stem; those that clash get a number behind."""
-    wanted = [
+    bases = [
         readable_name(name or (PurePosixPath(source.member or Path(source.path).name).stem or "model"))
         for source, name in zip(sources, names, strict=True)
     ]
-    total = Counter(name.lower() for name in wanted)
+    total = Counter(name.lower() for name in bases)
     taken = {name for name, times in total.items() if times == 1}
     numbers: dict[str, Iterator[int]] = {name: count(1) for name in total}
     models = []
-    for source, name, fixed in zip(sources, wanted, dimensions, strict=True):
+    for source, name, fixed in zip(sources, bases, dimensions, strict=True):
         clashes = total[key := name.lower()] > 1
         number = next(n for n in numbers[key] if f"{key}-{n}" not in taken) if clashes else 0
         models.append(

@@ -188,12 +188,12 @@ def kind_of(settings: BuildConfig, providers: tuple[str, ...], *, runtime_style:
 
 
 def _abis(target: Target) -> tuple[str, ...]:
-    known = ABIS[target.platform]
+    supported = ABIS[target.platform]
     for abi in target.abis:
-        if abi not in known:
+        if abi not in supported:
             raise ConfigError(
                 f"ONNX Runtime is not built for {target.platform} {abi!r}", where=f"target {target.name}, abis",
-                remedy=f"it takes: {', '.join(known)}",
+                remedy=f"it takes: {', '.join(supported)}",
             )  # fmt: skip
     abis = tuple(dict.fromkeys(target.abis)) or DEFAULT_ABIS[target.platform]
     if target.platform is Platform.LINUX and len(abis) > 1:

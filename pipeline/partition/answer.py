@@ -483,19 +483,19 @@ def lost_to_dimensions(provider: str, dynamic: Sequence[str], codes: Collection[
     )
 
 
-def parse_options(pairs: Iterable[str], known: Mapping[str, str], title: str) -> dict[str, str]:
+def parse_options(pairs: Iterable[str], patterns: Mapping[str, str], title: str) -> dict[str, str]:
     """KEY=VALUE pairs of a provider; ConfigError for what it would refuse itself, or ignore."""
     options = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
+        if key not in patterns:
+            close = difflib.get_close_matches(key, patterns, n=1)
             raise ConfigError(
                 f"the {title} provider has no option '{key}'",
-                remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(known)}",
+                remedy=f"did you mean {close[0]}?" if close else f"it has {', '.join(patterns)}",
             )
-        if not re.fullmatch(known[key], value):
-            raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {accepted_values(known[key])}")
+        if not re.fullmatch(patterns[key], value):
+            raise ConfigError(f"{key} cannot be '{value}'", remedy=f"use {accepted_values(patterns[key])}")
         options[key] = value
     return options
 

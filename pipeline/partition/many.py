@@ -37,12 +37,12 @@ def judge_paths(
     sources = find_models(paths, SUFFIXES)
     asked = (settings,) if isinstance(settings, Settings) else settings
     require_compilers(asked)
-    questions = [(source, wanted) for wanted in asked for source in sources]
+    questions = [(source, row) for row in asked for source in sources]
     answers: dict[tuple[SourceModel, Settings], ModelAnswer] = {}
-    for source, wanted in questions if simulate is None else ():
-        entry = answer_entry(source, wanted, optimize, sizes, likely=True)
-        if answer := kept_answer(entry, source.name):
-            answers[source, wanted] = answer
+    for question in questions if simulate is None else ():
+        entry = answer_entry(*question, optimize, sizes, likely=True)
+        if answer := kept_answer(entry, question[0].name):
+            answers[question] = answer
     if len(answers) == len(questions):
         yield from answers.values()
         return
@@ -63,11 +63,11 @@ def judge_paths(
     }
     tasks = {
         Task(
-            label=source.name,
+            label=question[0].name,
             call=partial(judge, request),
-            memory_bytes=needed_bytes(source_bytes(source)),
-        ): (source, wanted)
-        for (source, wanted), request in requests.items()
+            memory_bytes=needed_bytes(source_bytes(question[0])),
+        ): question
+        for question, request in requests.items()
     }
     outstanding = iter(questions)
     expected = next(outstanding, None)

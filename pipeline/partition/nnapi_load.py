@@ -122,12 +122,12 @@ class _Builder:
     def _scales(self, unit: Unit, scales: dict[str, tuple[float, int] | None]) -> Refusal | None:
         """A quantized value has one scale: its producer's and its consumer's must be equal."""
         for io in _quantized_inputs(unit):
-            wanted, present = parameters(self.graph, io), scales.get(io.name)
-            if io.name in self.skipped or wanted is None or present is None or wanted == present:
+            read, present = parameters(self.graph, io), scales.get(io.name)
+            if io.name in self.skipped or read is None or present is None or read == present:
                 continue
             return _failure(
                 unit.target,
-                f"'{io.name}' has scale and zero point {present} where it is made and {wanted} where it is read",
+                f"'{io.name}' has scale and zero point {present} where it is made and {read} where it is read",
                 "quantize with the same parameters on both sides",
             )
         return None

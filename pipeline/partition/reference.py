@@ -402,8 +402,8 @@ TOKEN = re.compile(r"_token_\d+")
 """A number in names of copies that ONNX Runtime's hash order decides (`x/duplicated_token_3`)."""
 
 
-def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings, *, known: bool) -> ClaimDiff:
-    """The comparison for one model; without rules for the release (`known`) the library's side alone."""
+def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings, *, has_rules: bool) -> ClaimDiff:
+    """The comparison for one model; without rules for the release (`has_rules`) the library's side alone."""
     if library.error is not None:
         return ClaimDiff(path=answer.path, error=library.error, crashed=library.crashed)
     if library.rest:
@@ -417,16 +417,16 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         ]
         alone = tuple((name,) for name in claimed)
         library = msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
-    same = same_claims(library, answer.partitions) if known else None
+    same = same_claims(library, answer.partitions) if has_rules else None
     nodes = _nodes(answer, library, same)
     return ClaimDiff(
         path=answer.path,
         same=same,
-        our_partitions=len(answer.partitions) if known else None,
+        our_partitions=len(answer.partitions) if has_rules else None,
         library_partitions=library.count
         if library.partitions is None
         else len(first_answer(library, answer.partitions)),
-        nodes=tuple(map(_ungrouped, nodes) if known and settings.rules.copies else nodes),
+        nodes=tuple(map(_ungrouped, nodes) if has_rules and settings.rules.copies else nodes),
         notes=tuple(_notes(answer, library, same, settings)),
     )
 
@@ -669,7 +669,7 @@ def compare_answers(
     Models are read in worker processes and shown to the library in another one, so a crash costs one model. A model
     that has no answer of ours is not shown: what is wrong with it is known already.
     """
-    known = rules_known(facts)
+    has_rules = rules_known(facts)
     pairs = list(zip(find_models(paths, SUFFIXES), answers, strict=True))
     with scratch_folder() as name:
         files = {
@@ -687,16 +687,16 @@ def compare_answers(
             differences.append(ClaimDiff(path=answer.path, asked=False))
             models.append(answer)
         else:
-            difference = diff_claims(answer, claims[answer.path], settings, known=known)
+            difference = diff_claims(answer, claims[answer.path], settings, has_rules=has_rules)
             differences.append(difference)
             # Without rules for its release the library's claims are the answer that holds.
-            models.append(answer if known else as_answer(answer, difference, facts.release))
+            models.append(answer if has_rules else as_answer(answer, difference, facts.release))
     reference = LibraryReference(
         library=facts.path,
         release=facts.release,
         sha256=facts.sha256,
         abi=facts.abi,
-        rules=known,
+        rules=has_rules,
         different=sum(difference.same is False for difference in differences),
         models=tuple(differences),
     )

@@ -201,12 +201,12 @@ def _schema_function(node: "NodeProto", opset: int, graph: Graph) -> "FunctionPr
 
     definition: Any = defs.get_schema(node.op_type, opset, "")  # its stub lacks half of the methods
     if definition.has_function:
-        known = definition.function_opset_versions
+        opsets = definition.function_opset_versions
     elif definition.has_context_dependent_function:
-        known = definition.context_dependent_function_opset_versions
+        opsets = definition.context_dependent_function_opset_versions
     else:
         return None
-    versions = [version for version in known if version <= opset]
+    versions = [version for version in opsets if version <= opset]
     if not versions:
         return None
     if definition.has_function:

@@ -103,11 +103,11 @@ def _load(data: bytes) -> dict[str, Value]:
 def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:
     """ONNX Runtime's complaint about a model as an error of ours, with the cause and remedy of a known one."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error)).strip()
-    known = text_of_message(text, Topic.MODEL)
+    explanation = text_of_message(text, Topic.MODEL)
     return ModelError(
-        known.cause if known else what,
+        explanation.cause if explanation else what,
         why=text[:2000],
-        remedy=known.remedy if known else "fix what it names; onnx.checker.check_model often has details",
+        remedy=explanation.remedy if explanation else "fix what it names; onnx.checker.check_model often has details",
     )
 
 
@@ -145,8 +145,8 @@ def schema(op_type: str, domain: str, opset: int) -> tuple[int, Mapping[str, Any
     try:
         definition = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
-        known = MICROSOFT_DEFAULTS if domain == "com.microsoft" else _ORT_OWN
-        return 1, MappingProxyType(dict(known.get(op_type, {})))
+        of_domain = MICROSOFT_DEFAULTS if domain == "com.microsoft" else _ORT_OWN
+        return 1, MappingProxyType(dict(of_domain.get(op_type, {})))
     defaults = {
         name: attribute_value(attribute.default_value)
         for name, attribute in definition.attributes.items()
@@ -394,12 +394,12 @@ def view_of_file(path: Path) -> Graph:
         for domain, op in asked
         if domain in KNOWN_DOMAINS and not defs.has(op, "" if domain == "ai.onnx" else domain)
     }
-    known: set[tuple[str, str]] = set()
+    registered: set[tuple[str, str]] = set()
     if strange:  # the installed onnxruntime knows more than onnx: operators of its own
         from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-        known = {(schema.domain, schema.name) for schema in runtime.get_all_operator_schema()}
-    for domain, op in sorted(strange - known):
+        registered = {(schema.domain, schema.name) for schema in runtime.get_all_operator_schema()}
+    for domain, op in sorted(strange - registered):
         raise ModelError(
             f"no release of ONNX Runtime has an operator {op[:60]!r}",
             where=str(path),
@@ -667,9 +667,9 @@ def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict
     """
     takes = own_inputs(loaded.proto)
     names = names_of(open_axes(takes))
-    known = resolve_dimensions(takes, given, loaded.source.name)
-    asked = {name: known[axes[0].key] for name, axes in names.items() if axes[0].key in known}
-    left = tuple(axis for axis in open_axes(takes) if axis.key not in known)
+    by_axis = resolve_dimensions(takes, given, loaded.source.name)
+    asked = {name: by_axis[axes[0].key] for name, axes in names.items() if axes[0].key in by_axis}
+    left = tuple(axis for axis in open_axes(takes) if axis.key not in by_axis)
     for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
         sizes = with_sums(asked | {name: size for name, (size, _) in assignment.items()}, list(names))
         model = slim_copy(loaded.proto)

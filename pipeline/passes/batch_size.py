@@ -568,15 +568,15 @@ def _follow(node: "NodeProto", walk: Walk) -> None:
 def _check_shapes(proto: "ModelProto", walk: Walk) -> None:
     """Every value of known sizes must have them again but for the batch: what ONNX Runtime infers is the proof."""
     after = value_types(proto)
-    for name, known in walk.types.items():
-        if known.shape is None or name not in after:
+    for name, value in walk.types.items():
+        if value.shape is None or name not in after:
             continue
-        expected = list(known.shape)
+        expected = list(value.shape)
         if (place := walk.batches.get(name)) and place.axis < len(expected):
             expected[place.axis] = walk.after * place.inner
         shape = after[name].shape or ()
         pairs = [pair for pair in zip(expected, shape, strict=False) if None not in pair]
-        if len(shape) != len(expected) or any(wanted != size for wanted, size in pairs):
+        if len(shape) != len(expected) or any(size_asked != size for size_asked, size in pairs):
             raise NotApplicable("the batch size cannot be changed safely", why=f"{name!r} becomes {list(shape)}",
                                 remedy="export the model again with that batch size")  # fmt: skip
 

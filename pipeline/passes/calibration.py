@@ -74,16 +74,16 @@ def calibrate(
     method: Method = Method.MINMAX,
     *,
     percentile: float = 99.999,
-    known: frozenset[str] | None = None,
+    op_types: frozenset[str] | None = None,
     where: str = "",
 ) -> TensorRanges:
     """Run a preprocessed model on every sample; one sample's activations are in memory at a time.
 
-    Values of operators of the `known` types have ranges, by default of those with a quantized form. `percentile` (0 to
+    Values of operators of `op_types` have ranges, by default of those with a quantized form. `percentile` (0 to
     100) is used by that method only. ConfigError for no samples and for NaN in an input, ModelError
     when the model fails on a sample; both name the sample by its number from 0.
     """
-    values, same = calibrated(model.proto, known or quantizable())
+    values, same = calibrated(model.proto, op_types or quantizable())
     extremes = _extremes(model, samples, values, where)
     ranges = {name: (extremes.low[name], extremes.high[name]) for name in extremes.low if name not in extremes.left}
     if method is not Method.MINMAX:
@@ -259,11 +259,11 @@ def _giving(model: Model, values: list[str]) -> "onnx.ModelProto":
     """The model with these values as its outputs, up to the node that makes the last of them."""
     proto = _copy(model)
     graph = proto.graph
-    known = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    values_by_name = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
     last = max((place for place, node in enumerate(graph.node) if not set(values).isdisjoint(node.output)), default=0)
     del graph.node[last + 1 :]
     del graph.output[:]
-    graph.output.extend(known[name] for name in values)
+    graph.output.extend(values_by_name[name] for name in values)
     return proto
 
 
@@ -339,9 +339,9 @@ def _divergence(kept: Array, tail: float) -> float:
     groups = np.arange(len(kept)) * LEVELS // len(kept)
     filled = kept > 0
     shares = np.bincount(groups, kept, LEVELS) / np.maximum(np.bincount(groups[filled], minlength=LEVELS), 1)
-    wanted, given = kept.copy(), np.where(filled, shares[groups], 0)
-    wanted[-1] += tail
-    given = np.maximum(given, IMPROBABLE * wanted.sum())
-    some = wanted > 0
-    wanted, given = wanted[some] / wanted.sum(), given[some] / given.sum()
-    return float(np.sum(wanted * np.log(wanted / given)))
+    reference, given = kept.copy(), np.where(filled, shares[groups], 0)
+    reference[-1] += tail
+    given = np.maximum(given, IMPROBABLE * reference.sum())
+    some = reference > 0
+    reference, given = reference[some] / reference.sum(), given[some] / given.sum()
+    return float(np.sum(reference * np.log(reference / given)))

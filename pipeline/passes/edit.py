@@ -332,14 +332,14 @@ def value_types(proto: "ModelProto") -> dict[str, Value]:
     return types | infer(proto)
 
 
-def declare(value: "ValueInfoProto", known: Value) -> None:
+def declare(value: "ValueInfoProto", value_type: Value) -> None:
     """Write a tensor's type, and its shape where the rank is known, into the declaration of a value."""
     value.type.Clear()
     kind = value.type.tensor_type
-    kind.elem_type = CODES.get(known.dtype or "", 0)
-    if known.shape is not None:
+    kind.elem_type = CODES.get(value_type.dtype or "", 0)
+    if value_type.shape is not None:
         kind.shape.SetInParent()
-        for size in known.shape:
+        for size in value_type.shape:
             dim = kind.shape.dim.add()
             if size is not None:
                 dim.dim_value = size

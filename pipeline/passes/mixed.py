@@ -81,7 +81,7 @@ class Evaluator:
     say: Callable[[str], None]
     settings: Settings | None = None
     most: int = 0
-    wanted: list[list[Any]] = field(default_factory=list)
+    expected: list[list[Any]] = field(default_factory=list)
     sqnr_db: dict[str, float] = field(default_factory=dict)
     """By digests of the names of quantized nodes, also of earlier searches; so are `standings`, by provider and level.
     """
@@ -99,7 +99,7 @@ class Evaluator:
         kept = cache_folder() / "searches" / f"{_identity(ranges, options, len(feeds))}.json"
         bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say)
         bench.sqnr_db, bench.standings = _read(kept)
-        bench.wanted = bench.outputs(model)
+        bench.expected = bench.outputs(model)
         return bench
 
     def without(self, types: Collection[str], names: Collection[str]) -> frozenset[str]:
@@ -130,7 +130,7 @@ class Evaluator:
         self.asked.add(key)
         if key not in self.sqnr_db:
             try:
-                self.sqnr_db[key] = sqnr_db(self.wanted, self.outputs(self.quantized(nodes)))
+                self.sqnr_db[key] = sqnr_db(self.expected, self.outputs(self.quantized(nodes)))
             except NotApplicable:  # some types, as MaxPool, are quantized behind quantized nodes only
                 self.sqnr_db[key] = VERY_GOOD_DB
             self._keep()

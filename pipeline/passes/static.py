@@ -103,18 +103,18 @@ def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> Ten
     assert context.samples is not None, "the registry asks for data"  # noqa: S101 - Pass.needs_data
     types = known_types(model.proto, options)
     ranges = calibrate(
-        model, context.samples, options.method, percentile=options.percentile, known=types, where=context.where
+        model, context.samples, options.method, percentile=options.percentile, op_types=types, where=context.where
     )
     if ranges.samples < FEW_SAMPLES:
         plural = "s" * (ranges.samples != 1)
         context.warn(f"ranges come from {ranges.samples} calibration sample{plural}; 20 to 100 are usual")
     nodes = wanted_nodes(model.proto, options, context.where, types)
-    wanted = [node for node in nodes if node.name not in options.exclude]
-    left = {node.name: name for node in wanted for name in (*node.output, *node.input) if name in ranges.left}
+    asked = [node for node in nodes if node.name not in options.exclude]
+    left = {node.name: name for node in asked for name in (*node.output, *node.input) if name in ranges.left}
     for name, value in list(left.items())[:1]:
         others = f" and {len(left) - 1} more" if len(left) > 1 else ""
         context.warn(
-            f"{len(left)} of {len(wanted)} operators that were to be quantized stay float: {name}{others}; "
+            f"{len(left)} of {len(asked)} operators that were to be quantized stay float: {name}{others}; "
             f"the value {value!r} is {ranges.left[value]}"
         )
     return ranges
@@ -151,12 +151,12 @@ def chosen_nodes(
     NotApplicable when there are none; raises as `wanted_nodes`.
     """
     check_names(proto, options.exclude, where)
-    wanted = wanted_nodes(proto, options, where, types)
+    asked = wanted_nodes(proto, options, where, types)
     left = ranges.left.keys()
     constants = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
     chosen = {
         node.name
-        for node in wanted
+        for node in asked
         if node.name not in options.exclude
         and left.isdisjoint((*node.input, *node.output))
         and not (node.op_type == "Gemm" and constants.get("".join(node.input[2:3]), 1) > 1)
@@ -169,23 +169,25 @@ def chosen_nodes(
 
 
 def wanted_nodes(
-    proto: "onnx.ModelProto", options: StaticOptions, where: str, known: frozenset[str]
+    proto: "onnx.ModelProto", options: StaticOptions, where: str, quantizable: frozenset[str]
 ) -> "list[onnx.NodeProto]":
-    """The nodes of the wanted types, all `known` if none are named.
+    """The nodes of the wanted types, all `quantizable` if none are named.
 
     NotApplicable when there are none; ConfigError for a type that has no quantized form.
     """
     for kind in options.op_types:
-        if kind not in known:
-            close = difflib.get_close_matches(kind, known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else f"types that have one: {', '.join(sorted(known))}"
+        if kind not in quantizable:
+            close = difflib.get_close_matches(kind, quantizable, n=1)
+            remedy = (
+                f"did you mean {close[0]!r}?" if close else f"types that have one: {', '.join(sorted(quantizable))}"
+            )
             raise ConfigError(f"the operator type {kind!r} has no quantized form", where=where, remedy=remedy)
-    types = set(options.op_types) or known
+    types = set(options.op_types) or quantizable
     if nodes := [node for node in proto.graph.node if node.op_type in types]:
         return nodes
     have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
     raise NotApplicable("the model has no operator to quantize", where=where, why=f"its operators: {have}",
-                        remedy=f"operators with a quantized form: {', '.join(sorted(known))}")  # fmt: skip
+                        remedy=f"operators with a quantized form: {', '.join(sorted(quantizable))}")  # fmt: skip
 
 
 def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
@@ -274,8 +276,8 @@ def least_scales(
         for name in node.input if axis is None and node.output[0] in ranges.ranges else ():
             if name in constants and not numpy_helper.to_array(constants[name]).any():
                 low, high = ranges.ranges[node.output[0]]
-                known = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # without a range its scale would be 1
-                by_value[name] = [{"rmin": max(low, known["rmin"]), "rmax": min(high, known["rmax"])}]
+                bounds = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # without a range its scale would be 1
+                by_value[name] = [{"rmin": max(low, bounds["rmin"]), "rmax": min(high, bounds["rmax"])}]
         if axis is None or not options.per_channel or options.activations not in WIDE or node.input[1] not in constants:
             continue
         weights = np.moveaxis(numpy_helper.to_array(constants[node.input[1]]), axis, 0)

@@ -133,13 +133,13 @@ def expose(model: Model, names: tuple[str, ...]) -> Model:
 
 
 def _check_names(graph: "GraphProto", names: tuple[str, ...], where: str) -> None:
-    known = [name for node in graph.node for name in node.output if name]
-    known = [*(value.name for value in graph.output), *known]
+    values = [name for node in graph.node for name in node.output if name]
+    values = [*(value.name for value in graph.output), *values]
     if not any(names):
-        raise ConfigError("no output is named", where=where, remedy=f"name some of: {', '.join(known[:8])}")
+        raise ConfigError("no output is named", where=where, remedy=f"name some of: {', '.join(values[:8])}")
     for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+        if name not in values:
+            close = difflib.get_close_matches(name, values, n=1)
             remedy = f"did you mean {close[0]!r}?" if close else "name an output, or a value that a node gives"
             raise ConfigError(f"no node of the model gives {name!r}", where=where, remedy=remedy)
 
@@ -156,8 +156,8 @@ def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
         value = onnx.ValueInfoProto(name=name)
         if name in declared:
             value.CopyFrom(declared[name])
-        elif (known := types.get(name)) and known.dtype:
-            declare(value, known)
+        elif (value_type := types.get(name)) and value_type.dtype:
+            declare(value, value_type)
         outputs.append(value)
     del graph.output[:]
     graph.output.extend(outputs)

@@ -130,7 +130,7 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "the allocator": options.allocator is not Allocator.DEFAULT and "allocator" not in settings,
         "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
-    return [name for name, wanted in missing.items() if wanted]
+    return [name for name, is_needed in missing.items() if is_needed]
 
 
 def _registers(library: str) -> str:
@@ -567,14 +567,14 @@ def _only_target(
             where=where,
             remedy=f"name one with {'--target' if what == 'bundle' else '`target`'}: {', '.join(targets)}",
         )
-    wanted = target or targets[0]
-    if wanted not in targets:
+    chosen = target or targets[0]
+    if chosen not in targets:
         raise ConfigError(
-            f"this {what} has no target {wanted!r} for {title}",
+            f"this {what} has no target {chosen!r} for {title}",
             where=where,
             remedy=f"name one that it has: {', '.join(targets)}",
         )
-    return wanted
+    return chosen
 
 
 def class_name(model: str, taken: Container[str], prefixes: tuple[str, ...] = ()) -> str:

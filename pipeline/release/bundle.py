@@ -124,9 +124,9 @@ def package_lines(platform: str, release: str) -> str:
     """Where an app gets ONNX Runtime of a release (1.29.0) or of any patch of a line (1.29)."""
     exact, line = release.count(".") == 2, line_of(release)
     swift = f"No Swift package of ONNX Runtime {line} is known.\n"
-    if known := SWIFT_PACKAGES.get(line):
+    if package := SWIFT_PACKAGES.get(line):
         swift = SWIFT.format(
-            SWIFT_REPOSITORY, f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{known.version}")'
+            SWIFT_REPOSITORY, f'exact: "{release}"' if exact else f'.upToNextMinor(from: "{package.version}")'
         )
     return PACKAGES[platform].format(
         line=line,

@@ -118,10 +118,10 @@ def choose(
 def suits(target: Target, facts: DeviceFacts) -> bool:
     """Whether a device stands for a target: the platform, one of its ABIs, at least its lowest API level."""
     abis = {abi_of(abi) for abi in facts.abis}
-    wanted = {abi_of(abi) for abi in target.abis}
+    target_abis = {abi_of(abi) for abi in target.abis}
     return (
         facts.platform == target.platform
-        and (not wanted or bool(abis & wanted))
+        and (not target_abis or bool(abis & target_abis))
         and not (target.min_api_level and 0 < facts.api_level < target.min_api_level)
     )
 

@@ -360,8 +360,8 @@ def read_manifest(folder: Path) -> Manifest:
         if not seal.is_file():
             raise _refusal(folder, [f"missing: {SEAL_FILE}"])
         text = read_regular(path, MANIFEST_BYTES)
-        wanted = sealed(text)
-        if seal.stat().st_size != len(wanted) or read_regular(seal) != wanted:
+        seal_text = sealed(text)
+        if seal.stat().st_size != len(seal_text) or read_regular(seal) != seal_text:
             raise _refusal(folder, [f"changed: {MANIFEST_FILE} or {SEAL_FILE}"])
     except OSError as error:
         raise _refusal(folder, [_unreadable(Path(error.filename or path).name, error)]) from error
@@ -424,14 +424,14 @@ def _contradictions(manifest: Manifest) -> list[str]:
 
 def _clashes(paths: Iterable[str]) -> Iterator[str]:
     """Names that are one file on macOS or Android: equal but for case or Unicode form, or a file and a folder."""
-    known: dict[str, tuple[str, bool]] = {}
+    places: dict[str, tuple[str, bool]] = {}
     for path in sorted(paths):
         for place in (*PurePosixPath(path).parents, PurePosixPath(path)):
             name = place.as_posix()
             key = unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
-            here = (name, name == path)
-            if known.setdefault(key, here) != here:
-                yield f"one name on some file systems: {known[key][0][:SHOWN]} and {name[:SHOWN]}"
+            spelling = (name, name == path)
+            if places.setdefault(key, spelling) != spelling:
+                yield f"one name on some file systems: {places[key][0][:SHOWN]} and {name[:SHOWN]}"
 
 
 def _compare(folder: Path, file: BundledFile) -> list[str]:

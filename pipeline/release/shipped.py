@@ -202,9 +202,9 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
         facts_of = {library.abi: library.facts for library in resolve_all(target.library or "")}
     except RunnerError as error:
         return ShippedLibrary(runtime=planned, sizes={}, findings=(finding_of(error, where),))
-    wanted = [abi_of(abi) for abi in target.abis] or list(facts_of)
-    missing = [abi for abi in wanted if abi not in facts_of]
-    shipping = [facts_of[abi] for abi in wanted if abi in facts_of]
+    target_abis = [abi_of(abi) for abi in target.abis] or list(facts_of)
+    missing = [abi for abi in target_abis if abi not in facts_of]
+    shipping = [facts_of[abi] for abi in target_abis if abi in facts_of]
     findings = (
         [
             Finding(
@@ -231,12 +231,12 @@ def _from_file(target: Target, planned: Runtime) -> ShippedLibrary:
 
 
 def _library_findings(target: Target, facts: LibraryFacts) -> Iterator[Finding]:
-    wanted = target.ort_release
-    if wanted and facts.release and facts.release.split(".")[: wanted.count(".") + 1] != wanted.split("."):
+    release = target.ort_release
+    if release and facts.release and facts.release.split(".")[: release.count(".") + 1] != release.split("."):
         yield Finding(
-            severity=Severity.ERROR, what=f"the library that ships is ONNX Runtime {facts.release}, not {wanted}",
-            where=f"target {target.name}: library", why=f"the target's ort_release is {wanted}",
-            remedy=f'write ort_release = "{facts.release}", or name the library of {wanted}',
+            severity=Severity.ERROR, what=f"the library that ships is ONNX Runtime {facts.release}, not {release}",
+            where=f"target {target.name}: library", why=f"the target's ort_release is {release}",
+            remedy=f'write ort_release = "{facts.release}", or name the library of {release}',
         )  # fmt: skip
     if target.platform is Platform.ANDROID and facts.system != "android":
         yield Finding(

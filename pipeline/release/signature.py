@@ -280,10 +280,10 @@ def verify_signature(folder: Path, manifest: Manifest, key: "EllipticCurvePublic
         statement = signed_statement(read_regular(path, OWN_FILES[SIGNATURE_FILE]), key)
     except (ValueError, OSError) as error:
         raise _refusal(folder, SIGNATURE_FILE, str(error)) from error
-    here = _statement(folder, manifest)
-    if changed := _differing(statement.predicate.resources, here.predicate.resources):
+    actual = _statement(folder, manifest)
+    if changed := _differing(statement.predicate.resources, actual.predicate.resources):
         raise _refusal(folder, SIGNATURE_FILE, f"it was made for other files than those that are here: {changed}")
-    if [file.digest for file in statement.subject] != [here.subject[0].digest]:
+    if [file.digest for file in statement.subject] != [actual.subject[0].digest]:
         raise _refusal(folder, SIGNATURE_FILE, "its digest of all files is not that of the files that it lists")
 
 
@@ -355,11 +355,11 @@ def _statement(folder: Path, manifest: Manifest) -> Statement[Predicate]:
     )
 
 
-def _differing(listed: tuple[Resource, ...], here: tuple[Resource, ...]) -> str:
+def _differing(listed: tuple[Resource, ...], actual: tuple[Resource, ...]) -> str:
     """The names of files in which two lists differ, three at most; "" where they are the same in any order."""
-    if sorted(listed, key=lambda resource: resource.name) == list(here):
+    if sorted(listed, key=lambda resource: resource.name) == list(actual):
         return ""
-    names = sorted({resource.name for resource in set(listed) ^ set(here)}) or ["a file is listed twice"]
+    names = sorted({resource.name for resource in set(listed) ^ set(actual)}) or ["a file is listed twice"]
     return ", ".join(name[:100] for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -445,7 +445,7 @@ def attest_tests(folder: Path, manifest: Manifest, key: "EllipticCurvePrivateKey
             remedy="make the bundle again with `ort-mobile bundle rebuild FOLDER`",
         ) from error
     outcomes = sorted({*_tests(evidence)})
-    names = {wanted: tuple(name for name, outcome in outcomes if outcome == wanted) for wanted in _ORDER}
+    names = {kind: tuple(name for name, outcome in outcomes if outcome == kind) for kind in _ORDER}
     results = AttestedTests(
         result=next((outcome for outcome in _ORDER if names[outcome]), "PASSED"),
         configuration=tuple(_configuration(manifest, evidence.library_proofs)),

@@ -233,9 +233,9 @@ COSTS: tuple[tuple[str, Callable[[Row], int]], ...] = (
 def scatters(rows: Sequence[Row]) -> tuple[Plot, ...]:
     """The pictures of one table; none with fewer than three timed rows, or where a cost is the same everywhere."""
     timed = [row for row in rows if row.statistics and not row.same_as]
-    known = [(name, cost, [row for row in timed if cost(row)]) for name, cost in COSTS]
+    drawn = [(name, cost, [row for row in timed if cost(row)]) for name, cost in COSTS]
     return tuple(
-        _scatter(name, cost, group) for name, cost, group in known if len(group) > 2 and len(set(map(cost, group))) > 1
+        _scatter(name, cost, group) for name, cost, group in drawn if len(group) > 2 and len(set(map(cost, group))) > 1
     )
 
 

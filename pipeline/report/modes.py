@@ -280,18 +280,18 @@ def needed_operators(report: CampaignReport) -> Listing:
     are known: with a bundle, and with builds on this computer.
     """
     ships = {(choice.model, choice.variant) for choice in report.choices}
-    known = {operator.name: operator for operator in report.required}
-    needing: dict[str, dict[str, int]] = {name: {} for name in known}
+    operators = {operator.name: operator for operator in report.required}
+    needing: dict[str, dict[str, int]] = {name: {} for name in operators}
     for artifact in report.artifacts:
         if (artifact.model, artifact.variant.name) in ships:
             for name, count in artifact.operators.items():
                 needing.setdefault(name, {})[f"{artifact.model}/{artifact.variant.name}"] = count
-    sized = any(operator.adds_bytes for operator in known.values())
+    sized = any(operator.adds_bytes for operator in operators.values())
 
     def cells(name: str, nodes: Mapping[str, int]) -> Iterator[str]:
-        operator = known.get(name)
+        operator = operators.get(name)
         yield name
-        if known:
+        if operators:
             yield ", ".join(map(str, operator.opsets)) if operator else wording.DASH
             yield "; ".join(operator.types) or "all" if operator else wording.DASH
         listed = ", ".join(f"{artifact} ({count})" for artifact, count in nodes.items())
@@ -304,7 +304,7 @@ def needed_operators(report: CampaignReport) -> Listing:
     return Listing(
         title="Operators of a reduced build",
         head=(
-            "Operator", *(("Opsets", "Types") if known else ()), "Needed by (nodes)",
+            "Operator", *(("Opsets", "Types") if operators else ()), "Needed by (nodes)",
             *(("Adds to a library",) if sized else ()),
         ),
         rows=tuple(tuple(cells(name, nodes)) for name, nodes in ordered),

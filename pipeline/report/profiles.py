@@ -164,8 +164,8 @@ def view_of(before: Profiled, after: Profiled, medians: Medians) -> ProfileView:
 
 
 def _fusions(before: Profile, after: Profile, gone: Mapping[str, str]) -> Iterator[Fusion]:
-    known = {(node.name, node.operator) for node in before.nodes}
-    new = (node for node in after.nodes if (node.name, node.operator) not in known)
+    before_nodes = {(node.name, node.operator) for node in before.nodes}
+    new = (node for node in after.nodes if (node.name, node.operator) not in before_nodes)
     groups = grouped(((node.operator, node.provider), node) for node in new)
     for (operator, provider), nodes in sorted(groups.items(), key=lambda item: -sum(n.nanoseconds for n in item[1])):
         sources = (_source(node.name, gone) for node in nodes)

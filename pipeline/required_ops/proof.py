@@ -75,13 +75,13 @@ def line_for(required: RequiredOps, need: Need) -> str:
     if required.global_types is not None and _is_listed(required, need):
         lacking = {part for _, name in _restrictable(need) for part in name.split(",")}
         return render(RequiredOps(global_types=required.global_types | lacking)).splitlines()[-1]
-    wanted = from_needs([need], types=bool(required.types))
+    needed = from_needs([need], types=bool(required.types))
     key = (need.domain, need.op)
-    if key in required.types and key in wanted.types:
-        slots = required.types[key].keys() & wanted.types[key].keys()
-        merged = {slot: required.types[key][slot] | wanted.types[key][slot] for slot in slots}
-        wanted = RequiredOps(operators=wanted.operators, types={key: merged})
-    return next(operator_lines(wanted))
+    if key in required.types and key in needed.types:
+        slots = required.types[key].keys() & needed.types[key].keys()
+        merged = {slot: required.types[key][slot] | needed.types[key][slot] for slot in slots}
+        needed = RequiredOps(operators=needed.operators, types={key: merged})
+    return next(operator_lines(needed))
 
 
 def _lack(required: RequiredOps, need: Need) -> str | None:

@@ -339,12 +339,12 @@ def needs_of_artifacts(
     *,
     providers: Sequence[str] = (),
     extended: bool = False,
-    known: Mapping[str, tuple[Needs, Needs]] = {},
+    cached: Mapping[str, tuple[Needs, Needs]] = {},
 ) -> tuple[dict[str, Needs], list[ModelError]]:
     """The needs of all artifacts under paths that one build is to run, by name as in find_models; and the errors of
     those that cannot be read.
 
-    One artifact with saved optimizations makes the build an extended one, and so for all. `known` are the needs (of a
+    One artifact with saved optimizations makes the build an extended one, and so for all. `cached` are the needs (of a
     minimal and an extended build) of artifacts that need not be read, by name. Raises ConfigError for paths without
     artifacts.
     """
@@ -352,8 +352,8 @@ def needs_of_artifacts(
     errors: list[ModelError] = []
     extended = extended or bool(providers)
     for source in find_models(paths, SUFFIXES):
-        if source.name in known:
-            read[source.name] = known[source.name]
+        if source.name in cached:
+            read[source.name] = cached[source.name]
             continue
         try:
             model = _read(source)

@@ -39,7 +39,7 @@ def claims(
 
 def test_equal_claims_are_the_same_in_any_order_with_both_reasons_of_refusals() -> None:
     one = diff_claims(
-        answer(["a", "b"], ["d"]), claims(["d"], ["b", "a"], reasons={"c": "they too"}), NNAPI, known=True
+        answer(["a", "b"], ["d"]), claims(["d"], ["b", "a"], reasons={"c": "they too"}), NNAPI, has_rules=True
     )
     assert one.same is True
     assert not any(node.different for node in one.nodes)
@@ -52,7 +52,7 @@ def test_equal_claims_are_the_same_in_any_order_with_both_reasons_of_refusals() 
 
 def test_a_node_that_one_side_claims_is_different_with_its_reason() -> None:
     theirs = claims(["a", "b"], reasons={"d": "needs level 30"})
-    one = diff_claims(answer(["a", "b"], ["d"]), theirs, NNAPI, known=True)
+    one = diff_claims(answer(["a", "b"], ["d"]), theirs, NNAPI, has_rules=True)
     assert one.same is False
     assert [node.output for node in one.nodes if node.different] == ["d"]
     assert one.nodes[3].library is not None
@@ -61,7 +61,7 @@ def test_a_node_that_one_side_claims_is_different_with_its_reason() -> None:
 
 
 def test_the_same_nodes_in_other_groups_are_different() -> None:
-    one = diff_claims(answer(["a", "b"], ["d"]), claims(["a", "b", "d"]), NNAPI, known=True)
+    one = diff_claims(answer(["a", "b"], ["d"]), claims(["a", "b", "d"]), NNAPI, has_rules=True)
     assert one.same is False
     assert [node.output for node in one.nodes if node.different] == ["a", "b", "d"]
 
@@ -70,37 +70,37 @@ def test_an_old_library_is_compared_by_nodes_alone() -> None:
     theirs = LibraryClaims(id="m", release="1.17.1", nodes=frozenset("abd"), count=1)
     assert same_claims(theirs, [["a", "b"], ["d"]])
     assert not same_claims(theirs, [["a", "b"]])
-    one = diff_claims(answer(["a", "b"], ["c"]), theirs, NNAPI, known=True)
+    one = diff_claims(answer(["a", "b"], ["c"]), theirs, NNAPI, has_rules=True)
     assert [node.output for node in one.nodes if node.different] == ["c", "d"]
 
 
 def test_numbers_of_copies_and_what_follows_a_nul_do_not_count() -> None:
     ours = answer(["x/duplicated_token_3", "y\0z"], names=["x/duplicated_token_3", "y\0z"])
-    one = diff_claims(ours, claims(["x/duplicated_token_7", "y"]), NNAPI, known=True)
+    one = diff_claims(ours, claims(["x/duplicated_token_7", "y"]), NNAPI, has_rules=True)
     assert one.same is True
     assert len(one.nodes) == 2
 
 
 def test_nodes_without_names_are_counted_and_said() -> None:
-    one = diff_claims(answer(["a", "b", "c"]), claims(["a", "", ""]), NNAPI, known=True)
+    one = diff_claims(answer(["a", "b", "c"]), claims(["a", "", ""]), NNAPI, has_rules=True)
     assert one.same is True
     assert any("inlined" in note for note in one.notes)
-    other = diff_claims(answer(["a", "b", "c"]), claims(["a", ""]), NNAPI, known=True)
+    other = diff_claims(answer(["a", "b", "c"]), claims(["a", ""]), NNAPI, has_rules=True)
     assert other.same is False
     assert other.nodes[1].library is None, "it may be the one without a name, or not"
 
 
 def test_what_is_claimed_after_inlining_stands_behind_the_first_answer() -> None:
     theirs = claims(["a", "b"], ["", ""], inlined=True)
-    assert diff_claims(answer(["a", "b"]), theirs, NNAPI, known=True).same is True
-    extra = diff_claims(answer(["a", "b"]), claims(["a", "b"], ["new"]), NNAPI, known=True)
+    assert diff_claims(answer(["a", "b"]), theirs, NNAPI, has_rules=True).same is True
+    extra = diff_claims(answer(["a", "b"]), claims(["a", "b"], ["new"]), NNAPI, has_rules=True)
     assert [(node.output, node.ours) for node in extra.nodes if node.different] == [("new", None)]
 
 
 @pytest.mark.parametrize(("provider", "notes"), [("nnapi", 1), ("xnnpack", 2)])
 def test_what_may_explain_a_difference_is_said(provider: str, notes: int) -> None:
     settings = Settings(provider=provider, ort_release=(1, 28))
-    one = diff_claims(answer(["a"]), claims(["b"], release="1.28.0"), settings, known=True)
+    one = diff_claims(answer(["a"]), claims(["b"], release="1.28.0"), settings, has_rules=True)
     assert len(one.notes) == notes
     assert "onnxruntime 1.29.0" in one.notes[0]
 
@@ -108,7 +108,7 @@ def test_what_may_explain_a_difference_is_said(provider: str, notes: int) -> Non
 def test_without_rules_the_librarys_claims_are_the_answer() -> None:
     theirs = claims(["a"], ["d"], reasons={"b": "not yet"}, release="1.40.0")
     ours = answer(["a", "b", "c"])
-    one = diff_claims(ours, theirs, NNAPI, known=False)
+    one = diff_claims(ours, theirs, NNAPI, has_rules=False)
     assert (one.same, one.our_partitions, one.nodes[0].ours) == (None, None, None)
     said = as_answer(ours, one, "1.40.0")
     assert (said.ort_release, said.claimed, said.partitions) == ("1.40.0", 2, (("a",), ("d",)))
@@ -118,5 +118,5 @@ def test_without_rules_the_librarys_claims_are_the_answer() -> None:
 
 def test_a_crash_is_an_answer() -> None:
     theirs = LibraryClaims(id="m", release="1.29.0", error="the library ended by SIGSEGV", crashed=True)
-    one = diff_claims(answer(["a"]), theirs, NNAPI, known=True)
+    one = diff_claims(answer(["a"]), theirs, NNAPI, has_rules=True)
     assert (one.same, one.error, one.crashed) == (None, "the library ended by SIGSEGV", True)

@@ -161,8 +161,9 @@ def _looked(sets: Sequence[Pairs], before: Sequence[Judgement], rule: DecisionRu
     What was called different leaves its part of the level to the others (Maurer and Bretz 2013).
     """
     tested = [index for index, pairs in enumerate(sets) if len(pairs.logs) >= LEAST_ROUNDS]
-    known = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in tested if before[index].settled}
-    alone = [known.get(index, p_value(sets[index].logs)) for index in tested]
+    decided = [index for index in tested if before[index].settled]
+    p_decided = {index: 1.0 if before[index].verdict is Verdict.SAME else 0.0 for index in decided}
+    alone = [p_decided.get(index, p_value(sets[index].logs)) for index in tested]
     decisions = list(before)
     for index, p_alone, p in zip(tested, alone, holm(alone), strict=True):
         if not before[index].settled:
@@ -250,9 +251,9 @@ def summarize(
     others = [group for group in groups if baseline is not None and group.key != baseline]
     comparisons = compare_all(others, by_key[baseline], rule) if baseline is not None else []
     by_group = dict(zip((group.key for group in others), comparisons, strict=True))
-    known = {}
+    summaries = {}
     for group in groups:
         statistics, comparison = describe(group), by_group.get(group.key)
         paired = None if comparison is None else comparison.rounds
-        known[group.key] = statistics, comparison, cautions(group, statistics, paired)
-    return known
+        summaries[group.key] = statistics, comparison, cautions(group, statistics, paired)
+    return summaries

@@ -139,8 +139,8 @@ class Store:
 
         def work(connection: Connection) -> CampaignRecord:
             row = connection.execute(sa.select(campaigns).where(same).with_for_update()).mappings().one()
-            known = self._campaign(row)
-            changed = msgspec.structs.replace(known, document=change(known.job()))
+            stored = self._campaign(row)
+            changed = msgspec.structs.replace(stored, document=change(stored.job()))
             values = {"document": text_of(changed.document)}
             values["digest"] = row_digest("campaigns", {**row, **values})
             connection.execute(campaigns.update().where(same).values(values))

@@ -267,12 +267,12 @@ class RunWriter:
 
 def enter(connection: Connection, rows: Sequence[RunRow]) -> set[Identity]:
     """Insert runs of different identities with their latencies, over those of `REPEATED`; which were not there."""
-    known = dict(_found(connection, rows))
-    stale = [{"key": key} for key, kind in known.values() if kind in REPEATED]
+    stored = dict(_found(connection, rows))
+    stale = [{"key": key} for key, kind in stored.values() if kind in REPEATED]
     if stale:
         for statement in REMOVE:
             connection.execute(statement, stale)
-    new = [row for row in rows if row.identity not in known or known[row.identity][1] in REPEATED]
+    new = [row for row in rows if row.identity not in stored or stored[row.identity][1] in REPEATED]
     if new:
         connection.execute(ENTER, [row.columns for row in new])
         keys = dict(_found(connection, new))

@@ -76,10 +76,10 @@ class RuntimePackage:
         return tuple(library.abi for library in self.libraries)
 
 
-def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
+def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
     """The AAR that a path or a release's name stands for, as far as it can replace the published one.
 
-    `wanted` are the releases, exact or lines, that models were released for, `needed` the target's ABIs. Raises
+    `releases` are those, exact or lines, that models were released for, `needed` the target's ABIs. Raises
     ConfigError for what is no such AAR or lacks a part for an ABI, CheckFailed for parts or models of different
     releases, and as `find_archive`.
     """
@@ -97,7 +97,7 @@ def runtime_package(text: str, wanted: Sequence[str], needed: Collection[str] = 
         raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
     libraries = tuple(resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
-    if mixed := [row for row in wanted if not _fits(release, row)]:
+    if mixed := [row for row in releases if not _fits(release, row)]:
         raise CheckFailed(
             f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
             where=str(archive),
@@ -163,10 +163,10 @@ def _content(archive: Path, member: str) -> bytes:
         raise _no_runtime(archive, f"{member}: {error}") from error
 
 
-def _fits(release: str, wanted: str) -> bool:
+def _fits(release: str, least: str) -> bool:
     """Whether a release is of the wanted line, and no older patch of it."""
-    patch = [int(text.split(".")[2]) if text.count(".") == 2 else 0 for text in (release, wanted)]
-    return line_of(release) == line_of(wanted) and patch[0] >= patch[1]
+    patch = [int(text.split(".")[2]) if text.count(".") == 2 else 0 for text in (release, least)]
+    return line_of(release) == line_of(least) and patch[0] >= patch[1]
 
 
 def _warnings(archive: Path, libraries: Sequence[Library]) -> Iterator[str]:

@@ -140,12 +140,12 @@ def _folder(path: Path) -> Iterator[Member]:
 
 
 class _Directory(io.BufferedReader):
-    """An archive's file, of which no more is read at once than a directory may have until that is `known`."""
+    """An archive's file, of which no more is read at once than a directory may have until `directory_read`."""
 
-    known = False
+    directory_read = False
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > DIRECTORY_BYTES and not self.known:
+        if size is not None and size > DIRECTORY_BYTES and not self.directory_read:
             raise OSError(f"its directory has {size:,} bytes; at most {DIRECTORY_BYTES:,} are read")
         return super().read(size)
 
@@ -160,7 +160,7 @@ class _Archives:
     def members(self, file: Path, prefix: str, depth: int) -> Iterator[Member]:
         try:
             with _Directory(io.FileIO(file)) as opened, zipfile.ZipFile(opened) as archive:
-                opened.known = True
+                opened.directory_read = True
                 infos = [info for info in archive.infolist() if not info.is_dir()]
                 if len(infos) > MOST_MEMBERS:
                     raise OSError(f"it has {len(infos):,} members; at most {MOST_MEMBERS:,} are read")

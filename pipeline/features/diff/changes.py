@@ -395,27 +395,27 @@ def _pairs(before: FileGraph, after: FileGraph) -> Pairs:
 
 def _histories(graph: FileGraph) -> dict[int, int]:
     """For each node a number of all that leads to it: equal for equal graphs, whatever their values are called."""
-    known: dict[int, int] = {}
+    hashes: dict[int, int] = {}
     inputs = {name: place for place, name in enumerate(graph.inputs)}
 
     def number(name: str) -> object:
         producer = graph.producers.get(name)
         if producer is None:
             return graph.constants.get(name, inputs.get(name, name))
-        return known[producer], graph.nodes[producer].outputs.index(name)
+        return hashes[producer], graph.nodes[producer].outputs.index(name)
 
     stack = [(place, False) for place in reversed(range(len(graph.nodes)))]
     while stack:
         place, ready = stack.pop()
         node = graph.nodes[place]
         if ready:
-            known[place] = hash((node.operator, tuple(sorted(node.attributes.items())), *map(number, node.inputs)))
-        elif place not in known:
-            known[place] = 0  # a hostile graph may go in circles
+            hashes[place] = hash((node.operator, tuple(sorted(node.attributes.items())), *map(number, node.inputs)))
+        elif place not in hashes:
+            hashes[place] = 0  # a hostile graph may go in circles
             stack.append((place, True))
             feeding = (graph.producers[name] for name in node.inputs if name in graph.producers)
-            stack.extend((producer, False) for producer in feeding if producer not in known)
-    return known
+            stack.extend((producer, False) for producer in feeding if producer not in hashes)
+    return hashes
 
 
 def _differences(before: FileGraph, after: FileGraph, a: GraphNode, b: GraphNode, explained: set[str]) -> Iterator[str]:

@@ -326,8 +326,12 @@ def first_look(bench: DoctorBench, start: PlannedRun, inputs: Inputs) -> tuple[E
     release = ".".join(usual.ort_version.split(".")[:2])
     there = [name for name, row in PROVIDERS.items() if row.ort_name in usual.available_providers]
     options = (RunOptions(provider=name) for name in there)
-    wanted = tuple(settings for run_options in options if (settings := settings_of(run_options, bench.facts, release)))
-    (outcome,) = run_tasks([Task(label=str(bench.model.path), call=partial(examine, str(bench.model.path), wanted))])
+    each_settings = tuple(
+        settings for run_options in options if (settings := settings_of(run_options, bench.facts, release))
+    )
+    (outcome,) = run_tasks(
+        [Task(label=str(bench.model.path), call=partial(examine, str(bench.model.path), each_settings))]
+    )
     if outcome.error:  # checks that need the graph do not apply then
         log.warning("%s: its graph cannot be read: %s", bench.model.path, outcome.error)
     examined = ExaminedModel(
@@ -401,10 +405,10 @@ class Rounds:
         campaign_name = f"doctor-{name}-{hashlib.sha256(msgspec.json.encode(what, order='sorted')).hexdigest()[:24]}"
         campaign = new_campaign(campaign_name)
         stored = self.store.campaigns(campaign_name) if bench.order.resume else []
-        for known in reversed(stored):
-            turns = OpenTurns([(run, 0) for run in runs], self.store, known.id)
+        for earlier in reversed(stored):
+            turns = OpenTurns([(run, 0) for run in runs], self.store, earlier.id)
             if turns.due() is None:
-                return known.id
+                return earlier.id
         self.store.start(campaign, [bench.facts])
         return campaign.id
 
@@ -548,10 +552,10 @@ def _diagnosed(subject: DoctorBench, store: Store, seconds: float) -> Diagnosis:
     seconds_before = time.monotonic() - began
     results = rounds.measured(runs[0], tried, began + FOR_CHECKS * seconds, "checks", rule, least=1)
     start = start_of(runs[0].options, rounds.of_start)
-    known = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
+    whole = replace(model, usual=typical(model.usual, start))  # of all rounds, where the first look had one
     findings = tuple(
         finding_of_check(
-            check, proposal if proposal.remedies else check.propose(known), [results[r.name] for r in proposal.remedies]
+            check, proposal if proposal.remedies else check.propose(whole), [results[r.name] for r in proposal.remedies]
         )
         for check, proposal in zip(CHECKS, proposals, strict=True)
     )

@@ -560,13 +560,13 @@ def compare(trained: Trained, model: "ModelProto", target: Path) -> Iterator[Com
     for seed in SEEDS:
         yield both([_like(array, array.shape, seed) for array in trained.example], f"random numbers {seed}", {})
     axes = [_open_axes(info) for info in takes]
-    known = {
+    open_sizes = {
         name: array.shape[axis]
         for array, named in zip(trained.example, axes, strict=True)
         for axis, name in named.items()
     }
-    for factor, summand in GROWN if known else ():
-        sizes = {name: size * factor + summand for name, size in known.items()}
+    for factor, summand in GROWN if open_sizes else ():
+        sizes = {name: size * factor + summand for name, size in open_sizes.items()}
         inputs = [
             _like(array, [sizes[named[a]] if a in named else size for a, size in enumerate(array.shape)], 2)
             for array, named in zip(trained.example, axes, strict=True)

@@ -135,23 +135,23 @@ class Attached:
         self.opens, self.facts, self.notes = {**self.opens, **opens}, facts, tuple(dict.fromkeys(notes))
 
 
-def _answers(names: Iterable[str], addresses: Iterable[str], known: set[str]) -> tuple[list[DeviceFacts], list[str]]:
-    """Facts of the devices that names mean, why others give none; those that are `known` are not asked."""
+def _answers(names: Iterable[str], addresses: Iterable[str], skip: set[str]) -> tuple[list[DeviceFacts], list[str]]:
+    """Facts of the devices that names mean, why others give none; those in `skip` are not asked."""
     from device_runner.adb.device import list_devices
 
     phones: dict[str, DeviceFacts] = {}
     silent = []
-    wanted = [split_server(name.removeprefix("adb:")) for name in names if name.startswith("adb:")]
+    selectors = [split_server(name.removeprefix("adb:")) for name in names if name.startswith("adb:")]
     for address in addresses:
-        fits = [parse_selector(text) for text, at in wanted if at == address]
+        fits = [parse_selector(text) for text, at in selectors if at == address]
         try:
-            listed = list_devices(f"*@{address}" if address else "*", known)
+            listed = list_devices(f"*@{address}" if address else "*", skip)
         except RunnerError as error:
             silent.append(f"adb {address or 'here'}: {error.reason}")
         else:
             phones.update({facts.name: facts for facts in listed if any(fit(facts) for fit in fits)})
     for name in names:
-        if not name.startswith("adb:") and name not in known:
+        if not name.startswith("adb:") and name not in skip:
             try:
                 with open_device(name) as device:
                     phones[name] = device.facts()
@@ -444,8 +444,8 @@ def _stopped(agent: Agent, session: LabSession, job: LabJob) -> str:
 
 def _measured(agent: Agent, session: LabSession, job: LabJob, name: str, carried: Carried) -> str:
     """Run what is left of a job; why it was left before the end, or ""."""
-    with opened([name], OPEN_SECONDS) as (devices, known, _), scratch_folder(WORK_PREFIX) as work:
-        device, now = next(iter(devices.values())), next(iter(known.values()))
+    with opened([name], OPEN_SECONDS) as (devices, facts_now, _), scratch_folder(WORK_PREFIX) as work:
+        device, now = next(iter(devices.values())), next(iter(facts_now.values()))
         device.name = job.device  # as results of all hosts call it
         facts = msgspec.structs.replace(now, name=job.device, host=agent.host)
         planned = planned_here(carried, facts)

@@ -77,7 +77,7 @@ def other_versions(record: JobRecord) -> str:
     """Why this host may not measure a campaign, or ""."""
     versions = lab_versions()
     pairs = {name: (versions.get(name), record.versions.get(name)) for name in COMPARED}
-    other = [f"{name} {here}, the campaign {there}" for name, (here, there) in pairs.items() if here != there]
+    other = [f"{name} {at_host}, the campaign {there}" for name, (at_host, there) in pairs.items() if at_host != there]
     return f"this host has {'; '.join(other)}" if other else ""
 
 
@@ -160,11 +160,11 @@ class Carried:
     def config(self) -> Config:
         """The config with its custom operators and plugins where they lie here."""
         config = self.record.config
-        here = {file: str(self.folder / place) for _, file, place in _libraries(config)}
-        plugins = {name: tuple(here[file] for file in files) for name, files in config.measure.plugins.items()}
+        paths = {file: str(self.folder / place) for _, file, place in _libraries(config)}
+        plugins = {name: tuple(paths[file] for file in files) for name, files in config.measure.plugins.items()}
         return msgspec.structs.replace(
             config,
-            custom_ops=tuple(here[file] for file in config.custom_ops),
+            custom_ops=tuple(paths[file] for file in config.custom_ops),
             measure=msgspec.structs.replace(config.measure, plugins=plugins),
         )
 
@@ -331,26 +331,26 @@ def most_runs(record: JobRecord, devices: Iterable[str]) -> dict[str, int]:
     return {device: planned[device] * rounds * MOST_AGAIN + SPARE_RUNS for device in devices}
 
 
-def found_campaign(store: Store, wanted: str | None) -> CampaignRecord:
+def found_campaign(store: Store, asked: str | None) -> CampaignRecord:
     """The lab's campaign of that id or name, the newest by default; raises ConfigError for none."""
     submitted = {job.campaign for job in jobs_of(store)}
     titles = {name: title for name, title in store.names().items() if name in submitted}
-    fitting = [name for name, title in titles.items() if wanted in (None, name, title)]
+    fitting = [name for name, title in titles.items() if asked in (None, name, title)]
     if not fitting:
         raise ConfigError(
-            f"no campaign {wanted!r} was submitted" if wanted else "no campaign was submitted", where=store.where,
+            f"no campaign {asked!r} was submitted" if asked else "no campaign was submitted", where=store.where,
             why=f"submitted are: {', '.join(titles) or 'none'}", remedy="see `ort-mobile lab status`",
         )  # fmt: skip
     return store.campaign(fitting[-1])
 
 
-def close(database: str, wanted: str | None, output: Path | None, progress: Progress) -> JobResult:
+def close(database: str, asked: str | None, output: Path | None, progress: Progress) -> JobResult:
     """Choose, bundle and report what a lab has measured, in a folder of this computer.
 
     Raises ConfigError while devices are at work: a report of half a campaign looks like one of a whole.
     """
     with open_store(database) as store:
-        campaign = found_campaign(store, wanted)
+        campaign = found_campaign(store, asked)
         jobs = jobs_of(store, campaign.id)
         if working := [job.device for job in jobs if job.state in (*OPEN, MEASURED)]:
             raise ConfigError(

@@ -390,7 +390,7 @@ def _provider_lacks(language: Language, options: RunOptions) -> list[str]:
             "coreml options", coreml and not options.provider_options.items() <= COREML_FLAGS.keys()
         ),
     }  # fmt: skip
-    return [name for name, (ability, wanted) in needs.items() if wanted and ability in language.lacks]
+    return [name for name, (ability, is_needed) in needs.items() if is_needed and ability in language.lacks]
 
 
 LANGUAGES: dict[str, Language] = {

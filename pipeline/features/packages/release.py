@@ -77,9 +77,9 @@ def _license(order: ReleaseOrder) -> Iterator[Finding]:
                 Gate.LICENSE, f"the licence of {model.name or Path(model.path).stem} is not known",
                 "its [[models]] has no `license`", 'write it, as in license = "Apache-2.0"',
             )  # fmt: skip
-    known = library_licenses(order.config.targets)
+    licensed = library_licenses(order.config.targets)
     for target in order.config.targets:
-        if target.name not in known:
+        if target.name not in licensed:
             yield _refused(
                 Gate.LICENSE, f"the licence of the library of {target.name} is not known",
                 f"{library_name(target)} is no package of ONNX Runtime's, and the target has no `library_license`",
@@ -225,8 +225,8 @@ def make_release(order: ReleaseOrder) -> tuple[Signed | None, list[AppPackage]]:
     manifest = verify_bundle(bundle)
     refuse_unproven(bundle, manifest)
     with contextlib.ExitStack() as stack:
-        wanted = [stack.enter_context(package(order, manifest)) for package in PACKAGES]
-        packages = [package for package in wanted if package]
+        opened = [stack.enter_context(package(order, manifest)) for package in PACKAGES]
+        packages = [package for package in opened if package]
         signed = sign(bundle, manifest, order.key, order.passphrase) if order.key else None
         for package in packages:
             package.write()

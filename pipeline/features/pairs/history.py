@@ -174,13 +174,13 @@ def read_histories(text: str) -> tuple[History, ...]:
 
     place, _, name = text.partition("#") if not Path(text).exists() else (text, "", "")
     folder = Path(place) if has_campaigns(Path(place)) else None
-    with _opened(folder, place, name) as (store, wanted):
+    with _opened(folder, place, name) as (store, title):
         campaigns = [
-            campaign for campaign in store.campaigns(wanted) if not (campaign.document and campaign.document.searching)
+            campaign for campaign in store.campaigns(title) if not (campaign.document and campaign.document.searching)
         ]
         if not campaigns:
             raise ConfigError(
-                f"no campaign is called {wanted!r} here", where=store.where,
+                f"no campaign is called {title!r} here", where=store.where,
                 why=f"stored are: {', '.join(dict.fromkeys(store.names().values()))}",
                 remedy="run `ort-mobile run` first, or name the campaigns behind a #, as in results.sqlite#NAME",
             )  # fmt: skip

@@ -530,7 +530,7 @@ def judged(
     )  # fmt: skip
 
 
-def next_step(known: Mapping[int, PositionStanding], count: int) -> tuple[int, int, int | BisectionEnd]:
+def next_step(standings: Mapping[int, PositionStanding], count: int) -> tuple[int, int, int | BisectionEnd]:
     """The last good and the first slower position so far, and the next to compare with the first, or why it ends.
 
     From those that are known of `count` in order.
@@ -538,18 +538,18 @@ def next_step(known: Mapping[int, PositionStanding], count: int) -> tuple[int, i
     good and the first slower position, or of those the nearest to it that is not known yet.
     """
     last = count - 1
-    if last not in known:
+    if last not in standings:
         return 0, last, last
-    if known[last] is not PositionStanding.SLOWER:
-        measurable = known[last] is not PositionStanding.SKIPPED
+    if standings[last] is not PositionStanding.SLOWER:
+        measurable = standings[last] is not PositionStanding.SKIPPED
         end = BisectionEnd.NO_DIFFERENCE if measurable else BisectionEnd.NOT_MEASURABLE
         return 0, last, end
-    slower = min(place for place, standing in known.items() if standing is PositionStanding.SLOWER)
-    goods = [0, *(place for place, standing in known.items() if standing is PositionStanding.GOOD)]
+    slower = min(place for place, standing in standings.items() if standing is PositionStanding.SLOWER)
+    goods = [0, *(place for place, standing in standings.items() if standing is PositionStanding.GOOD)]
     if max(goods) > slower:
         return max(goods), slower, BisectionEnd.NOT_MONOTONE
     good = max(goods)
-    open_places = [place for place in range(good + 1, slower) if place not in known]
+    open_places = [place for place in range(good + 1, slower) if place not in standings]
     if open_places:
         middle = (good + slower) / 2
         return good, slower, min(open_places, key=lambda at: abs(at - middle))
@@ -593,14 +593,14 @@ def bisect(
             return not campaign.planned_runs or not runs_left(campaign, bench.store).total()
 
         rows: dict[int, GatedRun] = {}
-        known: dict[int, PositionStanding] = {}
-        good, slower, step = next_step(known, len(ways))
+        standings: dict[int, PositionStanding] = {}
+        good, slower, step = next_step(standings, len(ways))
         while not isinstance(step, BisectionEnd):
-            stored = [] if known else [place for place in range(1, step) if is_stored(place)]
+            stored = [] if standings else [place for place in range(1, step) if is_stored(place)]
             for place in dict.fromkeys([step, *stored]):
                 ((rows[place],), _, _) = measure_pairs(plan(0, place), measure, least, bench)
-                known[place] = _standing(rows[place], rows[len(ways) - 1], least)
-            good, slower, step = next_step(known, len(ways))
+                standings[place] = _standing(rows[place], rows[len(ways) - 1], least)
+            good, slower, step = next_step(standings, len(ways))
         direct = rows.get(slower) if good == 0 else None
         if step is BisectionEnd.FOUND and good:
             ((direct,), _, _) = measure_pairs(plan(good, slower), measure, least, bench)
@@ -611,7 +611,7 @@ def bisect(
         good=names[good],
         slower=names[slower],
         rows=tuple(
-            BisectionRow(position=place, name=names[place], standing=known[place], ratio=row.ratio, low=row.low,
+            BisectionRow(position=place, name=names[place], standing=standings[place], ratio=row.ratio, low=row.low,
                          high=row.high, rounds=row.rounds, note=row.note)
             for place, row in sorted(rows.items())
         ),

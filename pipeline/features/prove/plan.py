@@ -190,7 +190,7 @@ def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace]
     targets = {shipped.target: abis_of_target(shipped.platform, shipped.abis) for shipped in ships}
     if order.abis:
         return [place for abi in order.abis for place in _places(abi, ships, frozenset(targets), order)], []
-    there, here = library_abis(order.library), default_abi()
+    there, host_abi = library_abis(order.library), default_abi()
     places: list[ProofPlace] = []
     problems: list[UnavailableError] = []
     notes: list[str] = []
@@ -207,16 +207,16 @@ def places_of(ships: list[Shipped], order: ProofOrder) -> tuple[list[ProofPlace]
             problems.append(error)
             notes.append(f"{abi} was not run: {error.reason}; {error.remedy}")
     rest = frozenset(targets).difference(*(place.deciding for place in places))
-    if rest and problems and (order.cpus or here not in there):
+    if rest and problems and (order.cpus or host_abi not in there):
         raise problems[0]
     if rest:
-        notes.append(f"{', '.join(sorted(rest))}: {here} was run instead of its ABIs")
-    if (here not in there or order.cpus) and not rest:
+        notes.append(f"{', '.join(sorted(rest))}: {host_abi} was run instead of its ABIs")
+    if (host_abi not in there or order.cpus) and not rest:
         return places, notes
-    looks = _places(here, ships, rest.union(*(place.deciding for place in places if place.abi == here)), order)
+    looks = _places(host_abi, ships, rest.union(*(place.deciding for place in places if place.abi == host_abi)), order)
     if not looks[0].deciding:
-        notes.append(f"{here} was run as a first look: no target ships it, and what fails there is a warning")
-    return [*looks, *(place for place in places if place.abi != here)], notes
+        notes.append(f"{host_abi} was run as a first look: no target ships it, and what fails there is a warning")
+    return [*looks, *(place for place in places if place.abi != host_abi)], notes
 
 
 def library_abis(text: str) -> list[str]:
@@ -295,15 +295,15 @@ def with_cause(finding: ProofFinding, file: Path, runtime: Runtime, options: Run
         return finding
     provider = options.provider
     facts = read_artifacts({file.name: file}).get(file.name)
-    known = facts if isinstance(facts, ArtifactFacts) else None
+    read = facts if isinstance(facts, ArtifactFacts) else None
     for defect in DEFECTS:
-        mark = known.defects.get(defect.name, "") if known else ""
+        mark = read.defects.get(defect.name, "") if read else ""
         if mark and finding.kind in EXPLAINS.get(defect.name, ()) and defect.shows(runtime):
             why = f"{defect.what.format(mark=mark)}, because {defect.why}: {finding.why}"
             return msgspec.structs.replace(finding, why=why, remedy=defect.remedy, config_line="")
     if provider_named(provider).gpu and (cause := first_on_gpu(file, runtime.release, options.provider_options)):
         return msgspec.structs.replace(finding, why=f"{cause.what}: {finding.why}", remedy=cause.remedy)
-    refused = known is not None and finding.kind is FindingKind.PROVIDER_REFUSED
+    refused = read is not None and finding.kind is FindingKind.PROVIDER_REFUSED
     if refused and provider in BY_UNITS and (clips := clips_by_processor(view_of_file(file))):
         remedy = AWARE_OF_ABI.format(abi=runtime.abis[0]) if provider == NNAPI else finding.remedy
         return msgspec.structs.replace(finding, why=f"{clips}: {finding.why}", remedy=remedy)
@@ -376,9 +376,9 @@ def explain_failure(failure: Failure, file: Path, provider: str, *, stock: bool)
     if logged and logged.kernel:
         return _missing_kernel(logged, message, stock=stock)
     text = text_of_message(failure.message, *TOPICS)
-    known, what = TOPICS[text.topic] if text else (FindingKind.CANNOT_RUN, "")
-    kind = KINDS.get(failure.kind) or known
-    what = what if what and kind is known else WHATS[kind]
+    kind_of_topic, what = TOPICS[text.topic] if text else (FindingKind.CANNOT_RUN, "")
+    kind = KINDS.get(failure.kind) or kind_of_topic
+    what = what if what and kind is kind_of_topic else WHATS[kind]
     signal = f" ({failure.signal})" if failure.signal and kind is FindingKind.CRASH else ""
     cause = logged.why if logged else failure.cause
     remedy = REMEDIES.get(kind, logged.remedy if logged else failure.remedy)

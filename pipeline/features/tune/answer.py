@@ -634,17 +634,17 @@ def _costs(
 ) -> Iterator[SharedCost]:
     """What it costs each device to run the winner of another, where both were measured there."""
     won = [answer for answer in answers if answer.variant]
-    for here in won:
-        place = confirmed[here.search.device, here.search.model]
+    for winner in won:
+        place = confirmed[winner.search.device, winner.search.model]
         by_run = {(confirmation.run.variant, confirmation.run.run): confirmation for confirmation in place.values()}
         for there in won:
             other = by_run.get((there.variant, there.run))
-            if there is here or there.search.model != here.search.model or other is None:
+            if there is winner or there.search.model != winner.search.model or other is None:
                 continue
-            ratio = ratio_of(other.rounds, by_run[here.variant, here.run].rounds, Goal(here.search.goals[0]))
+            ratio = ratio_of(other.rounds, by_run[winner.variant, winner.run].rounds, Goal(winner.search.goals[0]))
             if ratio:
                 yield SharedCost(
-                    model=here.search.model, device=here.search.device, winner_of=there.search.device,
+                    model=winner.search.model, device=winner.search.device, winner_of=there.search.device,
                     variant=there.variant, run=there.run, ratio=ratio[0], low=ratio[1], high=ratio[2],
                 )  # fmt: skip
 
@@ -705,14 +705,14 @@ def cover(
     def of_class(kind: TunedClass, configuration: Configuration) -> float:
         return max(cost.get((device, configuration), float("inf")) for device in classes[kind])
 
-    left, known = list(classes), sorted(configurations)
+    left, candidates = list(classes), sorted(configurations)
     chosen: dict[Configuration, list[TunedClass]] = {}
     while left:
-        serves = {c: [kind for kind in left if of_class(kind, c) <= share] for c in known}
-        best = min(known, key=lambda c: (-len(serves[c]), sum(of_class(each, c) for each in serves[c]), c))
+        serves = {c: [kind for kind in left if of_class(kind, c) <= share] for c in candidates}
+        best = min(candidates, key=lambda c: (-len(serves[c]), sum(of_class(each, c) for each in serves[c]), c))
         if not serves[best]:
             kind = left[0]
-            best = min(known, key=lambda c: (of_class(kind, c), c))
+            best = min(candidates, key=lambda c: (of_class(kind, c), c))
             serves[best] = [kind]
         chosen.setdefault(best, []).extend(serves[best])
         left = [kind for kind in left if kind not in serves[best]]

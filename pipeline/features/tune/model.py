@@ -71,10 +71,10 @@ def fit(blocks: Sequence[Floats], starts: Sequence[float], values: Floats, *, fi
         determined = 0.0
         for number in range(len(blocks)):
             part = slice(edges[number], edges[number + 1])
-            known = sizes[number] - float(np.trace(covariance[part, part])) / variances[number]
-            determined += known
+            degrees = sizes[number] - float(np.trace(covariance[part, part])) / variances[number]
+            determined += degrees
             if number >= fixed:
-                estimate = float(mean[part] @ mean[part]) / max(known, 1e-3)
+                estimate = float(mean[part] @ mean[part]) / max(degrees, 1e-3)
                 variances[number] = min(max(estimate, SMALL), LARGE)
         rest = values - columns @ mean
         before, noise = noise, max(float(weights @ rest**2) / max(len(values) - determined, 1.0), SMALL)

@@ -272,9 +272,9 @@ def concluded(
 def _fates(view: SearchView, leader: int, standing: RaceStanding | None, cut: int) -> Iterator[tuple[int, Dropped]]:
     """Why each candidate but the leader was not chosen, where neither a failure nor the race has said so."""
     seen = view.seen[: cut or None]
-    known = sum(run.good is not None for run in seen) >= MODEL_FROM
+    has_model = sum(run.good is not None for run in seen) >= MODEL_FROM
     counts = Counter(run.candidate for run in view.seen)
-    mean = forecast_of(view.space, seen)[0] if known else np.zeros(len(view.space))
+    mean = forecast_of(view.space, seen)[0] if has_model else np.zeros(len(view.space))
     for candidate in range(len(view.space)):
         if standing and candidate in standing.bounds:
             bounds = standing.bounds[candidate]
@@ -284,7 +284,7 @@ def _fates(view: SearchView, leader: int, standing: RaceStanding | None, cut: in
                     reason="left at the end of the race, beside the leader", above=(bounds.low - 1, bounds.high - 1)
                 ),
             )
-        elif not known:
+        elif not has_model:
             reason = "measured, and not among the best" if counts[candidate] else "not measured"
             yield candidate, Dropped(reason=reason)
         else:
@@ -421,8 +421,8 @@ def conclude(space: Space, observations: Sequence[Observation], settings: Search
 def _race(view: SearchView, cut: int) -> tuple[list[int], RaceStanding | None]:
     """The arms of the race that began at `cut`, and how it stands."""
     arms, settings = _race_arms(view, cut), view.settings
-    laps, known = laps_of(view, arms, cut)
-    failed = {arm: sum(n <= view.out[arm][0] for n in known) for arm in arms if arm in view.out}
+    laps, failures = laps_of(view, arms, cut)
+    failed = {arm: sum(n <= view.out[arm][0] for n in failures) for arm in arms if arm in view.out}
     standing = run_race(
         arms, laps, failed, _expected(view, arms, cut), delta=settings.delta, within=settings.within * RACE_SHARE
     )
@@ -439,8 +439,8 @@ def _ask(view: SearchView, candidates: Sequence[int], stage: SearchStage) -> Pro
 def _reach(view: SearchView, candidates: Sequence[int], start: int) -> tuple[int, list[int]]:
     """How many observations there were when all candidates had one or were out, and those that have none."""
     first = {run.candidate: number for number, run in reversed(list(enumerate(view.seen, start=1)))}
-    known = {candidate: after for candidate, (after, *_) in view.out.items()}
-    ends = [min(first.get(c, math.inf), known.get(c, math.inf)) for c in candidates]
+    left_after = {candidate: after for candidate, (after, *_) in view.out.items()}
+    ends = [min(first.get(c, math.inf), left_after.get(c, math.inf)) for c in candidates]
     missing = [candidate for candidate, end in zip(candidates, ends, strict=True) if end == math.inf]
     return (start, missing) if missing or not ends else (max(start, int(max(ends))), [])
 

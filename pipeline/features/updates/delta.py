@@ -460,7 +460,7 @@ def _unpack(unpacking: "_Unpacking", delta: Delta, manifest: Manifest, unsigned_
     if {file.path: (file.size_bytes, file.sha256) for file in files} != listed:
         raise ValueError(f"its files are not those of {MANIFEST_FILE}")
     total = sum(file.size_bytes for file in files)
-    before = sum(place.stat().st_size for place in map(unpacking.old.joinpath, unpacking.known))
+    before = sum(place.stat().st_size for place in map(unpacking.old.joinpath, unpacking.digests))
     if unsigned_bytes is not None and total > UNSIGNED_GROWTH * (before + unsigned_bytes) + UNSIGNED_BYTES:
         raise ValueError(f"it would become {total:,} bytes, which is believed of a signed one only (--key)")
     if total > shutil.disk_usage(unpacking.new).free:
@@ -579,18 +579,18 @@ def _refuse_other(bundle: Path, delta: Delta) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Unpacking:
-    """Makes files in `new` of an archive's members and the files of an old bundle, whose digests are `known`."""
+    """Makes files in `new` of an archive's members and the files of an old bundle, whose digests are in `digests`."""
 
     zstandard: ModuleType
     archive: zipfile.ZipFile
     old: Path
-    known: Mapping[str, str]
+    digests: Mapping[str, str]
     new: Path
 
     def make(self, file: DeltaFile) -> None:
         """Make a file, never larger than the delta says. Raises ValueError, and what reading the archive raises."""
         target = self.new / file.path
-        if file.how == "kept" and self.known.get(file.base) == file.sha256:
+        if file.how == "kept" and self.digests.get(file.base) == file.sha256:
             copy_file(self.old / file.base, target)
         elif file.how in ("whole", "zstd"):
             with replacing(target) as part:
@@ -616,7 +616,7 @@ class _Unpacking:
 
     def _joined(self, file: DeltaFile) -> bytes:
         """A file out of its members and a file of the old bundle."""
-        if file.base not in self.known:
+        if file.base not in self.digests:
             raise ValueError(f"{file.base[:200]} is no file of the old bundle")
         if file.size_bytes > LARGEST_BASE:
             raise ValueError(f"{file.path[:200]} would have more than {LARGEST_BASE:,} bytes")
@@ -637,8 +637,8 @@ class _Unpacking:
         if self.zstandard.frame_content_size(packed) != size:
             raise ValueError(f"{member[:200]} would have another size than stated")
         raw = self.zstandard.DICT_TYPE_RAWCONTENT
-        known = self.zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
-        decompressor = self.zstandard.ZstdDecompressor(dict_data=known, max_window_size=1 << 31)
+        dictionary = self.zstandard.ZstdCompressionDict(before, dict_type=raw) if before else None
+        decompressor = self.zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=1 << 31)
         return bytes(decompressor.decompress(packed))
 
     def _member(self, name: str, most: int) -> zipfile.ZipInfo:

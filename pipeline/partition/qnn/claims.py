@@ -299,9 +299,9 @@ def _groups(graph: Graph, answer: CompilerAnswer) -> tuple[tuple[Node, ...], ...
     place: dict[int, int | None] = {}
     for number, (provider, nodes) in enumerate(answer.subgraphs):
         for name, domain, _ in nodes:
-            known = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
-            if known in names:
-                place[names[known]] = number if provider == PROVIDER else None
+            original = name if name in names else re.sub(r"_token_\d+$", "", name) if domain == NHWC else ""
+            if original in names:
+                place[names[original]] = number if provider == PROVIDER else None
     # Parts of functions that neither NPU nor CPU run as they stand have no names, and are asked about for themselves.
     inlined = [index for index in graph.order if index not in place and is_inlined(graph, graph.nodes[index])]
     unnamed = [number for number, (_, nodes) in enumerate(answer.subgraphs) if not all(name for name, _, _ in nodes)]

@@ -62,12 +62,12 @@ def main(models: str, folder: str, name: str, answer: str, *pairs: str) -> None:
             # Without enable_fallback=0, an error while the provider is made becomes a session on the CPU.
             sessions.append(ort.InferenceSession(content, options, enable_fallback=0))
         parts = [session.get_provider_graph_assignment_info() for session in sessions]
-        known: dict[str, Any] = {"subgraphs": [[[p.ep_name, len(p.get_nodes())] for p in graph] for graph in parts]}
+        document: dict[str, Any] = {"subgraphs": [[[p.ep_name, len(p.get_nodes())] for p in graph] for graph in parts]}
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        known = {"error": str(error)}
+        document = {"error": str(error)}
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    known |= {"seconds": usage.ru_utime + usage.ru_stime, "memory_bytes": usage.ru_maxrss * 1024}
-    Path(answer).write_text(json.dumps(known), encoding="utf-8")
+    document |= {"seconds": usage.ru_utime + usage.ru_stime, "memory_bytes": usage.ru_maxrss * 1024}
+    Path(answer).write_text(json.dumps(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

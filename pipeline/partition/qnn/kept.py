@@ -53,10 +53,10 @@ def compiler_lacking() -> MissingError | None:
     licence = "its libraries are under Qualcomm's licence, which installing accepts"
     system = f"{sys.platform} on {platform.machine()}"
     if importlib.util.find_spec(PACKAGE) is None:
-        here = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
+        need = "" if system == HOST else f"; it needs Linux on x86-64, this is {system}"
         return MissingError(
             "Qualcomm's compiler for the NPU is not installed",
-            why=f"only it knows what a Snapdragon takes of a model{here}",
+            why=f"only it knows what a Snapdragon takes of a model{need}",
             remedy=f"{install_extra('qnn')} ({licence})",
         )
     if system != HOST:

@@ -60,7 +60,7 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
                 [part.ep_name, [[node.name, node.domain, node.op_type] for node in part.get_nodes()]]
                 for part in session.get_provider_graph_assignment_info()
             ]
-            known = {"subgraphs": subgraphs, "refusals": _refusals(Path(folder) / "qnn_op_trace.json")}
+            document = {"subgraphs": subgraphs, "refusals": _refusals(Path(folder) / "qnn_op_trace.json")}
             if inputs:
                 import numpy as np
 
@@ -73,9 +73,9 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
                         results += session.run(None, feeds)
                 np.savez(Path(answer).with_suffix(".npz"), *results)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            known = {"error": str(error)}
-        known["invalid"] = dict(INVALID.findall(log.read_text(encoding="utf-8", errors="replace")))
-    Path(answer).write_text(json.dumps(known), encoding="utf-8")
+            document = {"error": str(error)}
+        document["invalid"] = dict(INVALID.findall(log.read_text(encoding="utf-8", errors="replace")))
+    Path(answer).write_text(json.dumps(document), encoding="utf-8")
 
 
 def _refusals(trace: Path) -> dict[str, str]:

@@ -214,9 +214,9 @@ def _first_departing(
     answered = _simulated(loaded, open_model, chip, inputs, target)
     if isinstance(answered, Refusal):
         return None
-    wanted = [*values, *(value.name for value in model.graph.output)]
+    outputs = [*values, *(value.name for value in model.graph.output)]
     session = make_session(target, HostSession())
-    expected = dict(zip(wanted, session.run(wanted, inputs), strict=True))
+    expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
     for check in compare_outputs(expected, answered, Tolerance(max_relative_error=max_error)):
         if check.failed and check.output in nodes:
             return nodes[check.output], _why(check, expected[check.output])

@@ -77,10 +77,10 @@ def _preferred_on_cpu(graph: Graph, fitting: Mapping[int, Kernel | None], *, plu
 
     def give(node: Node, names: Iterable[str]) -> None:
         """Values that lie in the CPU's memory; what reads them becomes a candidate."""
-        known = set(names)
-        at_cpu.update(known)
+        values = set(names)
+        at_cpu.update(values)
         for edge in graph.out_edges[node.index]:
-            if node.outputs[edge.source_slot] in known:
+            if node.outputs[edge.source_slot] in values:
                 heappush(waiting, (place[edge.consumer], edge.consumer))
 
     def reads_only(node: Node, kernel: Kernel) -> bool:
@@ -231,9 +231,9 @@ def has_nameless_bias(node: Node) -> bool:
 
 def unknown_names(settings: Settings, nodes: Iterable[str]) -> tuple[str, str]:
     """Names in forceCpuNodeNames that no node has, in words, and what to do about it; "" where every one has a node."""
-    known = sorted({*nodes} - {""})
-    unknown = [name for name in settings.webgpu.cpu_nodes if name not in known]
-    close = get_close_matches(unknown[0], known) if unknown else []
+    shown_names = sorted({*nodes} - {""})
+    unknown = [name for name in settings.webgpu.cpu_nodes if name not in shown_names]
+    close = get_close_matches(unknown[0], shown_names) if unknown else []
     meant = f"did you mean {' or '.join(map(repr, close))}?" if close else "give names of nodes, one a line"
     return ", ".join(map(repr, unknown)), meant
 

@@ -111,8 +111,8 @@ def formals(op_type: str, domain: str, version: int) -> list[list[tuple[str, str
         schema = onnx.defs.get_schema(op_type, version, domain)
         return [[(formal.name, formal.type_str) for formal in side] for side in (schema.inputs, schema.outputs)]
     except onnx.defs.SchemaError:
-        known = _runtime_schemas().get((op_type, domain, version))
-        sides = (known.inputs, known.outputs) if known else ()
+        registered = _runtime_schemas().get((op_type, domain, version))
+        sides = (registered.inputs, registered.outputs) if registered else ()
         return [[(formal.name, formal.typeStr) for formal in side] for side in sides]
 
 
