@@ -1,12 +1,13 @@
 """A run on one device, from its spec to its result: what goes there, what the probe answers, what comes back."""
 
 import math
+import mmap
 import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -69,7 +70,7 @@ class ProbeDevice(Device):
                         concurrent=spec.concurrent
                         and replace(
                             spec.concurrent,
-                            beside=tuple(self._put(Path(m), Path(m).suffix.lower()) for m in spec.concurrent.beside),
+                            beside=tuple(self._put_model(Path(m), folder) for m in spec.concurrent.beside),
                         ),
                         stream=spec.stream
                         and replace(
@@ -136,10 +137,10 @@ class ProbeDevice(Device):
         return fitting(given, *process_of(library)) if given else ()
 
     def _put_model(self, model: Path, folder: str) -> str:
-        """As `_put`; a context of an NPU finds its binary by name, in the folder where it lies itself."""
-        binary = model.with_name(f"{model.stem}_qnn.bin")  # as the QNN provider names it
-        if model.suffix.lower() == ".onnx" and binary.is_file():
-            return self._put_named((str(model), str(binary)), folder)[0]
+        """As `_put`; an ONNX file finds its weights, or a context its binary, in the folder where it lies itself."""
+        status = model.stat()
+        if beside := _files_beside(model, status.st_mtime_ns, status.st_size):
+            return self._put_named((str(model), *beside), folder)[0]
         return self._put(model, model.suffix.lower())
 
     def _with_plugin_there(self, spec: RunSpec, folder: str) -> RunSpec:
@@ -186,6 +187,29 @@ class ProbeDevice(Device):
     def _failed(self, error: Exception) -> Failure:
         """What an error on the way makes of a run."""
         return failure_of(error)
+
+
+LOCATION = b"\x0a\x08location\x12"
+"""In an ONNX file, before the length and the name of a file of weights: field 1 "location", field 2 its value."""
+
+
+@cache
+def _files_beside(model: Path, _modified_ns: int, size: int) -> tuple[str, ...]:
+    """The files in the folder of an ONNX file that it names, or that is a context's binary."""
+    if model.suffix.lower() != ".onnx" or not size:
+        return ()
+    names = {f"{model.stem}_qnn.bin"}  # as the QNN provider names it
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        at = content.find(LOCATION)
+        while at >= 0:
+            start = at + len(LOCATION)
+            size, start = int.from_bytes(content[start : start + 1]), start + 1
+            if size > 0x7F:  # seven bits and more
+                size, start = size & 0x7F | int.from_bytes(content[start : start + 1]) << 7, start + 1
+            names.add(content[start : start + size].decode("utf-8", "replace"))
+            at = content.find(LOCATION, start)
+    plain = sorted(name for name in names - {model.name} if re.fullmatch(r"[^/\\\0]{1,255}", name))
+    return tuple(str(path) for name in plain if (path := model.parent / name).is_file())
 
 
 def missing_input(spec: RunSpec) -> Failure | None:

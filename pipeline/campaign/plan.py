@@ -417,7 +417,7 @@ def run_of(device: str, artifact: Artifact, options: RunOptions, *, mapped: bool
         source=artifact.source,
         file=artifact.file,
         sha256=artifact.sha256,
-        size_bytes=artifact.size_bytes,
+        size_bytes=artifact.total_bytes,
         options=options,
         session_options=artifact.session_options,
         mapped=mapped,

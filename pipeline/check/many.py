@@ -131,10 +131,11 @@ def check_all_inputs(subjects: Sequence[CheckedModel], work: Path) -> None:
     tasks = []
     for subject in subjects:
         model = subject.model
-        if subject.data.given or subject.data.sizes or model.dimensions:
+        states = subject.stream.states if subject.stream else {}
+        if subject.data.given or subject.data.sizes or model.dimensions or states:
             folder = work / "inputs" / model.name
             folder.mkdir(parents=True)
-            call = partial(check_inputs, model.source, model.dimensions, subject.data, str(folder))
+            call = partial(check_inputs, model.source, model.dimensions, subject.data, str(folder), states)
             needed = needed_bytes(2 * model.size_bytes) + subject.data.file_bytes
             tasks.append(Task(label=model.source.name, call=call, memory_bytes=needed))
     limit = time_limit(subject.model.size_bytes for subject in subjects)

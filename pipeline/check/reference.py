@@ -54,12 +54,9 @@ SEQUENCES_BYTES = 2 << 30
 
 
 def zero_states(feeds: Mapping[str, Array], states: Mapping[str, str], given: Mapping[str, object]) -> dict[str, Array]:
-    """The inputs with states of zeros where no value is given for them; ConfigError for a state that is no input."""
+    """The inputs with states of zeros where no value is given for them."""
     import numpy as np
 
-    if unknown := [name for name in states.values() if name not in feeds]:
-        raise ConfigError("the state goes into no input", where="state", why=f"the model has no input {unknown[0]!r}",
-                          remedy=f"its inputs are {', '.join(feeds)}")  # fmt: skip
     zeros = {name: np.zeros_like(feeds[name]) for name in states.values() if name not in given}
     return {**feeds, **zeros}
 
@@ -72,12 +69,6 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
     """
     import numpy as np
 
-    outputs = [output.name for output in session.get_outputs()]
-    if unknown := [name for name in stream.states if name not in outputs]:
-        raise ConfigError(
-            "the state comes from no output", where="state", why=f"the model has no output {unknown[0]!r}",
-            remedy=f"its outputs are {', '.join(outputs)}",
-        )  # fmt: skip
     random = np.random.default_rng(SEED)
     moving = {
         name: array

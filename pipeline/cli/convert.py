@@ -45,6 +45,12 @@ CHANGES = Place[Callable[["ConversionReport"], "Iterable[Part]"]]("convert.chang
 LEVELS = ("none", "basic", "extended", "layout", "all")
 
 
+NOTHING_SHARED = (
+    "--share-weights is for ONNX files and contexts, files in ORT format have their weights in them; add --format onnx "
+    "or --context CHIP"
+)
+
+
 @click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
@@ -101,7 +107,7 @@ LEVELS = ("none", "basic", "extended", "layout", "all")
 @click.option(
     "--share-weights",
     is_flag=True,
-    help="Put the contexts of all models into one binary for each chip: sizes of one model share their weights there.",
+    help="Put the weights of all models, sizes of one, into one file: beside ONNX files, in the contexts of each chip.",
 )
 @click.option("--check", is_flag=True, help="Compare each artifact's outputs with the original model's.")
 @custom_ops_option
@@ -189,12 +195,12 @@ def convert(
             f"--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what {others} takes; "
             f"run the command twice, with --ep webgpu and with --ep {others}", ctx,
         )  # fmt: skip
-    if share_weights and not chips:
-        raise click.UsageError("--share-weights is for contexts; add --context CHIP", ctx)
     if file_format == "onnx":
         if ctx.get_parameter_source("styles") is not ParameterSource.DEFAULT and styles != ("onnx",):
             raise click.UsageError("--format onnx is --style onnx; use one of them", ctx)
         styles = ("onnx",)
+    if share_weights and not (chips or "onnx" in styles):
+        raise click.UsageError(NOTHING_SHARED, ctx)
     order = ConversionOrder(
         levels=levels, styles=styles, release=ort_release, abi=abi, platform=platform,
         dimensions=dimensions, output=output, cache=cache, check=check, config=config, processes=jobs,

@@ -193,7 +193,8 @@ class VariantsConfig(Table, frozen=True, kw_only=True):
     `precisions` that the chip can have. Needs the extra qnn. [docs/npu.md](../npu.md) lists the chips."""
     share_weights: bool = False
     """Whether contexts of the sizes of one model (a dimension that is a list) have one binary for each chip, with the
-    weights once. No computer runs such a context: it ships without having been compared."""
+    weights once. No computer runs such a context: it ships without having been compared. ONNX files of sizes (style
+    onnx) have their weights once in any case, in a file beside them."""
     reference: AwareReference = AwareReference.AUTO
     """What creates EP-aware variants: auto (the target's Android library, or an available one of its release),
     installed (the onnxruntime of this Python), or none (claims of our rules)."""

@@ -39,7 +39,7 @@ from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, 
 from pipeline.core.files import CONFIG_FILE, TYPED_CONFIG_FILE, scratch, write_text
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.providers import WEBGPU
-from pipeline.core.releases import line_of
+from pipeline.core.releases import Release, line_of
 from pipeline.core.variant import Artifact, Level, Style, Variant
 from pipeline.core.workers import MODEL_FACTOR, Task, TaskOutcome, memory_budget, needed_bytes, run_tasks, time_limit
 from pipeline.dataset import Dataset
@@ -205,6 +205,36 @@ def with_contexts(
     )
 
 
+SHARED_SINCE = Release(1, 23)
+"""Providers of earlier releases refuse nodes whose weights are in another file (ep_rules D.2.6)."""
+
+
+def with_shared_weights(
+    converted: Sequence[Converted], sizes: Mapping[str, str], output: Path, release: str, progress: Progress
+) -> tuple[Converted, ...]:
+    """The same, where the ONNX files of one variant of several sizes have their weights once, in a file beside them.
+
+    `sizes` has, by the names of models of one size, the open model that they are of.
+    """
+    groups: dict[tuple[str, str], list[Artifact]] = {}
+    for row in converted if line_of(release or installed_version("onnxruntime")) >= SHARED_SINCE else ():
+        for artifact in row.artifacts:
+            if artifact.variant.style is Style.ONNX:
+                key = (sizes.get(row.model.name, row.model.name), artifact.variant.name)
+                groups.setdefault(key, []).append(artifact)
+    several = [(name, artifacts) for (name, _), artifacts in groups.items() if len(artifacts) > 1]
+    if not several:
+        return tuple(converted)
+    from pipeline.convert.shared import shared_weights  # with the passes
+
+    shared = shared_weights(several, output, progress)
+    changed = [tuple(shared.get(artifact.file, artifact) for artifact in row.artifacts) for row in converted]
+    return tuple(
+        replace(row, result=row.result and msgspec.structs.replace(row.result, artifacts=artifacts))
+        for row, artifacts in zip(converted, changed, strict=True)
+    )
+
+
 def _joined(
     group: PrecisionSet,
     outcomes: Mapping[str, TaskOutcome[ConvertResult]],
@@ -283,7 +313,7 @@ class ConversionOrder:
     chips: tuple[str, ...] = ()
     """Chips whose NPU gets contexts, in addition."""
     share_weights: bool = False
-    """Whether the contexts of all models have one binary, in which their weights are once."""
+    """Whether all models have their weights once: in the binary of their contexts, and in a file beside ONNX files."""
 
     def variants(self, precision: str) -> tuple[Variant, ...]:
         """Every level in every style, or (of fixed style, from basic on) aware of the providers."""
@@ -406,6 +436,9 @@ def convert_paths(paths: Sequence[str], order: ConversionOrder, progress: Progre
         converted = with_contexts(
             converted, sets, order.chips, order.output, progress, sizes=sizes, share=order.share_weights
         )
+        if order.share_weights:
+            same = dict.fromkeys(sizes, next(iter(sizes)))
+            converted = with_shared_weights(converted, same, order.output, order.release, progress)
         artifacts = [artifact for row in converted for artifact in row.artifacts]
         needs_of = {name: needs for row in converted if row.result for name, needs in row.result.needs.items()}
         configs = write_configs(order.output, artifacts, needs_of) if order.config and artifacts else ()

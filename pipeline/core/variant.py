@@ -145,6 +145,20 @@ class Artifact(ConvertedFile, frozen=True, kw_only=True):
     session_options: dict[str, str] = {}
     steps: tuple[str, ...] = ()
     """The passes that the model went through first, as the command line writes them."""
+    weights: str = ""
+    """The file beside this one that has its weights and those of other sizes of the model; "" where they are in it."""
+    weights_bytes: int = 0
+    weights_sha256: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its files."""
+        return (self.file, self.weights) if self.weights else (self.file,)
+
+    @property
+    def total_bytes(self) -> int:
+        """Of its files together."""
+        return self.size_bytes + self.weights_bytes
 
     @property
     def source(self) -> str:

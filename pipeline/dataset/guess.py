@@ -31,7 +31,7 @@ from pipeline.dataset.files import write_tensor
 from pipeline.model.guards import check_structure
 from pipeline.model.onnx_model import LoadedModel, load_model, prepare_model
 from pipeline.model.ort_format import TensorType, read_ort
-from pipeline.model.signature import OpenAxis, names_of, open_axes, own_inputs, resolve_dimensions
+from pipeline.model.signature import OpenAxis, check_states, names_of, open_axes, own_inputs, resolve_dimensions
 from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
@@ -570,14 +570,21 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
     return msgspec.structs.replace(whole, sizes=sizes | data.sizes | of_data)
 
 
-def check_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str) -> int:
+def check_inputs(
+    source: SourceModel, dimensions: dict[str, int], data: Dataset, work_folder: str,
+    states: Mapping[str, str] | None = None,
+) -> int:  # fmt: skip
     """How many samples of a user's data fit a model: every one is read, and fixed dimensions are tried.
+
+    The `states` of a stream are looked for, too.
 
     ConfigError for the first that does not; ModelError for a model that cannot be used at all.
     """
     loaded = load_model(source, Path(work_folder))
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
+    outputs = [output.name for output in prepared.proto.graph.output]
+    check_states(states or {}, [each.name for each in takes], outputs, loaded.source.name)
     resolve_dimensions(takes, data.sizes, loaded.source.name)
     count = check_data(data, takes) if data.given or data.padding else 0
     if dimensions:

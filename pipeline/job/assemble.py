@@ -96,7 +96,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     devices = {facts.name: facts for facts in store.devices(campaign.id)}
     warnings = list(record.warnings)
     runs = own_runs(record.planned, store.runs(campaign.id, left_out=warnings), warnings)
-    sizes = {key: artifact.size_bytes for key, artifact in artifacts.items()}
+    sizes = {key: artifact.total_bytes for key, artifact in artifacts.items()}
     sizes |= {(context.model, context.variant.name): context.total_bytes for context in record.contexts}
     measured = measured_rows(record.planned, runs, sizes)
     profiles = tuple(profiles_of(record.planned, runs))

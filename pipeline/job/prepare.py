@@ -28,7 +28,7 @@ from pipeline.check.result import Reference
 from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
-from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts
+from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts, with_shared_weights
 from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
 from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
@@ -336,6 +336,7 @@ def prepare(
     converted = with_contexts(
         converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
+    converted = with_shared_weights(converted, sizes, folder / ARTIFACTS, oldest_release(config), progress)
     errors = [model.error for model in converted if model.error]
     if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
         raise errors[0]

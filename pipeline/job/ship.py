@@ -208,11 +208,15 @@ def ship(
         return None
     for choice in choices:
         _check_unchanged(folder / ARTIFACTS / choice.artifact.file, choice.artifact.sha256)
+    weights = {choice.artifact.weights: choice.artifact.weights_sha256 for choice in choices if choice.artifact.weights}
+    for name, digest in weights.items():
+        _check_unchanged(folder / ARTIFACTS / name, digest)
     contexts, context_files = _contexts(assembled, folder)
     ships = tuple(_shipped(assembled, choice) for choice in choices)
     files = {shipped.file: folder / ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
     operators = operator_configs(assembled.record.config, list(files.values()))
     sources: dict[str, Path | bytes] = {**files, **context_files}
+    sources |= {MODELS + name: folder / ARTIFACTS / name for name in weights}
     sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
     custom = (row for choice in choices for row in custom_libraries(assembled.record.config, choice.target))
     sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
@@ -357,6 +361,7 @@ def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
         model_sha256=digests[artifact.model],
         variant=artifact.variant,
         file=MODELS + bundled_name(choice, assembled.choices),
+        weights=artifact.weights and MODELS + artifact.weights,
         semantic_digest=artifact.semantic_digest,
         aware_by=artifact.aware_by,
         steps=artifact.steps,

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -130,6 +130,16 @@ def resolve_dimensions(takes: Sequence[TensorInfo], given: Mapping[str, int], wh
         if a.key not in sizes and len(by_symbol.get(a.symbol, ())) == 1:
             sizes[a.key] = next(iter(by_symbol[a.symbol]))
     return sizes
+
+
+def check_states(states: Mapping[str, str], inputs: Collection[str], outputs: Collection[str], where: str) -> None:
+    """ConfigError, with the names that there are, for a state of a stream (output to input) that the model lacks."""
+    for kind, named, names in (("input", states.values(), inputs), ("output", states.keys(), outputs)):
+        if unknown := [name for name in named if name not in names]:
+            raise ConfigError(
+                f"the state {'goes into no input' if kind == 'input' else 'comes from no output'}", where=where,
+                why=f"the model has no {kind} {unknown[0]!r}", remedy=f"its {kind}s are {', '.join(names)}",
+            )  # fmt: skip
 
 
 def names_of(axes: Sequence[OpenAxis]) -> dict[str, list[OpenAxis]]:

@@ -140,6 +140,11 @@ def package_lines(platform: str, release: str) -> str:
 def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
     yield f"### Model {_code(shipped.model)}: `{shipped.file}`\n"
     yield f"{basis_text(shipped)}\n"
+    if shipped.weights:
+        yield (
+            f"Its weights, and those of its other sizes, are in `{shipped.weights}`: keep both files in one folder and "
+            "open the model by its path, from bytes it does not find them.\n"
+        )
     if signature:
         yield _table("input", signature.inputs)
         yield _table("output", signature.outputs)

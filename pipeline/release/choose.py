@@ -129,7 +129,7 @@ def suits(target: Target, facts: DeviceFacts) -> bool:
 def plainness(artifact: Artifact, options: RunOptions) -> tuple[int, int, int, str]:
     """Orders what is equally fast: fewer settings in the app, fewer bytes, then by name, so that choices are stable."""
     settings = len(artifact.session_options) + len(options.session_config) + len(options.provider_options)
-    return settings + (options.provider != "cpu"), artifact.size_bytes, len(options.flags), artifact.variant.name
+    return settings + (options.provider != "cpu"), artifact.total_bytes, len(options.flags), artifact.variant.name
 
 
 def _median(measured: MeasuredVariant) -> float:
@@ -238,8 +238,8 @@ MUCH_LARGER = 1.25
 def _advice(artifact: Artifact, candidates: Sequence[Artifact]) -> tuple[bool, bool, int, str]:
     """The best advised first: a model in its own precision, because nobody knows here what another one costs it."""
     variant = artifact.variant
-    alike = (row.size_bytes for row in candidates if _fused_alike(row, artifact))
-    larger = artifact.size_bytes > MUCH_LARGER * min(alike, default=artifact.size_bytes)
+    alike = (row.total_bytes for row in candidates if _fused_alike(row, artifact))
+    larger = artifact.total_bytes > MUCH_LARGER * min(alike, default=artifact.total_bytes)
     return bool(variant.precision), larger, ADVISED_LEVELS.index(variant.level), variant.name
 
 
@@ -256,7 +256,7 @@ def _why_this(chosen: Artifact, candidates: Sequence[Artifact], rejected: Sequen
         return f"the most optimized that may ship: {rejections(better)}"
     for row in candidates:
         if _fused_alike(row, chosen) and ADVISED_LEVELS.index(row.variant.level) < rank:
-            ratio = row.size_bytes / chosen.size_bytes
+            ratio = row.total_bytes / chosen.total_bytes
             return f"with the same fusions level {row.variant.level} makes it {ratio:.1f} times as large"
     if chosen.variant.level is Level.ALL:
         return "level all is the default of ONNX Runtime's own converter"

@@ -66,6 +66,8 @@ class Shipped(Struct, frozen=True, kw_only=True):
     model_sha256: str
     variant: Variant
     file: str
+    weights: str = ""
+    """The file beside it that has its weights and those of other sizes of the model; "" where they are in it."""
     semantic_digest: str
     aware_by: AwareBy | None = None
     """What made a provider-aware file: a session with our claims, or that of a library by its sha256."""
@@ -87,6 +89,11 @@ class Shipped(Struct, frozen=True, kw_only=True):
     was not measured on such a device."""
     basis: Literal["measured", "advised"]
     """Whether it was the best measured on such a device, or is what is advised; the evidence has the reason in full."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its files in the bundle."""
+        return (self.file, self.weights) if self.weights else (self.file,)
 
 
 class SelectionRow(Struct, frozen=True, kw_only=True):
@@ -409,9 +416,15 @@ def _contradictions(manifest: Manifest) -> list[str]:
             if row.ships >= len(manifest.content.ships)
         ),
         *(
-            f"ships, but is not listed: {shipped.file[:SHOWN]}"
+            f"ships, but is not listed: {path[:SHOWN]}"
             for shipped in manifest.content.ships
-            if shipped.file not in content
+            for path in shipped.files
+            if path not in content
+        ),
+        *(
+            f"not beside its model: {shipped.weights[:SHOWN]}"
+            for shipped in manifest.content.ships
+            if len({PurePosixPath(path).parent for path in shipped.files}) > 1
         ),
         *(
             f"ships, but is not listed: {path[:SHOWN]}"

@@ -118,7 +118,10 @@ def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
         **licensed,
     }
     steps = [{"name": "ort-mobile:pass", "value": step} for step in shipped.steps]
+    if shipped.weights:
+        steps.append({"name": "ort-mobile:weights", "value": f"{shipped.weights} {sizes.get(shipped.weights, '')}"})
     parameters: Json = {}
+    formats = {".onnx": "ONNX", ".ort": "ORT"}
     if signature:
         parameters["inputs"] = [{"format": _format(tensor)} for tensor in signature.inputs]
         parameters["outputs"] = [{"format": _format(tensor)} for tensor in signature.outputs]
@@ -129,7 +132,7 @@ def _model(content: Content, shipped: Shipped, figures: _Figures) -> Json:
         "type": "machine-learning-model",
         "bom-ref": shipped.file,
         "name": shipped.model,
-        "description": f"{shipped.model} as {shipped.variant.name} in ORT format",
+        "description": f"{shipped.model} as {shipped.variant.name} in {formats[shipped.variant.style.suffix]} format",
         "hashes": _hashes(sizes.get(shipped.file, "")),
         **licensed,
         "properties": [*_unknown(licensed), {"name": "ort-mobile:variant", "value": shipped.variant.name}, *steps],

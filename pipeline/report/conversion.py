@@ -1,5 +1,6 @@
 """What `ort-mobile convert` shows: a table of artifacts, then what failed and why."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -27,11 +28,18 @@ def conversion_parts(report: ConversionReport) -> Iterator[Part]:
     if rows:
         reused = sum(converted.result.reused for converted in report.converted if converted.result)
         models = sum(bool(converted.artifacts) for converted in report.converted)
-        total = size(sum(artifact.size_bytes for _, artifact in rows))
+        weights = {artifact.weights: artifact.weights_bytes for _, artifact in rows if artifact.weights}
+        total = size(sum(artifact.size_bytes for _, artifact in rows) + sum(weights.values()))
         unchanged = f", {reused} of them unchanged since the last time" if reused else ""
         order = report.order
         nouns = f"{counted(len(rows), 'artifact')} of {counted(models, 'model')}"
         yield Line(f"{nouns}, {total}{unchanged}, for {order.abi}: {order.output}")
+        for name, count in Counter(artifact.weights for _, artifact in rows if artifact.weights).items():
+            yield Line(f"weights of {count} artifacts, once: {name}, {size(weights[name])}")
+        separate = [artifact.file for _, artifact in rows if not artifact.weights] if order.share_weights else []
+        if separate:
+            why = "files in ORT format cannot share them, nor ONNX files for releases before 1.23 or without large ones"
+            yield Line(f"weights of their own: {', '.join(separate)} ({why})")
     contexts = [context for converted in report.converted for context in converted.contexts]
     if contexts:
         from pipeline.report.layout import contexts_listing  # which loads what campaigns need

@@ -28,6 +28,7 @@ from pipeline.release.manifest import MANIFEST_FILE, SEAL_FILE, Manifest, conten
 from tests.android_host.bundles import CPU, bundle_of, nnapi, parsed
 from tests.android_host.conftest import OLDEST, fetch
 from tests.command import ort_mobile
+from tests.features.sizes import two_sizes
 from tests.privacy.tracing import compile_tracer, own_folders, trace
 
 pytestmark = pytest.mark.android_host
@@ -69,6 +70,13 @@ def test_the_example_holds_with_every_provider_and_flag(library: LibraryFacts, m
     assert sizes == {run.run: (7,) if run.run == "nnapi+USE_NCHW" else (9,) for run in proof.rows[1:]}
     assert proof.library.release == library.release
     assert proof.bundle == read_manifest(tmp_path / "bundle").content_sha256
+
+
+def test_sizes_with_shared_weights_hold(library: LibraryFacts, tmp_path: Path) -> None:
+    proof = prove(two_sizes(tmp_path, shared=True), library, api_levels=(30,))
+    assert not proof.failed
+    assert {row.model for row in proof.rows} == {"m", "m-2x3", "m-4x8"}
+    assert all(row.checks[0].passed for row in proof.rows)
 
 
 def test_xnnpack_has_no_schema_for_what_it_makes_of_an_activation_behind_a_convolution(

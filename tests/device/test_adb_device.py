@@ -24,6 +24,7 @@ from tests.custom_ops.samples import model as custom_operator_model
 from tests.device.adb_farm import PHONE_PROPERTIES, Farm, Open, Phone
 from tests.device.conftest import Count
 from tests.device.npu import plugin_files
+from tests.features.sizes import two_sizes
 from tests.ort_models import convert, texts
 from tests.values import present
 
@@ -188,6 +189,15 @@ def test_unchanged_files_are_not_pushed_again(opened: Open, farm: Farm, models: 
     assert second.pushed_bytes == 0
     assert second.run(quick(models, "null.onnx")).status is Status.OK
     assert second.pushed_bytes == (models / "null.onnx").stat().st_size
+
+
+def test_weights_of_several_models_are_pushed_once(opened: Open, farm: Farm, tmp_path: Path) -> None:
+    made = two_sizes(tmp_path, shared=True) / "models"
+    device = opened(farm.phone())
+    assert device.run(quick(made, "m-2x3.basic-onnx.onnx", dimensions={})).failure is None
+    before = device.pushed_bytes
+    assert device.run(quick(made, "m-4x8.basic-onnx.onnx", dimensions={})).failure is None
+    assert device.pushed_bytes - before == (made / "m-4x8.basic-onnx.onnx").stat().st_size
 
 
 def test_what_a_run_costs_beside_its_probe(opened: Open, farm: Farm, models: Path, record_property: Count) -> None:

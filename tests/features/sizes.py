@@ -17,7 +17,7 @@ dimensions = {{ height = [4, 2], width = [8, 3] }}
 {padding}
 [variants]
 levels = ["basic"]
-styles = ["fixed"]
+styles = ["{style}"]
 [[runs]]
 provider = ["cpu", "{provider}"]
 """
@@ -34,16 +34,28 @@ PICKED: dict[tuple[int, ...], str] = {
 NUMBER = -1.5
 
 
-def two_sizes(folder: Path, *, platform: str = "android", release: str = "1.28", padding: str = "x = -1.5") -> Path:
-    """A bundle of y = 2x + 1 over an image, open and in the sizes 2 x 3 and 4 x 8."""
+def two_sizes(
+    folder: Path, *, platform: str = "android", release: str = "1.28", padding: str = "x = -1.5", shared: bool = False,
+    last: float = 512.0,
+) -> Path:  # fmt: skip
+    """A bundle of y = 2x + 1 over an image, open and in the sizes 2 x 3 and 4 x 8; ONNX files with `shared` weights.
+
+    `last` is a weight that nothing reads.
+    """
     shape: list[int | str] = [1, "height", "width"]
-    nodes = [helper.make_node("Mul", ["x", "two"], ["d"]), helper.make_node("Add", ["d", "z"], ["y"])]
-    weights = [helper.make_tensor(name, TensorProto.FLOAT, [1], [value]) for name, value in (("two", 2), ("z", 1))]
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["d"]), helper.make_node("Mul", ["x", "zero"], ["n"]),
+        helper.make_node("Cast", ["n"], ["i"], to=TensorProto.INT64), helper.make_node("Gather", ["table", "i"], ["z"]),
+        helper.make_node("Add", ["d", "z"], ["y"]),
+    ]  # fmt: skip
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, [1], [value]) for name, value in (("two", 2), ("zero", 0))]
+    weights.append(helper.make_tensor("table", TensorProto.FLOAT, [512], [*range(1, 512), last]))
     model = onnx_samples.make(nodes, [onnx_samples.value("x", shape)], [onnx_samples.value("y", shape)], weights)
     onnx_samples.save(model, folder / "m.onnx")
     provider = "nnapi" if platform == "android" else "coreml"
     padding = f"padding = {{ {padding} }}" if padding else ""
-    config = CONFIG.format(platform=platform, release=release, provider=provider, padding=padding)
+    style = "onnx" if shared else "fixed"
+    config = CONFIG.format(platform=platform, release=release, provider=provider, padding=padding, style=style)
     (folder / "sizes.toml").write_text(config, "utf-8")
     ort_mobile("run", folder / "sizes.toml", "--output", folder / "out", "--convert-only")
     return folder / "out/bundle"

@@ -38,10 +38,11 @@ def config(folder: Path, sizes: str, *providers: str) -> Path:
 
 
 @pytest.mark.long
-def test_each_size_is_converted_checked_measured_and_bundled_with_the_open_model(folder: Path) -> None:
-    ort_mobile(
-        "run", config(folder, "batch = [2, 4] }\npadding = { x = -1.5", "cpu", "nnapi"), "--output", folder / "out"
-    )
+@pytest.mark.parametrize("style", ["fixed", "onnx"])
+def test_each_size_is_converted_checked_measured_and_bundled_with_the_open_model(style: str, folder: Path) -> None:
+    file = config(folder, "batch = [2, 4] }\npadding = { x = -1.5", "cpu", "nnapi")
+    file.write_text(file.read_text("utf-8").replace("fixed", style), "utf-8")
+    ort_mobile("run", file, "--output", folder / "out")
     document = json.loads((folder / "out" / "results.json").read_text("utf-8"))
     names = ["a", "a-2", "a-4"]
     assert [row["model"] for row in document["rows"]] == names
@@ -50,6 +51,7 @@ def test_each_size_is_converted_checked_measured_and_bundled_with_the_open_model
     assert inputs["a"] == inputs["a-4"]  # the open one is checked with the largest
     assert inputs["a"] != inputs["a-2"]
     manifest = json.loads((folder / "out" / "bundle" / "manifest.json").read_text("utf-8"))
+    assert len(list((folder / "out" / "bundle" / "models").glob("*.weights"))) == (style == "onnx")
     shapes = {model["model"]: model["inputs"][0]["shape"][0] for model in manifest["content"]["models"]}
     assert shapes == {"a": "batch", "a-2": 2, "a-4": 4}
     assert [(model["size_of"], model["padding"]) for model in manifest["content"]["models"]] == [

@@ -48,6 +48,14 @@ def test_steps_are_measured_and_outputs_compared_after_the_last(tmp_path: Path) 
     assert "a stream of 40 steps" in (tmp_path / "out" / "report.md").read_text()
 
 
+@pytest.mark.parametrize("change", [('h1 = "h0"', 'h1 = "x0"'), ("h1 =", "h9 =")])
+def test_a_state_that_the_model_lacks_is_found_before_anything_is_converted(
+    change: tuple[str, str], tmp_path: Path
+) -> None:
+    run(tmp_path, change, code=2)
+    assert not list((tmp_path / "out").rglob("*.ort"))
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

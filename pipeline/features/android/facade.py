@@ -87,6 +87,9 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
     """
     content = manifest.content
     models = [_model(content, target, model, rows) for model, rows in rows_of(content, target).items()]
+    for model in models:  # sizes of one model have their copies, and those of their weights, in one folder
+        alike = [other["kept"] for other in models if other["copies"] == model["copies"]]
+        model["kept"] = sorted(set().union(*alike))
     refuse_equal_names((model["name"], model["class_name"]) for model in models)
     release = min(line_of(shipped.ort_release) for shipped in content.ships if shipped.target == target)
     contexts = [context for context in content.contexts if context.target == target]
@@ -97,6 +100,7 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
         "from_bytes": release >= FROM_BYTES,
         "telemetry": telemetry,
         "contexts": bool(contexts),
+        "weights": any(file["weights"] for model in models for file in model["files"]),
         "gpu": any(model["gpu"] for model in models),
     }
     templates = ["ModelFile.java", *(["DeviceClass.java"] if any(model["rows"] for model in models) else [])]
@@ -161,9 +165,14 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
     inputs = list(_inputs(signature.inputs))
     parameters = [parameter for tensor in inputs for parameter in tensor["parameters"]]
     gpu = any(provider_named(options.provider).gpu for _, options in ways)
+    weights = {shipped.weights: digests[shipped.weights] for shipped in ships if shipped.weights}
+    kept = [f"{digests[shipped.file]}.{shipped.file.rpartition('.')[2]}" for shipped in ships]
     return {
         "name": comment_text(model),
         "class_name": java_class(model),
+        "copies": java_class(signature.size_of if weights and signature.size_of else model),
+        "kept": [*kept, *(file.rpartition("/")[2] for file in weights)],
+        "weights": bool(weights),
         "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
         "ways": [_way(options) for _, options in ways],
         "files": [
@@ -171,6 +180,8 @@ def _model(content: Content, target: str, model: str, rows: Sequence[SelectionRo
                 "asset": java_text(asset_path(shipped.file)),
                 "sha256": digests[shipped.file],
                 "mapped": shipped.loading != "path",
+                "weights": java_text(asset_path(shipped.weights)) if shipped.weights else "",
+                "weights_sha256": weights.get(shipped.weights, ""),
                 "ways": [places[options_name(options)] for options in shipped.runs],
             }
             for shipped in ships

@@ -64,7 +64,7 @@ class AndroidPackage:
     def files(self) -> tuple[str, ...]:
         """The files of the bundle that devices open, each once."""
         by_chip = (file for context in self.contexts for file in (context.file, context.binary))
-        return tuple(dict.fromkeys((*(shipped.file for shipped in self.ships), *by_chip)))
+        return tuple(dict.fromkeys((*(file for shipped in self.ships for file in shipped.files), *by_chip)))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -100,7 +100,8 @@ def android_package(
     ships = tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
     contexts = tuple(context for context in manifest.content.contexts if context.target == name)
     by_chip = (file for context in contexts for file in (context.file, context.binary))
-    size = sum((bundle / file).stat().st_size for file in {*(shipped.file for shipped in ships), *by_chip})
+    files = {*(file for shipped in ships for file in shipped.files), *by_chip}
+    size = sum((bundle / file).stat().st_size for file in files)
     if assets and size > STORE_BYTES:
         raise CheckFailed(
             f"the models have {size:,} bytes",
@@ -359,7 +360,7 @@ def _chip(row: SelectionRow) -> tuple[str, str] | None:
 
 
 def _files(content: Content, rows: Sequence[SelectionRow]) -> tuple[str, ...]:
-    return tuple(sorted({content.ships[row.ships].file for row in rows}))
+    return tuple(sorted({file for row in rows for file in content.ships[row.ships].files}))
 
 
 def _group_name(chips: Sequence[tuple[str, str]]) -> str:

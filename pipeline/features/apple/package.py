@@ -256,13 +256,14 @@ def _package(
     sources = swift_sources(manifest, target, module, telemetry=table.telemetry is not Telemetry.OFF)
     classes = tuple(name for file in sources if (name := file.removesuffix(".swift")) not in TAKEN)
     folder = f"Sources/{module}"
-    models = {f"{folder}/{MODELS}/{resource(row)}": bundle / row.file for row in ships}
+    paths = list(dict.fromkeys(path for row in ships for path in row.files))
+    models = {f"{folder}/{MODELS}/{resource(path)}": bundle / path for path in paths}
     seen: dict[str, str] = {}
-    for shipped in ships:
-        other = seen.setdefault(resource(shipped).lower(), shipped.file)
-        if other != shipped.file:
+    for path in paths:
+        other = seen.setdefault(resource(path).lower(), path)
+        if other != path:
             raise ConfigError(
-                f"{other} and {shipped.file} would be one resource",
+                f"{other} and {path} would be one resource",
                 where="the bundle's manifest",
                 why="resources lie in one folder, on file systems that may ignore case",
                 remedy="rename one of the models in the config, and make the bundle again",
@@ -651,7 +652,7 @@ def _model(content: Content, model: str, rows: Sequence[SelectionRow], release: 
         "name": comment_text(model),
         "class_name": swift_class(model, module),
         "basis": list(dict.fromkeys(basis_text(shipped) for shipped in ships)),
-        "files": [_file(each, digests[each.file]) for each in ships],
+        "files": [_file(each, digests) for each in ships],
         "rows": [(_condition(row), numbers.index(row.ships)) for row in (rows if len(ships) > 1 else rows[-1:])],
         "inputs": inputs,
         "outputs": list(_tensors([tensor for tensor in signature.outputs if tensor.dtype in ELEMENTS], "output")),
@@ -695,18 +696,22 @@ def _refuse_provider(options: RunOptions, release: Release) -> None:
         )
 
 
-def _file(shipped: Shipped, sha256: str) -> dict[str, Any]:
-    stem, _, suffix = resource(shipped).rpartition(".")
+def _file(shipped: Shipped, digests: Mapping[str, str]) -> dict[str, Any]:
+    stem, _, suffix = resource(shipped.file).rpartition(".")
     ways = [
         (swift_text(options_name(each)), [line for line in swift_calls(each) if not line.startswith("//")])
         for each in shipped.runs
     ]
-    return {"stem": swift_text(stem), "suffix": swift_text(suffix), "sha256": sha256, "ways": ways}
+    digest, weights = digests[shipped.file], shipped.weights
+    return {
+        "stem": swift_text(stem), "suffix": swift_text(suffix), "sha256": digest, "ways": ways,
+        "weights": f"{swift_text(resource(weights))}: {swift_text(digests[weights])}" if weights else "",
+    }  # fmt: skip
 
 
-def resource(shipped: Shipped) -> str:
-    """The name of a model's file among the package's resources."""
-    return shipped.file.rpartition("/")[2]
+def resource(path: str) -> str:
+    """The name of a file of the bundle among the package's resources."""
+    return path.rpartition("/")[2]
 
 
 def _condition(row: SelectionRow) -> str:

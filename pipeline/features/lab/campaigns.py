@@ -91,7 +91,8 @@ def carried_files(
     """The files that other hosts need of a campaign, by their names in any output folder."""
     by_chip = [name for context in contexts for name in (context.file, context.binary)]
     paths = {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in by_chip}
-    paths |= {f"{ARTIFACTS}/{artifact.file}": folder / ARTIFACTS / artifact.file for artifact in artifacts}
+    files = (name for artifact in artifacts for name in artifact.files)
+    paths |= {f"{ARTIFACTS}/{name}": folder / ARTIFACTS / name for name in files}
     for name, reference in references.items():
         labelled = (reference.labelled.inputs, reference.labelled.outputs) if reference.labelled else ()
         simulated = (tensor for outputs in reference.simulated.values() for tensor in outputs)
@@ -190,9 +191,8 @@ def fetched(
     """
     folder = folder or carried_folder(campaign.id)
     record, artifacts = campaign.job(), store.artifacts(campaign.id)
-    for artifact in artifacts:
-        file_in(folder, f"{ARTIFACTS}/{artifact.file}")
-    for name in (name for context in record.contexts for name in (context.file, context.binary)):
+    by_chip = (name for context in record.contexts for name in (context.file, context.binary))
+    for name in (*(name for artifact in artifacts for name in artifact.files), *by_chip):
         file_in(folder, f"{ARTIFACTS}/{name}")
     by_name = {}
     for name, _, place in _libraries(record.config):

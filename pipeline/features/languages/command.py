@@ -36,7 +36,9 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
     contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
     sizes = opened_sizes(manifest.content, target_name, opened)
     code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
-    files = [opening.file for opening in opened] + [Path(path).name for path in shipped_files(contexts)]
+    files = [opening.file for opening in opened]
+    files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])
+    files += [Path(path).name for path in shipped_files(contexts)]
     outputs.write_json({"target": target_name, "code": code, "files": files, "lost": missing})
     for line in missing:
         click.echo(visible(f"warning: {line}"), err=True)

@@ -79,7 +79,7 @@ REACT_NATIVE_LEVELS = {
 class Opening:
     """A file of a model and how it is opened: `where` says which devices have it, `ways` are tried in their order.
 
-    `contexts` come before them: what was compiled for NPUs.
+    `contexts` come before them: what was compiled for NPUs. `weights` is the file beside it with its sha256.
     """
 
     model: str
@@ -88,6 +88,7 @@ class Opening:
     where: str
     ways: tuple[RunOptions, ...]
     contexts: Sequence[Mapping[str, Any]]
+    weights: tuple[str, ...] = ()
 
     @property
     def function(self) -> str:
@@ -112,6 +113,7 @@ def open_code(language: str, opening: Opening, calls: Callable[[RunOptions], Ite
     values = {
         "opening": opening, "ways": ways, "asset": asset, "file": java_text(opening.file),
         "kotlin_asset": kotlin_text(f"models/{opening.file}"), "literal": kotlin_text,
+        "kotlin_weights": kotlin_text(f"models/{opening.weights[0]}") if opening.weights else "",
     }  # fmt: skip
     return render_source("pipeline.features.languages", f"{language}.jinja", **values)
 
@@ -286,7 +288,7 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
                 classes = [row for row in rows if row.ships == number] if len(rows) > 1 else []
                 title = f"{name} {place}" if place > 1 else name
                 contexts = contexts_of(content, target, name, str)
-                opened.append(_opening(ships, classes, title, digests[ships.file], contexts))
+                opened.append(_opening(ships, classes, title, digests, contexts))
     seen: dict[str, str] = {}
     for opening in opened:
         other = seen.setdefault(opening.function, opening.model)
@@ -300,12 +302,14 @@ def openings(content: Content, target: str, model: str | None) -> list[Opening]:
 
 
 def _opening(
-    shipped: Shipped, rows: Sequence[SelectionRow], name: str, sha256: str, contexts: Sequence[Mapping[str, Any]]
-) -> Opening:
+    shipped: Shipped, rows: Sequence[SelectionRow], name: str, digests: Mapping[str, str],
+    contexts: Sequence[Mapping[str, Any]],
+) -> Opening:  # fmt: skip
     return Opening(
         model=name,
         file=shipped.file.rpartition("/")[2],
-        sha256=sha256,
+        sha256=digests[shipped.file],
+        weights=(shipped.weights.rpartition("/")[2], digests[shipped.weights]) if shipped.weights else (),
         where="; ".join(_class(row) for row in rows) or "every device",
         ways=shipped.runs,
         contexts=contexts,
@@ -336,11 +340,14 @@ def snippet(
         }
         values = {
             "contexts": bool(contexts), "plugin": plugin, "runtime": runtime, "sizes": bool(sizes),
-            "buffers": sorted(buffers),
+            "buffers": sorted(buffers), "weights": any(row.weights for row in opened),
         }  # fmt: skip
         lines += render_source("pipeline.features.languages", kind.support, **values).splitlines()
     for opening in opened:
         lines += ["", f"{kind.blank} {remark(opening.file)}, sha256 {opening.sha256}"]
+        if opening.weights:
+            name, digest = opening.weights
+            lines += [f"{kind.blank} in one folder with its weights, {remark(name)}, sha256 {digest}"]
         lines += [f"{kind.blank} for {remark(opening.where)}"]
         picked = [row for row in sizes if opening == row.openings[-1]]
         lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening], picked)]

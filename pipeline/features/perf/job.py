@@ -11,7 +11,7 @@ from pipeline.check.many import gpu_losses_of_files
 from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
-from pipeline.features.perf.stream import StreamRow, measure_streams
+from pipeline.features.perf.stream import StreamRow, measure_streams, original_stream
 from pipeline.job.assemble import host, new_campaign, versions
 from pipeline.job.bench import (
     Bench,
@@ -41,7 +41,8 @@ def measure_files(
     """
     for file in order.files:
         require_model_file(file)
-    with open_bench(opened_alone(order.device, order.wait_seconds, order.library), None, progress) as bench:
+    opened = opened_alone(order.device, order.wait_seconds, order.library)
+    with original_stream(order) as original, open_bench(opened, None, progress) as bench:
         ((name, device),) = bench.devices.items()
         campaign = new_campaign("perf")
         judge = preflight(order, device)
@@ -62,11 +63,8 @@ def measure_files(
         stored, left = bench.measure(campaign, plan)
         denied = bench.blame(plan) if order.blame else ()
         others: list[CallersRow | StreamRow] = []
-        if order.stream:
-            original = order.original or order.files[0]
-            others += measure_streams(
-                order.stream, original, distinct(possible), plan, bench, order.dimensions, order.data
-            )  # fmt: skip
+        if original:
+            others += measure_streams(original, distinct(possible), plan, bench)
         asked = parse_concurrent(order.concurrent or "1", order.files) if order.concurrent or order.batches else []
         others += measure_callers(asked, order.batches, distinct(possible), plan, bench, order.dimensions)
         profiled = _profiles(order, plan, distinct(possible), bench) if order.profiles else ()

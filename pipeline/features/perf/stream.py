@@ -1,6 +1,7 @@
 """A model with state as a stream: measured step by step, and its last outputs compared with the original's stream."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,16 @@ from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs
 from pipeline.check.reference import make_stream, zero_states
 from pipeline.check.result import StreamReference
 from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.files import scratch
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
-from pipeline.dataset.guess import make_feeds
-from pipeline.job.bench import Bench
+from pipeline.dataset.guess import make_feeds, ort_inputs
+from pipeline.job.bench import Bench, PerfOrder
+from pipeline.model.onnx_model import load_model
+from pipeline.model.ort_format import read_ort
+from pipeline.model.signature import check_states, own_inputs
 from pipeline.model.sources import SourceModel
 
 if TYPE_CHECKING:
@@ -61,10 +66,37 @@ def parse_states(texts: Sequence[str]) -> dict[str, str]:
     return states
 
 
-def original_stream(
-    model: str, stream: Stream, dimensions: dict[str, int], data: Dataset, folder: str
-) -> tuple[tuple[TensorFile, ...], StreamReference]:
-    """The inputs of the first step and what the original computes, step by step without optimizations."""
+Original = tuple[tuple[TensorFile, ...], StreamReference]
+"""The inputs of the first step, and what the original computes."""
+
+
+@contextmanager
+def original_stream(order: PerfOrder) -> Iterator[Original | None]:
+    """The original's stream, before anything else is started, while its files are there; None where none is asked for.
+
+    ConfigError for a state that one of the files does not have.
+    """
+    if order.stream is None:
+        yield None
+        return
+    with scratch() as folder:
+        original = order.original or order.files[0]
+        call = partial(
+            _original, str(original), tuple(map(str, order.files)), order.stream, order.dimensions, order.data,
+            str(folder),
+        )  # fmt: skip
+        (outcome,) = run_tasks([Task(label=str(original), call=call)])
+        if outcome.value is None:
+            raise outcome.error or ModelError("no answer", where=str(original))
+        yield outcome.value
+
+
+def _original(
+    model: str, files: Sequence[str], stream: Stream, dimensions: dict[str, int], data: Dataset, folder: str
+) -> Original:
+    for file in dict.fromkeys((model, *files)):
+        with suppress(ModelError):  # its own run says what is wrong with a file
+            check_states(stream.states, *_names(Path(file), Path(folder)), file)
     tensors = make_feeds(SourceModel(path=model), dimensions, data, folder)
     feeds = zero_states({tensor.name: read_tensor(tensor).copy() for tensor in tensors}, stream.states, data.inputs)
     try:
@@ -76,23 +108,24 @@ def original_stream(
     return tuple(first), reference
 
 
+def _names(path: Path, folder: Path) -> tuple[Sequence[str], Sequence[str]]:
+    """The inputs and outputs of a file."""
+    if path.suffix.lower() == ".ort":
+        return [each.name for each in ort_inputs(path)], read_ort(path).graph.outputs
+    model = load_model(SourceModel(path=str(path)), folder).proto
+    return [each.name for each in own_inputs(model)], [each.name for each in model.graph.output]
+
+
 def measure_streams(
-    stream: Stream, original: Path, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench,
-    sizes: Mapping[str, int], data: Dataset,
-) -> list[StreamRow]:  # fmt: skip
+    original: Original, runs: Sequence[PlannedRun], plan: CampaignPlan, bench: Bench
+) -> list[StreamRow]:
     """The stream of each file, on the inputs of the original's; a row for each."""
-    folder = bench.work / "stream"
-    folder.mkdir()
-    call = partial(original_stream, str(original), stream, dict(sizes), data, str(folder))
-    (outcome,) = run_tasks([Task(label=str(original), call=call)])
-    if outcome.value is None:
-        raise outcome.error or ModelError("no answer", where=str(original))
-    first, reference = outcome.value
+    first, reference = original
     inputs = Inputs(tensors=first, stream=reference.stream)
     rows = []
     for number, run in enumerate(runs):
         spec = plan.spec(replace(run, inputs=inputs), 0)
-        spec = msgspec.structs.replace(spec, outputs_folder=str(folder / f"outputs-{number}"))
+        spec = msgspec.structs.replace(spec, outputs_folder=str(bench.work / f"stream-{number}"))
         rows.append(_row(run, bench.devices[run.device].run(spec), reference))
     return rows
 

@@ -523,7 +523,7 @@ def _confirmed(
     record: JobRecord, runs: Iterable[RunRecord], artifacts: Sequence[Artifact]
 ) -> dict[DeviceModel, dict[str, Confirmation]]:
     """By device and model: what was confirmed, by the id of the planned run."""
-    sizes = {(artifact.model, artifact.variant.name): artifact.size_bytes for artifact in artifacts}
+    sizes = {(artifact.model, artifact.variant.name): artifact.total_bytes for artifact in artifacts}
     rounds: dict[str, dict[int, CandidateValues]] = {}
     failed: set[str] = set()
     goals = record.config.tune.goal_list

@@ -276,7 +276,7 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         refuse_inside(bundle, output, "--output")
     before, after = verify_bundle(old), verify_bundle(new)
     places = {digest: path for path, digest in _digests(old, before).items()}
-    models = {row.model: row.file for row in before.content.ships}
+    models = {row.model: row.files for row in before.content.ships}
     refuse_unproven(new, after)
     with storage_errors(output), staging_folder(output) as work:
         files: list[DeltaFile] = []
@@ -495,11 +495,12 @@ def _digests(folder: Path, manifest: Manifest) -> dict[str, str]:
     return digests | {name: sha256_of(folder / name) for name in OWN_FILES if (folder / name).is_file()}
 
 
-def _base(path: str, after: Manifest, models: Mapping[str, str], old: Path) -> str:
+def _base(path: str, after: Manifest, models: Mapping[str, tuple[str, ...]], old: Path) -> str:
     """The file of the old bundle that is most likely alike: of the same path, else of the same model."""
     if (old / path).is_file():
         return path
-    return next((models[row.model] for row in after.content.ships if row.file == path and row.model in models), "")
+    alike = (dict(zip(row.files, models.get(row.model, ()), strict=False)) for row in after.content.ships)
+    return next((files[path] for files in alike if path in files), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,15 +67,21 @@ public class Sizes {
 
 @pytest.mark.network
 @pytest.mark.long
-def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
+def test_an_input_goes_to_the_smallest_size_that_it_fits_into(shared: bool, tmp_path: Path) -> None:
     library = fetched("jvm:1.28.0")
-    aar = released(two_sizes(tmp_path))
+    aar = released(two_sizes(tmp_path, shared=shared))
     with zipfile.ZipFile(aar) as archive:
         archive.extractall(tmp_path / "aar")
     shapes = [str(axis) for shape in PICKED for axis in shape[1:]]
     path = (library, phone_classes(tmp_path), aar.parent / "classes.jar")
     options = ("-Dchip=SM8550", f"-Dassets={tmp_path / 'aar/assets'}")
+    earlier = tmp_path / "private" / "com.example.demo.M" / "m-0123456789ab.weights"
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
     lines = run(MAIN, (str(tmp_path / "private"), *shapes), path, tmp_path, options=options)
+    copies = [file.suffix for file in sorted((tmp_path / "private").rglob("*.*")) if file.is_file()]
+    assert sorted(copies) == ([".onnx", ".onnx", ".onnx", ".weights"] if shared else [".ort"] * 3)
     assert lines == [*map(expected, PICKED), "5 elements do not fill [1, 2, 2]", "closed"]
 
 

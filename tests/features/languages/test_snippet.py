@@ -219,8 +219,9 @@ int main(int, char** arguments) {
 
 @pytest.mark.network
 @pytest.mark.long
-def test_cpp_picks_the_smallest_size_that_an_input_fits_into(tmp_path: Path) -> None:
-    bundle = two_sizes(tmp_path)
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
+def test_cpp_picks_the_smallest_size_that_an_input_fits_into(shared: bool, tmp_path: Path) -> None:
+    bundle = two_sizes(tmp_path, shared=shared)
     code = ort_mobile("release", "snippet", bundle, "--for", "cpp").out
     code = re.sub(r"\n.*AppendExecutionProvider_Nnapi.*", "", code)  # Debian's headers are those without NNAPI
     app = built(tmp_path, code + SIZES_MAIN)

@@ -77,6 +77,18 @@ def test_a_state_that_cannot_be_is_one_error(words: tuple[str, ...], why: str, m
     assert why in streamed(model, *words, code=2).err
 
 
+def test_a_state_that_another_file_lacks_is_found_before_a_device_is_opened(model: Path, tmp_path: Path) -> None:
+    """The device's library does not exist, which would be the error once it is opened."""
+    other = lstm()
+    other.graph.input[1].name = other.graph.node[0].input[5] = "hidden"
+    renamed = onnx_samples.save(other, tmp_path / "renamed.onnx")
+    nowhere = ("--device", "android-host:/nowhere.aar", "--original", model, "--stream", "3")
+    done = streamed(renamed, *nowhere, "--state", "h1=h0", code=2)
+    assert "renamed.onnx" in done.err
+    assert "its inputs are x, hidden, c0" in done.err
+    assert "nowhere.aar" in streamed(model, *nowhere, "--state", "h1=h0", code=2).err
+
+
 def test_a_state_that_shrinks_after_some_steps_is_one_error(tmp_path: Path) -> None:
     """The original keeps its state's size; with the file for its own original the steps here find it first."""
     ends = "g (float[n] a, int64[1] i) => (float[m] s, int64[1] j)"

@@ -34,7 +34,14 @@ public final class {{ model.class_name }} implements AutoCloseable {
     };
 
     /** Where copies of compressed assets are, in the app's private storage. */
-    private static final String COPIES = "{{ package }}.{{ model.class_name }}";
+    private static final String COPIES = "{{ package }}.{{ model.copies }}";
+
+    /** The names of what stays there: what earlier versions of the model left does not. */
+    private static final String[] KEPT = {
+{% for name in model.kept %}
+        "{{ name }}",
+{% endfor %}
+    };
 
 {% if model.contexts %}
     /** What phones with a Snapdragon open first: the model compiled for their NPU. */
@@ -50,7 +57,12 @@ public final class {{ model.class_name }} implements AutoCloseable {
     /** What ships: each file with the places of its session options in {@link #WAYS}, in the order of trying. */
     private static final ModelFile[] FILES = {
 {% for file in model.files %}
+{% if file.weights %}
+        new ModelFile({{ file.asset }}, "{{ file.sha256 }}",
+                new ModelFile({{ file.weights }}, "{{ file.weights_sha256 }}", false), {{ file.ways | join(", ") }}),
+{% else %}
         new ModelFile({{ file.asset }}, "{{ file.sha256 }}", {{ file.mapped | lower }}, {{ file.ways | join(", ") }}),
+{% endif %}
 {% endfor %}
     };
 
@@ -157,7 +169,9 @@ public final class {{ model.class_name }} implements AutoCloseable {
     }
 {% else %}
     /**
-{% if model.files[0].mapped %}
+{% if model.weights %}
+     * Opens the model from a file that is written once to the app's private storage, with that of its weights beside it.
+{% elif model.files[0].mapped %}
      * Opens the model from the app's assets: without a copy where the app stores it uncompressed, else from a file that
      * is written once to the app's private storage.
 {% else %}
@@ -176,7 +190,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
 {% set of_class = ", @NonNull DeviceClass device" if model.rows else "" %}
 {% set chosen = "filesFor(device).get(0)" if model.rows else "FILES[0]" %}
 {% set for_class = ": that of {@link #asset}, with its session options" if model.rows else "" %}
-{% if from_bytes %}
+{% if from_bytes and not model.weights %}
     /**
      * Opens the model from a direct buffer with its bytes, which is kept until {@link #close}{{ for_class }}.
      *
@@ -191,12 +205,15 @@ public final class {{ model.class_name }} implements AutoCloseable {
 
 {% endif %}
     /**
-     * Opens the model from a file{{ for_class }}.
+     * Opens the model from a file{{ for_class }}{{ ", with that of its weights in the same folder" if model.weights }}.
      *
      * @throws IOException if it cannot be read, or is not the file that was released
      */
     @NonNull
     public static {{ model.class_name }} open(@NonNull File model{{ of_class }}) throws OrtException, IOException {
+{% if model.weights %}
+        {{ chosen }}.requireWeights(model);
+{% endif %}
         return open(model, {{ chosen }}.sha256{{ ", device" if model.rows }});
     }
 
@@ -224,7 +241,7 @@ public final class {{ model.class_name }} implements AutoCloseable {
     }
 
     private static {{ model.class_name }} open(Context context, ModelFile file) throws OrtException, IOException {
-        ModelFile.removeOthers(context, COPIES, FILES);
+        ModelFile.removeOthers(context, COPIES, KEPT);
 {% if from_bytes %}
         ByteBuffer bytes = file.map(context.getAssets());
         return bytes != null ? open(file, bytes, null) : open(file, null, file.copy(context, COPIES));

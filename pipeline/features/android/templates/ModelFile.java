@@ -39,6 +39,11 @@ final class ModelFile {
     final String sha256;
     final boolean mapped;
     final int[] ways;
+{% if weights %}
+
+    /** What the model finds by its name in its own folder; null where its weights are in it. */
+    @Nullable final ModelFile weights;
+{% endif %}
 
     /** Without {@code mapped} the file is opened by its path, because that was measured. */
     ModelFile(@NonNull String asset, @NonNull String sha256, boolean mapped, int... ways) {
@@ -46,6 +51,17 @@ final class ModelFile {
         this.sha256 = sha256;
         this.mapped = mapped;
         this.ways = ways;
+{% if weights %}
+        this.weights = null;
+    }
+
+    ModelFile(@NonNull String asset, @NonNull String sha256, @NonNull ModelFile weights, int... ways) {
+        this.asset = asset;
+        this.sha256 = sha256;
+        this.mapped = false;
+        this.ways = ways;
+        this.weights = weights;
+{% endif %}
     }
 
     /** The bytes of the asset where they lie in the package; null where the app stores it compressed or needs a path. */
@@ -66,15 +82,16 @@ final class ModelFile {
     /** A copy of the asset in a folder of the app's private storage. One that is there is used if it has the digest. */
     @NonNull
     File copy(@NonNull Context context, @NonNull String folder) throws IOException {
-        return copyAs(context, folder, copyName());
+{% if weights %}
+        if (weights != null) {
+            weights.copyNamed(context, folder);
+        }
+{% endif %}
+        // ONNX Runtime tells its own format from ONNX by the end of a path.
+        return copyAs(context, folder, sha256 + asset.substring(asset.lastIndexOf('.')));
     }
 
-    /** ONNX Runtime tells its own format from ONNX by the end of a path. */
-    private String copyName() {
-        return sha256 + asset.substring(asset.lastIndexOf('.'));
-    }
-
-{% if contexts %}
+{% if contexts or weights %}
     /** As {@link #copy}, by the name of the asset, by which another file finds it. */
     @NonNull
     File copyNamed(@NonNull Context context, @NonNull String folder) throws IOException {
@@ -112,13 +129,13 @@ final class ModelFile {
     }
 
     /** Deletes copies of files that are none of these, which earlier versions of the model left, and parts of copies. */
-    static void removeOthers(@NonNull Context context, @NonNull String folder, @NonNull ModelFile... files) {
+    static void removeOthers(@NonNull Context context, @NonNull String folder, @NonNull String... kept) {
         File[] copies = new File(context.getNoBackupFilesDir(), folder).listFiles();
         long oldest = System.currentTimeMillis() - COPY_MILLISECONDS;
         for (File copy : copies == null ? new File[0] : copies) {
             boolean needed = copy.getName().endsWith(".part") && copy.lastModified() > oldest;
-            for (ModelFile file : files) {
-                needed |= copy.getName().equals(file.copyName());
+            for (String name : kept) {
+                needed |= copy.getName().equals(name);
             }
             if (!needed) {
                 copy.delete();
@@ -131,6 +148,19 @@ final class ModelFile {
         try (InputStream source = context.getAssets().open(asset)) {
             require(sha256(source), sha256, asset);
         }
+{% if weights %}
+        if (weights != null) {
+            weights.verify(context);
+        }
+    }
+
+    /** Throws where the file beside a model that has its weights is not there, or another. */
+    void requireWeights(@NonNull File model) throws IOException {
+        if (weights != null) {
+            File beside = new File(model.getAbsoluteFile().getParentFile(), new File(weights.asset).getName());
+            require(sha256(beside), weights.sha256, beside.getPath());
+        }
+{% endif %}
     }
 
     /** Throws where a file's digest is another. */

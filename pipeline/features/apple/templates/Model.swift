@@ -51,6 +51,9 @@ public final class {{ model.class_name }}: @unchecked Sendable {
         guard let file = {{ model.class_name }}.files.first(where: { $0.sha256 == digest }) else {
             throw {{ module }}Error.wrongFile(path, sha256: digest)
         }
+{% if model.files | selectattr("weights") | list %}
+        try file.verify(path)
+{% endif %}
         try self.init(path: path, ways: file.ways)
     }
 
@@ -68,7 +71,7 @@ public final class {{ model.class_name }}: @unchecked Sendable {
     /// damage.
     public static func verify() throws {
         let file = {{ model.class_name }}.file({{ "for: DeviceClass.current" if model.rows | length > 1 }})
-        try ModelFile.verify(file.path(), sha256: file.sha256)
+        try file.verify(file.path())
     }
 
     private init(path: String, ways: [Way]) throws {
@@ -154,6 +157,9 @@ public final class {{ model.class_name }}: @unchecked Sendable {
         ModelFile(
             name: {{ file.stem }}, type: {{ file.suffix }},
             sha256: "{{ file.sha256 }}",
+{% if file.weights %}
+            weights: [{{ file.weights }}],
+{% endif %}
             ways: [
 {% for name, calls in file.ways %}
                 Way(name: {{ name }}) { options in

@@ -39,6 +39,8 @@ struct ModelFile: Sendable {
     let name: String
     let type: String
     let sha256: String
+    /// The digest of the file in the same folder that has its weights, by its name, where there is one.
+    var weights: [String: String] = [:]
     let ways: [Way]
 
     func path() throws -> String {
@@ -53,6 +55,14 @@ struct ModelFile: Sendable {
     }
 
     private final class Token {}
+
+    /// Reads the whole file, and that of its weights; throws where a digest is another.
+    func verify(_ path: String) throws {
+        try ModelFile.verify(path, sha256: sha256)
+        for (name, sha256) in weights {
+            try ModelFile.verify((path as NSString).deletingLastPathComponent + "/" + name, sha256: sha256)
+        }
+    }
 
     /// Reads the whole file; throws where its digest is another.
     static func verify(_ path: String, sha256: String) throws {
