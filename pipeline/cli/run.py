@@ -112,7 +112,7 @@ FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 LEVELS = ("none", "basic", "extended", "layout", "all")
 SESSION_KEYS = (
     "threads", "inter_op_threads", "execution_mode", "spinning", "affinities", "thread_cores", "thread_nice",
-    "memory_arena", "memory_pattern", "allocator", "prepacking", "dynamic_block_base", "strict",
+    "memory_arena", "memory_pattern", "allocator", "device_tensors", "prepacking", "dynamic_block_base", "strict",
 )  # fmt: skip
 """Keys of [[runs]] that are options by the same name."""
 
