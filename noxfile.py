@@ -179,12 +179,18 @@ def long_tests(session: nox.Session) -> None:
     pytest(session, *(session.posargs or LONG_TESTS))
 
 
+TESTS_OF_C = {
+    "native": ("device_runner/build.py",),
+    "sweep": ("device_runner/build.py", "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
+}
+"""Marks of tests that need to run where C changed, or how it is built and asked."""
+
+
 def c_digest(mark: str) -> str:
-    """The digest of all that decides what tests with a mark say of C: it, how it is built and asked, these tests."""
+    """The digest of all that decides what tests with a mark say: C, what is named above, and these tests."""
     code = [path for top in ("device_runner", "tests") for path in Path(top).rglob("*.[chSs]")]
-    asking = [*map(Path, ("device_runner/build.py", "pipeline/partition/reference.py"))]
-    asking += Path("device_runner/android_host").glob("*.py")
-    proofs = [path for path in Path("tests").rglob("test_*.py") if f"mark.{mark}" in path.read_text("utf-8")]
+    asking = [path for pattern in TESTS_OF_C[mark] for path in Path().glob(pattern)]
+    proofs = [path for path in Path("tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text("utf-8")]
     digest = hashlib.sha256()
     for path in sorted({*code, *asking, *proofs}):
         digest.update(f"{path.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
