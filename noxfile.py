@@ -179,17 +179,33 @@ def long_tests(session: nox.Session) -> None:
     pytest(session, *(session.posargs or LONG_TESTS))
 
 
-PROVEN_C = Path("tests/ground_truth/native.sha256")
-
-
-def c_digest() -> str:
-    """The digest of all that decides what the tests marked native say: C of the probe, how it is built, these tests."""
-    code = (path for top in ("device_runner", "tests") for path in Path(top).rglob("*.[chSs]"))
-    proofs = (path for path in Path("tests").rglob("test_*.py") if "pytest.mark.native" in path.read_text("utf-8"))
+def c_digest(mark: str) -> str:
+    """The digest of all that decides what tests with a mark say of C: it, how it is built and asked, these tests."""
+    code = [path for top in ("device_runner", "tests") for path in Path(top).rglob("*.[chSs]")]
+    asking = [*map(Path, ("device_runner/build.py", "pipeline/partition/reference.py"))]
+    asking += Path("device_runner/android_host").glob("*.py")
+    proofs = [path for path in Path("tests").rglob("test_*.py") if f"mark.{mark}" in path.read_text("utf-8")]
     digest = hashlib.sha256()
-    for path in sorted({*code, *proofs, Path("device_runner/build.py")}):
+    for path in sorted({*code, *asking, *proofs}):
         digest.update(f"{path.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def has_passed(session: nox.Session, mark: str) -> bool:
+    """Whether tests with a mark passed with this very C, and nothing else is asked for. `-- --all`: never."""
+    record = Path(f"tests/ground_truth/{mark}.sha256")
+    return not session.posargs and record.is_file() and record.read_text("ascii").strip() == c_digest(mark)
+
+
+def record_passed(session: nox.Session, mark: str) -> None:
+    """Write what has_passed reads, to be committed with the change of C, where all of these tests were run."""
+    if session.posargs in ([], ["--all"]):
+        Path(f"tests/ground_truth/{mark}.sha256").write_text(c_digest(mark) + "\n", "ascii")
+
+
+def pytest_words(session: nox.Session) -> list[str]:
+    """What the session was given for pytest."""
+    return [word for word in session.posargs if word != "--all"]
 
 
 @development_session
@@ -198,12 +214,11 @@ def native_tests(session: nox.Session) -> None:
 
     What passes is recorded: commit tests/ground_truth/native.sha256 with the change of C.
     """
-    digest, all_of_it = c_digest(), session.posargs in ([], ["--all"])
-    if not session.posargs and PROVEN_C.is_file() and PROVEN_C.read_text("ascii").strip() == digest:
+    if has_passed(session, "native"):
         session.skip("these C sources have passed: -- --all runs it again")
-    pytest(session, *TWO_PROCESSES, "-rs", "-m", "native", *(word for word in session.posargs if word != "--all"))
-    if all_of_it and shutil.which("valgrind") and shutil.which("gcc"):  # without them, tests skip
-        PROVEN_C.write_text(digest + "\n", "ascii")
+    pytest(session, *TWO_PROCESSES, "-rs", "-m", "native", *pytest_words(session))
+    if shutil.which("valgrind") and shutil.which("gcc"):  # without them, tests skip
+        record_passed(session, "native")
 
 
 @development_session
@@ -388,12 +403,18 @@ def install_packages(session: nox.Session, names: tuple[str, ...], what: str, *,
 def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     """Genuine Android libraries in processes of this computer; needs npm for their packages, installs qemu-user.
 
+    Whole archives go through them (mark `sweep`) where C changed since they did; `-- --all` in any case. What passes
+    with 1.29.0 is recorded: commit tests/ground_truth/sweep.sha256 with the change of C.
     1.28.0 skips unless ORT_MOBILE_TEST_ACCEPT_LICENCES=1: its only package has a licence that limits who may use it.
     """
     install_emulator(session)
     session.install("-e", ".[android,webgpu]", f"onnxruntime=={onnxruntime}", *groups("test"))
     keep_downloads(session)
-    session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", "android_host", *session.posargs)
+    newest = onnxruntime == "1.29.0"
+    marks = "android_host and not sweep" if newest and has_passed(session, "sweep") else "android_host"
+    session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", marks, *pytest_words(session))
+    if newest and marks == "android_host":
+        record_passed(session, "sweep")
 
 
 OLDEST_JUDGED = "1.21.0"

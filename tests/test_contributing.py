@@ -89,7 +89,7 @@ def test_the_example_of_a_pass_works(copy: Path) -> None:
 
 
 def test_the_example_of_a_feature_works(copy: Path) -> None:
-    module, row, example = blocks("Add a feature")
+    module, row, example, test = blocks("Add a feature")
     folder = copy / "pipeline/features/largest"
     folder.mkdir()
     (folder / "__init__.py").write_text('"""Shows the largest constant tensor."""\n')
@@ -104,6 +104,12 @@ def test_the_example_of_a_feature_works(copy: Path) -> None:
     onnx.save(model, copy / "model.onnx")
     assert python(copy, "-m", "pipeline", "largest", "model.onnx").startswith("weights: ")
     assert json.loads(python(copy, "-m", "pipeline", "largest", "model.onnx", "--json", "-"))["name"] == "weights"
+    (copy / "tests/features/largest").mkdir(parents=True)
+    for file in ("__init__.py", "command.py"):
+        shutil.copy(ROOT / "tests" / file, copy / "tests")
+    shutil.copytree(ROOT / "build_configs/examples/mnist", copy / "build_configs/examples/mnist")
+    (copy / "tests/features/largest/test_largest.py").write_text(test)
+    assert "1 passed" in python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
 
 
 def test_the_example_of_a_check_works(copy: Path) -> None:

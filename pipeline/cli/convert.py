@@ -192,7 +192,7 @@ def convert(
     if WEBGPU in providers and len(providers) > 1:
         others = ",".join(name for name in providers if name != WEBGPU)
         raise click.UsageError(
-            f"--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what {others} takes; "
+            "--ep webgpu makes files of its own: the copies between GPU and CPU in them divide what others take; "
             f"run the command twice, with --ep webgpu and with --ep {others}", ctx,
         )  # fmt: skip
     if file_format == "onnx":

@@ -202,49 +202,34 @@ class Condition(NamedTuple):
     broken: Callable[[Watched], str]
 
 
-class ConditionKinds(NamedTuple):
-    """What the conditions of a command can be about."""
-
-    measures: Sequence[str] = ()
-    operators: bool = False
-    rules: Sequence[str] = ()
-
-    @property
-    def examples(self) -> list[str]:
-        """A condition of each kind."""
-        return [
-            *(MEASURES[name] for name in self.measures), *(("refused:Resize",) if self.operators else ()),
-            *((f"finding:{self.rules[0]}",) if self.rules else ()), *map(str, Severity),
-        ]  # fmt: skip
-
-
 def fail_on_option(
     measures: Sequence[str] = (), *, operators: bool = False, rules: Sequence[str] = ()
 ) -> Callable[[AnyCommand], AnyCommand]:
     """`--fail-on` of a command with these measures and rules of findings; `operators`: it reports refused operators."""
-    kinds = ConditionKinds(measures, operators, rules)
+    examples = [  # a condition of each kind
+        *(MEASURES[name] for name in measures), *(("refused:Resize",) if operators else ()),
+        *((f"finding:{rules[0]}",) if rules else ()), *map(str, Severity),
+    ]  # fmt: skip
 
     def read(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
         try:
-            return tuple(_condition(value.strip(), kinds) for value in values)
+            return tuple(_condition(value.strip(), measures, rules, operators=operators) for value in values)
         except _Wrong as error:
-            raise click.BadParameter(str(error), ctx, param) from error
+            text, why, close = error.args
+            hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(examples)}"
+            raise click.BadParameter(f"{text!r}: {why}; {hint}", ctx, param) from error
 
     return click.option(
         "--fail-on", "fail_on", multiple=True, callback=read, metavar="CONDITION",
-        help=f"End with exit code 4 where this holds: {', '.join(kinds.examples)}; may be repeated.",
+        help=f"End with exit code 4 where this holds: {', '.join(examples)}; may be repeated.",
     )  # fmt: skip
 
 
 class _Wrong(ValueError):
-    """A value that is no condition: why, and the nearest one."""
-
-    def __init__(self, text: str, why: str, kinds: ConditionKinds, close: Sequence[str]) -> None:
-        hint = f"did you mean {close[0]}?" if close else f"conditions are {', '.join(kinds.examples)}"
-        super().__init__(f"{text!r}: {why}; {hint}")
+    """A value that is no condition, why, and the conditions that are nearest."""
 
 
-def _condition(text: str, kinds: ConditionKinds) -> Condition:
+def _condition(text: str, measures: Sequence[str], rules: Sequence[str], *, operators: bool) -> Condition:
     if text in tuple(Severity):
         return Condition(text, "", lambda subject: _worst(subject.findings, Severity(text)))
     measured, named = MEASURED.fullmatch(text), NAMED.fullmatch(text)
@@ -252,32 +237,33 @@ def _condition(text: str, kinds: ConditionKinds) -> Condition:
     providers = {*PROVIDER_RULES, *(row.provider for row in PROVIDER_RULES.values())}
     if provider and provider not in providers:
         close = [near + text[len(provider) :] for near in difflib.get_close_matches(provider, providers, n=1)]
-        raise _Wrong(text, f"no provider {provider!r}", kinds, close)
-    if measured and kinds.measures:
-        return _measure(text, measured, kinds)
-    if named and named[2] == "finding" and kinds.rules:
+        raise _Wrong(text, f"no provider {provider!r}", close)
+    if measured and measures:
+        return _measure(text, measured, measures)
+    if named and named[2] == "finding" and rules:
         rule = named[3]
-        if rule not in kinds.rules:
-            close = [f"finding:{near}" for near in difflib.get_close_matches(rule, kinds.rules, n=1, cutoff=0.4)]
-            raise _Wrong(text, f"no rule {rule!r} among {', '.join(kinds.rules)}", kinds, close)
+        if rule not in rules:
+            close = [f"finding:{near}" for near in difflib.get_close_matches(rule, rules, n=1, cutoff=0.4)]
+            raise _Wrong(text, f"no rule {rule!r} among {', '.join(rules)}", close)
         return Condition(text, "", lambda subject: _worst([row for row in subject.findings if row.rule == rule], None))
-    if named and named[2] == "refused" and kinds.operators:
+    if named and named[2] == "refused" and operators:
         name = named[3]
         if not OPERATOR.fullmatch(name) and name not in _operators():
             close = [f"refused:{near}" for near in difflib.get_close_matches(name, _operators(), n=1)]
-            raise _Wrong(text, f"ONNX has no operator {name!r}", kinds, close)
+            raise _Wrong(text, f"ONNX has no operator {name!r}", close)
         return Condition(text, provider, lambda subject: f"{name} is refused" if name in subject.refused else "")
-    conditions = [*kinds.examples, *(f"finding:{rule}" for rule in kinds.rules)]
-    raise _Wrong(text, "this is no condition here", kinds, difflib.get_close_matches(text, conditions, n=1))
+    conditions = [*(MEASURES[name] for name in measures), *(("refused:Resize",) if operators else ())]
+    conditions += [*map(str, Severity), *(f"finding:{rule}" for rule in rules)]
+    raise _Wrong(text, "this is no condition here", difflib.get_close_matches(text, conditions, n=1))
 
 
-def _measure(text: str, match: re.Match[str], kinds: ConditionKinds) -> Condition:
+def _measure(text: str, match: re.Match[str], measures: Sequence[str]) -> Condition:
     name, sign, limit = match[2], match[3], float(match[4]) / (100 if match[5] == "%" else 1)
-    if name not in kinds.measures or (match[5] == "MB") != (name == "memory"):
-        close = [MEASURES[near] for near in difflib.get_close_matches(name, kinds.measures, n=1)]
-        raise _Wrong(text, f"{name!r} is not measured here", kinds, close)
+    if name not in measures or (match[5] == "MB") != (name == "memory"):
+        close = [MEASURES[near] for near in difflib.get_close_matches(name, measures, n=1)]
+        raise _Wrong(text, f"{name!r} is not measured here", close)
     if name == "coverage" and limit > 1:
-        raise _Wrong(text, "coverage is a share", kinds, [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
+        raise _Wrong(text, "coverage is a share", [f"coverage{sign}{match[4]}%"] if limit <= 100 else [])
 
     unit = "MB" if name == "memory" else ""
 

@@ -22,7 +22,14 @@ from pipeline.partition.answer import Settings, layout_window, webgpu_settings
 from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
 from pipeline.partition.rules import claim, copies_of
 from pipeline.partition.view import infer, view_of_file
-from pipeline.partition.webgpu.claims import NAMELESS_BIAS, has_nameless_bias, memories, unknown_names
+from pipeline.partition.webgpu.claims import (
+    NAMELESS_BIAS,
+    crossing,
+    has_nameless_bias,
+    memories,
+    shared_constants,
+    unknown_names,
+)
 
 MOST_NAMED = 4
 
@@ -78,9 +85,7 @@ def _alone(file: GpuFile) -> str:
         return ""
     graph = file.graph
     gpu, cpu = memories(graph, file.claimed)
-    both = gpu.read.keys() & cpu.read.keys() & {*graph.inputs, *graph.initializers}
-    around = cpu.read.keys() - graph.values.keys() - graph.initializers.keys()  # outer values of a body
-    alone = (gpu.written & cpu.read.keys()) | (cpu.written & gpu.read.keys()) | both | around
+    alone = shared_constants(graph, gpu, cpu).union(*crossing(graph, gpu, cpu))
     readers = [node for side in (gpu, cpu) for name in alone for node, _ in side.read.get(name, ())]
     return _named(iter({node.index: node for node in readers}.values()))
 

@@ -21,7 +21,7 @@ from pipeline.model.edit import (
     set_nodes,
     sort_nodes,
 )
-from pipeline.model.onnx_model import LeanModel
+from pipeline.model.onnx_model import ByteRange, LeanModel
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
 from pipeline.partition.graph import FreshNames, Graph, Node, bodies
 from pipeline.partition.rules import Claim, claim
@@ -126,27 +126,48 @@ FUSED_CONV = "FusedConv"
 def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
     """A finished model with copies between the memories of GPU and CPU, which ONNX Runtime inserts in ONNX files alone.
 
-    The same model where none are needed. A constant that both sides read is there twice. Bodies of If and Loop get no
-    copies: where they need some, the file is refused for the phone (webgpu-memories). The layout decides what of the
+    The same model where none are needed. A constant that both sides read is there twice. The layout decides what of the
     computation of shapes stays on the CPU; FusedConv loads in NCHW alone.
     """
-    from pipeline.partition.webgpu.claims import COPIES, crossing, memories  # with its table, which few need
-
     graph = look(model.proto)
-    layout = "NCHW" if any(node.op_type == FUSED_CONV for node in graph.nodes.values()) else settings.webgpu.layout
-    options = msgspec.structs.replace(settings.webgpu, layout=layout)
-    gpu, cpu = memories(graph, claim(graph, msgspec.structs.replace(settings, webgpu=options)).claimed)
-    to_gpu, to_cpu = crossing(graph, gpu, cpu)
-    doubled = graph.initializers.keys() & gpu.read.keys() & cpu.read.keys()
-    if not (to_gpu or to_cpu or doubled):
-        return model
+    parts = (graph, *(body for _, body in bodies(graph)))
+    fused = any(node.op_type == FUSED_CONV for part in parts for node in part.nodes.values())
+    options = msgspec.structs.replace(settings.webgpu, layout="NCHW" if fused else settings.webgpu.layout)
+    weights = dict(model.weights)
+    result = LeanModel(proto=copied(model.proto), folder=model.folder, weights=weights)
+    taken = names_in(result.proto.graph)
+    taken |= {tensor.values.name for tensor in result.proto.graph.sparse_initializer}
+    asked = msgspec.structs.replace(settings, webgpu=options)
+    written = [_copy_in(part, proto, asked, weights, taken) for part, proto in _parts(graph, result.proto.graph)]
+    return result if any(written) else model
 
+
+def _parts(graph: Graph, proto: "GraphProto") -> "Iterator[tuple[Graph, GraphProto]]":
+    """A graph and its bodies, each with the message that it is a view of."""
+    yield graph, proto
+    nodes = {first_output(node): node for node in proto.node}
+    for node in graph.nodes.values():
+        if node.bodies:
+            inner = [attribute.g for attribute in nodes[node.first_output].attribute if attribute.type == 5]
+            for body, message in zip(node.bodies, inner, strict=True):
+                yield from _parts(body, message)
+
+
+def _copy_in(
+    graph: Graph, proto: "GraphProto", settings: Settings, weights: dict[str, ByteRange], taken: set[str]
+) -> bool:
+    """Write the copies into one graph; whether there are any."""
+    from pipeline.partition.webgpu.claims import COPIES, crossing, memories, shared_constants  # a table that few need
+
+    gpu, cpu = memories(graph, claim(graph, settings).claimed)
+    to_gpu, to_cpu = crossing(graph, gpu, cpu)
+    shared = shared_constants(graph, gpu, cpu)
+    doubled = shared & graph.initializers.keys()
+    to_gpu |= shared - doubled  # a constant of a graph around
     # Readers by the first outputs of their nodes, which is what messages and view have in common.
-    proto, weights = copied(model.proto), dict(model.weights)
-    nodes = {first_output(node): node for node in proto.graph.node}
-    initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
-    sparse = {tensor.values.name: tensor for tensor in proto.graph.sparse_initializer}
-    taken = names_in(proto.graph) | sparse.keys()
+    nodes = {first_output(node): node for node in proto.node}
+    initializers = {tensor.name: tensor for tensor in proto.initializer}
+    sparse = {tensor.values.name: tensor for tensor in proto.sparse_initializer}
     moves = [(name, gpu, COPIES[0]) for name in to_gpu] + [(name, cpu, COPIES[1]) for name in to_cpu]
     for name, side, operator in sorted([*moves, *((name, gpu, "") for name in doubled)], key=itemgetter(0, 2)):
         copy = fresh_name(f"{name}_{'on_gpu' if side is gpu else 'on_cpu'}", taken)
@@ -154,16 +175,16 @@ def for_gpu(model: LeanModel, settings: Settings, look: Look) -> LeanModel:
             if slot < len(node.inputs):
                 nodes[node.first_output].input[slot] = copy
         if operator:
-            proto.graph.node.add(op_type=operator, name=copy, input=[name], output=[copy])
+            proto.node.add(op_type=operator, name=copy, input=[name], output=[copy])
         elif name in sparse:
-            proto.graph.sparse_initializer.append(sparse[name])
-            proto.graph.sparse_initializer[-1].values.name = copy
+            proto.sparse_initializer.append(sparse[name])
+            proto.sparse_initializer[-1].values.name = copy
         else:
-            proto.graph.initializer.append(initializers[name])
-            proto.graph.initializer[-1].name = copy
+            proto.initializer.append(initializers[name])
+            proto.initializer[-1].name = copy
             weights |= {copy: weights[name]} if name in weights else {}
-    sort_nodes(proto.graph)
-    return LeanModel(proto=proto, folder=model.folder, weights=weights)
+    sort_nodes(proto)
+    return bool(moves or doubled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from pipeline.convert.request import (
     OptimizerPlatform,
     VariantFailure,
 )
-from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, errors, warning
+from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, Severity, common_exit_code, errors
 from pipeline.core.files import CONFIG_FILE, TYPED_CONFIG_FILE, scratch, write_text
 from pipeline.core.progress import NoProgress, Progress
 from pipeline.core.providers import WEBGPU
@@ -468,11 +468,14 @@ def _preflight(
         )
         for artifact in artifacts
     }
-    plain = "this is a plain file: level none writes no copies between GPU and CPU, level basic and the others do"
     for artifact in artifacts if WEBGPU in order.auto_providers() else ():
         if artifact.variant.level is Level.NONE:
+            plain = Finding(
+                severity=Severity.WARNING, what="a plain file, not one for WebGPU", where=artifact.file,
+                why="level none writes no copies between GPU and CPU", remedy="use level basic or a later one",
+            )  # fmt: skip
             key = artifact.model, artifact.variant.name
-            findings_of[key] = (*findings_of[key], warning(plain, artifact.file))
+            findings_of[key] = (*findings_of[key], plain)
     return {key: findings for key, findings in findings_of.items() if findings}
 
 

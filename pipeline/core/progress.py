@@ -120,6 +120,11 @@ class Pace:
             return max(seconds, default=None)
         return None if self.step_seconds is None else self.step_seconds * (self.steps - self.finished)
 
+    @property
+    def count(self) -> str:
+        """The steps of a stage that is over: 70, or "12 of 70" where it ended early."""
+        return f"{self.steps}" if self.finished >= self.steps else f"{self.finished} of {self.steps}"
+
     def announcement(self, name: str) -> str:
         """The estimate before the first step of a long rest."""
         return self.estimate(name) if (self.left_seconds or 0) >= LONG_SECONDS else ""
@@ -164,8 +169,7 @@ class Terminal:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        console = Console(stderr=True, highlight=False)
-        start = time.perf_counter()
+        console, pace = Console(stderr=True, highlight=False), Pace(steps)
         columns = (
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),
@@ -175,8 +179,8 @@ class Terminal:
             TextColumn("{task.fields[text]}", style="dim"),
         )
         with Progress(*columns, console=console, transient=True) as bars:
-            yield _BarStage(bars, name, Pace(steps))
-        console.print(f"[green]✓[/] {name:<10} {steps:>4} in {time.perf_counter() - start:.1f} s")
+            yield _BarStage(bars, name, pace)
+        console.print(f"[green]✓[/] {name:<10} {pace.count:>4} in {pace.elapsed_seconds:.1f} s")
 
 
 class _BarStage:
@@ -243,7 +247,7 @@ class Lines:
             ended.set()
             watcher.join()
         if steps:
-            say(f"{name}: done, {steps} in {stage.pace.elapsed_seconds:.1f} s")
+            say(f"{name}: done, {stage.pace.count} in {stage.pace.elapsed_seconds:.1f} s")
 
 
 def say(line: str) -> None:

@@ -271,7 +271,10 @@ class Bench:
                 begun.add(device)
                 lines[device].at(f"{plan.round_name(number)}: {run.model}/{run.run_name}")
 
-            return measure(plan, devices, self.store, self.work, show)
+            left = measure(plan, devices, self.store, self.work, show)
+            for device in begun - left.keys():
+                lines[device].done()
+            return left
 
     def blame(self, plan: CampaignPlan) -> tuple[Denied, ...]:
         """What is newly denied for runs that crashed in any round, also before this process; one device at a time."""

@@ -84,7 +84,7 @@ def judge(request: PartitionRequest) -> ModelAnswer:
     try:
         with scratch_folder(request.source) as folder:
             views = open_views(request.source, request.optimize, folder, request.sizes)
-            answer = judge_views(views, request.settings)
+            answer = judge_views(views, request.settings, simulates=bool(request.simulate))
             fixed = _with_sizes(views, answer, request.settings) if request.likely else None
             simulated = _simulated(views, request, answer) if request.simulate else None
             answer = msgspec.structs.replace(answer, fixed=fixed, simulated=simulated)
@@ -215,10 +215,11 @@ def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Map
     return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
 
 
-def judge_views(views: Views, settings: Settings) -> ModelAnswer:
+def judge_views(views: Views, settings: Settings, *, simulates: bool = False) -> ModelAnswer:
     """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read.
 
     What the provider is shown is asked about; what becomes of it on load is asked of the file that ships.
+    Nodes that a chip may compute otherwise are named, unless it `simulates` them next.
     """
     import onnxruntime
 
@@ -227,8 +228,10 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
     if loaded:
         check_computed(loaded, shown, views.source.name)
     _check_names(views, shown, settings)
-    compiler = ""
+    compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
+        from pipeline.partition.qnn.suspects import suspicions
+
         shown, compiler = ships, compiler_name()
         if model is None or views.ships is None:
             raise ModelError(
@@ -237,6 +240,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
                 remedy="name the ONNX model that the file was made from",
             )
         provider_claim, load = of_chip(views.ships, model, ships, CHIPS[settings.chip], views.folder)
+        doubts = () if simulates or load.error else tuple(suspicions(ships, provider_claim.claimed))
         in_bodies: list[tuple[Node, Graph, Claim]] = []
     else:
         provider_claim = claim(shown, settings)
@@ -278,6 +282,7 @@ def judge_views(views: Views, settings: Settings) -> ModelAnswer:
             *dict.fromkeys(views.warnings),
             *processor_warnings(shown, settings, optimized_there=loaded is not None),
             *settings.warnings,
+            *doubts,
         ),
     )
 
@@ -377,7 +382,7 @@ def reason_of(error: PipelineError | None) -> tuple[str, str | None]:
 MOST = 64
 """Candidates tried for a model, those with most claimed neighbours first: the time stays linear in the nodes."""
 
-TRIVIAL = ("trivial", "constant", "border")
+TRIVIAL = ("trivial", "constant", "border", "single")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import msgspec
 
 from device_runner.result import Struct
-from pipeline.core.errors import Severity
+from pipeline.core.errors import Finding, Severity
 from pipeline.report import wording
 from pipeline.report.wording import Line, Listing, ListingNote, Part, Section, visible
 
@@ -49,14 +49,8 @@ class CiCase(Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class CiFinding(Struct, frozen=True, kw_only=True):
-    """What speaks against something: a stable rule, where (device, model, …), and the file, "" for none."""
-
-    rule: str
-    severity: Severity
-    place: str
-    text: str
-    file: str = ""
+CiFinding: TypeAlias = tuple[Finding, str]
+"""What speaks against something by a stable rule, where (device, model, …), and the file that has it, "" for none."""
 
 
 class CiDocument(Struct, frozen=True, kw_only=True):
@@ -105,8 +99,8 @@ def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
 
     `partialFingerprints` are of rule, place and text without its numbers, which are others in each run.
     """
-    shown = sorted(findings, key=lambda finding: finding.severity is not Severity.ERROR)[:MOST_RESULTS]
-    rules = list(dict.fromkeys(finding.rule for finding in shown))
+    shown = sorted(findings, key=lambda row: row[0].severity is not Severity.ERROR)[:MOST_RESULTS]
+    rules = list(dict.fromkeys(finding.rule for finding, _ in shown))
     driver = {
         "name": "ort-mobile",
         "version": version,
@@ -123,19 +117,19 @@ def sarif(findings: Sequence[CiFinding], version: str) -> bytes:
 def _results(findings: Sequence[CiFinding], rules: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Results with fingerprints; findings that differ in numbers alone are told apart by their order."""
     seen: Counter[str] = Counter()
-    for finding in findings:
+    for finding, file in findings:
         text = re.sub(r"[0-9][0-9.,e+-]*", "#", finding.text)
-        identity = "\0".join((finding.rule, finding.place, relative(finding.file), text))
+        identity = "\0".join((finding.rule, finding.where, relative(file), text))
         fingerprint = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "replace")).hexdigest()
         seen[identity] += 1
-        yield _result(finding, rules.index(finding.rule)) | {"partialFingerprints": {"ortMobile/v1": fingerprint}}
+        yield _result(finding, file, rules.index(finding.rule)) | {"partialFingerprints": {"ortMobile/v1": fingerprint}}
 
 
-def _result(finding: CiFinding, rule: int) -> dict[str, Any]:
-    place = short(visible(finding.place)) or "ort-mobile"
+def _result(finding: Finding, file: str, rule: int) -> dict[str, Any]:
+    place = short(visible(finding.where)) or "ort-mobile"
     where: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": place}]}
-    if finding.file:
-        uri = quote(relative(finding.file), safe="/")
+    if file:
+        uri = quote(relative(file), safe="/")
         where["physicalLocation"] = {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}
     return {
         "ruleId": finding.rule,
@@ -162,11 +156,12 @@ def relative(file: str) -> str:
 def annotations(findings: Sequence[CiFinding]) -> Iterator[str]:
     """Workflow commands of GitHub Actions, errors first, and one that says how many are left out of a kind."""
     for severity, level in LEVELS.items():
-        of_level = [finding for finding in findings if finding.severity is severity]
-        for finding in of_level[: MOST_ANNOTATIONS if len(of_level) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1]:
-            file = f"file={_property(relative(finding.file))},line=1," if finding.file else ""
-            title = _property(short(f"{finding.rule.replace('_', ' ')}: {finding.place}"))
-            yield f"::{level} {file}title={title}::{_data(short(finding.text, TEXT_CHARACTERS))}"
+        of_level = [row for row in findings if row[0].severity is severity]
+        most = MOST_ANNOTATIONS if len(of_level) <= MOST_ANNOTATIONS else MOST_ANNOTATIONS - 1
+        for finding, file in of_level[:most]:
+            at = f"file={_property(relative(file))},line=1," if file else ""
+            title = _property(short(f"{finding.rule.replace('_', ' ')}: {finding.where}"))
+            yield f"::{level} {at}title={title}::{_data(short(finding.text, TEXT_CHARACTERS))}"
         if len(of_level) > MOST_ANNOTATIONS:
             yield f"::{level} title=ort-mobile::{len(of_level) - MOST_ANNOTATIONS + 1} more: see the report"
 

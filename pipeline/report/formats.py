@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
 from rich.console import Console
 
 from device_runner.device import DeviceFacts, Readiness
@@ -258,30 +259,27 @@ def _findings(report: CampaignReport, more: Iterable[Finding]) -> Iterator[CiFin
     for model in report.models:
         if model.error:
             text = "; ".join(filter(None, (model.error, model.remedy)))
-            yield CiFinding(rule="model", severity=Severity.ERROR, place=model.name, text=text, file=model.file)
+            yield Finding(rule="model", severity=Severity.ERROR, where=model.name, what=text), model.file
     for failure in report.failures:
         text, file = _failure_text(failure), files.get(failure.model, "")
-        yield CiFinding(rule=failure.kind, severity=Severity.ERROR, place=failure.place, text=text, file=file)
+        yield Finding(rule=failure.kind, severity=Severity.ERROR, where=failure.place, what=text), file
     for measured in report.rows:
         for check in (check for check in measured.checks if check.failed):
             text, file = f"{check.output}: {check.reason or DIFFERS}", files.get(measured.model, "")
-            yield CiFinding(rule="outputs_differ", severity=Severity.ERROR, place=measured.place, text=text, file=file)
+            yield Finding(rule="outputs_differ", severity=Severity.ERROR, where=measured.place, what=text), file
     for held in report.withheld:
         where, file = place(held.target, held.model), files.get(held.model, "")
-        yield CiFinding(rule="withheld", severity=Severity.ERROR, place=where, text=held.reason, file=file)
+        yield Finding(rule="withheld", severity=Severity.ERROR, where=where, what=held.reason), file
     for proof in report.proofs:
         severity = Severity.ERROR if proof.failed else Severity.WARNING
         for row, finding in layout.findings(proof):
             text = "; ".join(filter(None, (finding.what, layout.reason(finding), finding.remedy)))
             where, file = layout.where(row), files.get(row.model, "")
-            yield CiFinding(rule="proof", severity=severity, place=where, text=text, file=file)
-    for against in more:
-        yield CiFinding(
-            rule=against.rule or "release", severity=against.severity, place=against.where, text=against.text
-        )
+            yield Finding(rule="proof", severity=severity, where=where, what=text), file
+    yield from ((msgspec.structs.replace(row, rule=row.rule or "release"), "") for row in more)
     for note in warnings(report):
         where = ", ".join(note.places[:3]) or report.name
-        yield CiFinding(rule="warning", severity=Severity.WARNING, place=where, text=note.text)
+        yield Finding(rule="warning", severity=Severity.WARNING, where=where, what=note.text), ""
 
 
 def of_partition(answers: Iterable[ModelAnswer]) -> CiDocument:
@@ -295,7 +293,7 @@ def _claims(answer: ModelAnswer) -> Iterator[CiFinding]:
     where = place(f"{answer.ep} {answer.chip}".strip(), answer.path)
 
     def finding(rule: str, text: str, severity: Severity = Severity.WARNING) -> CiFinding:
-        return CiFinding(rule=rule, severity=severity, place=where, text=text, file=answer.path)
+        return Finding(rule=rule, severity=severity, where=where, what=text), answer.path
 
     if answer.error:
         yield finding("model", str(answer.error), Severity.ERROR)

@@ -67,12 +67,14 @@ def test_the_folder_of_a_killed_process_goes_with_the_next(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.sweep
 def test_a_thousand_processes_in_turn(library: LibraryFacts, mnist: Path) -> None:
     with AndroidHost("android-host", library, Phone(api_level=29)) as device:
         results = [run(device, mnist, provider=PROVIDERS[turn % 3]) for turn in range(1000)]
     assert [result.failure for result in results if result.failure] == []
 
 
+@pytest.mark.sweep
 def test_three_hundred_sessions_in_one_process_do_not_grow(library: LibraryFacts, mnist: Path) -> None:
     questions = [(str(number), mnist, None) for number in range(300)]
     session = Session(level=OptimizationLevel.ALL, phone=Phone(api_level=29))
@@ -81,6 +83,7 @@ def test_three_hundred_sessions_in_one_process_do_not_grow(library: LibraryFacts
     assert answers[-1].resident_bytes <= answers[29].resident_bytes * 1.02
 
 
+@pytest.mark.sweep
 def test_cpu_outputs_are_bit_for_bit_the_wheels(library: LibraryFacts, real_models: list[Path], tmp_path: Path) -> None:
     installed = importlib.metadata.version("onnxruntime")
     if installed != library.release:
@@ -114,6 +117,7 @@ def test_the_page_of_recorded_calls_is_what_the_library_does() -> None:
     assert page == (ROOT / "docs" / "reference" / "nnapi-calls.md").read_text("utf-8"), "docs/make_nnapi_calls.py"
 
 
+@pytest.mark.sweep
 def test_nnapi_computes_what_the_cpu_provider_computes(
     library: LibraryFacts, real_models: list[Path], tmp_path: Path
 ) -> None:
@@ -162,6 +166,7 @@ def _step(model: Path) -> dict[str, float]:
     return steps
 
 
+@pytest.mark.sweep
 def test_quantized_operators_are_within_one_step(library: LibraryFacts, op_models: Path, tmp_path: Path) -> None:
     record = tmp_path / "calls.jsonl"
     compared = 0
@@ -188,6 +193,7 @@ def test_quantized_operators_are_within_one_step(library: LibraryFacts, op_model
 UNCERTAIN = re.compile(r"random|bernoulli|multinomial|dropout")
 
 
+@pytest.mark.sweep
 def test_float_operators_agree(library: LibraryFacts, op_models: Path, tmp_path: Path) -> None:
     """Models that NNAPI refuses are left out: zero-size values, which NNAPI has no form for, and D.7 of the rules."""
     record = tmp_path / "calls.jsonl"

@@ -102,6 +102,7 @@ def test_our_rules_are_the_librarys_on_random_graphs(
     assert counts["ours only"] == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("setting", ["27", "30"])
 def test_our_rules_are_the_librarys_on_one_operator_models(
     library: LibraryFacts, named: Callable[[str], list[Path]], setting: str

@@ -1,5 +1,6 @@
 """What is refused for WebGPU before any phone, beside what a genuine Android library makes of the same file."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,29 @@ def no_bias() -> onnx.ModelProto:
     model.graph.node[0].input.append("")
     return model
 
+
+def body(mark: str, state: str = "x") -> str:
+    """Mean and Softsign have no kernel on the GPU: they read what is made around and before, and a constant."""
+    text = "a = Mean (S, one)  b = Add (a, one)  c = Softsign (r)  d = Add (b, c)  e = Softsign (d)  z = Add (e, r)"
+    return re.sub(r"\b([a-ez])\b", rf"\g<1>{mark}", text).replace("S", state, 1)
+
+
+def branching(mark: str, *, deep: bool = False) -> str:
+    """An If whose branches compute the same, or have an If each."""
+    inner = {side: f"{mark}{side[0]}" for side in ("then_branch", "else_branch")}
+    texts = {side: branching(name) if deep else body(name) for side, name in inner.items()}
+    graphs = (f"{side} = {name} () => (float[1, 4] z{name}) {{ {texts[side]} }}" for side, name in inner.items())
+    return f"z{mark} = If (which) <{', '.join(graphs)}>"
+
+
+def around(text: str) -> onnx.ModelProto:
+    one = np.array([[1, -2, 3, 4]], np.float32)
+    graph = f"g (float[1, 4] x, bool which) => (float[1, 4] y) {{ r = Relu (x)  {text}  y = Relu (z) }}"
+    return parsed(graph, one=one, turns=np.array(3, np.int64))
+
+
+LOOP = f"""z = Loop (turns, "", x) <body = l (int64 i, bool keep, float[1, 4] s) => (bool go, float[1, 4] zl)
+    {{ go = Identity (keep)  {body("l", "s")} }}>"""
 
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, Outcome]] = {
     "a CPU node before a GPU node": (
@@ -99,6 +123,9 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str, dict[str, str], str, 
     "a bias without a name": (
         no_bias, "", {}, "webgpu-empty-bias", crashes,
     ),
+    "values that cross in branches": (lambda: around(branching("")), "basic", {}, "webgpu-memories", fails),
+    "in branches of branches": (lambda: around(branching("", deep=True)), "basic", {}, "webgpu-memories", fails),
+    "in a loop": (lambda: around(LOOP), "basic", {}, "webgpu-memories", fails),
     "a tensor without elements": (
         lambda: parsed("g (float[2, 0] x) => (float[2, 0] y) { y = Softmax (x) }"),
         "", {}, "webgpu-empty-tensor", fails,

@@ -92,6 +92,7 @@ def test_its_claims_on_real_models_are_those_of_our_oldest_rules_but_for_four(
     }
 
 
+@pytest.mark.sweep
 def test_what_differs_on_one_operator_models_has_a_name(op_models: Path) -> None:
     fetch(OLDEST)
     unnamed, answered, different = [], 0, 0

@@ -30,6 +30,7 @@ from pipeline.partition.nnapi_load import build_refusal
 from pipeline.partition.rules import claim
 from pipeline.partition.view import view_of_file
 from pipeline.passes.base import PassContext
+from tests.android_host.test_gpu_legality import LOOP, around, branching
 from tests.onnx_samples import conv_bn, linear, make, parsed_nodes, quantized, save, value, weight
 
 NNAPI = Settings(provider="nnapi")
@@ -261,6 +262,18 @@ def test_copies_stand_where_values_cross_between_gpu_and_cpu(sparse: bool, tmp_p
             assert list(gpu_findings(file, RELEASE, {"preferredLayout": layout}, "m")) == []
         for ours, original in zip(outputs(file, feeds), outputs(path, feeds), strict=True):
             np.testing.assert_array_equal(ours, original)
+
+
+@pytest.mark.parametrize("text", [branching(""), branching("", deep=True), LOOP], ids=["if", "if in if", "loop"])
+def test_copies_stand_in_bodies(text: str, tmp_path: Path) -> None:
+    path = save(around(text), tmp_path / "model.onnx")
+    (artifact,) = convert(path, tmp_path, WEBGPU, levels=(Level.BASIC,)).artifacts
+    file = tmp_path / "out" / artifact.file
+    for layout in ("NHWC", "NCHW"):
+        assert list(gpu_findings(file, RELEASE, {"preferredLayout": layout}, "m")) == []
+    for which in (False, True):
+        feeds = {**random_input(1, 4), "which": np.array(which)}
+        np.testing.assert_array_equal(outputs(file, feeds)[0], outputs(path, feeds)[0])
 
 
 def test_without_a_compiler_there_are_copies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

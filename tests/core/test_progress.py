@@ -40,7 +40,7 @@ def test_a_log_has_a_line_at_the_ends_of_a_stage_and_at_every_interval(capsys: p
         while "round 1" not in (said := capsys.readouterr().err):
             time.sleep(0.01)
     assert "measure: 0 of 3 after 1 s (local: round 1: \\x1b[2Jm)" in said
-    assert capsys.readouterr().err.splitlines()[-1].startswith("measure: done, 3 in ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("measure: done, 0 of 3 in ")
 
 
 def test_a_stage_that_fails_does_not_say_that_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import ModelAnswer, Simulation
 from pipeline.partition.qnn import kept
 from pipeline.partition.qnn.simulate import judged_form
+from pipeline.partition.qnn.suspects import suspicions
+from pipeline.partition.view import view
 from pipeline.report.partition import answer_parts
 from pipeline.report.wording import Line
 from tests.command import ort_mobile
@@ -29,8 +31,8 @@ DIMS = (1, 8, 16, 16)
 MNIST = "build_configs/examples/mnist/mnist.onnx"
 
 
-def pool(**attributes: Any) -> onnx.ModelProto:
-    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], **attributes)
+def pool(side: int = 2, **attributes: Any) -> onnx.ModelProto:
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[side, side], **attributes)
     return model([node], [value("x", DIMS)], ["y"])
 
 
@@ -79,6 +81,7 @@ def large_norm() -> onnx.ModelProto:
 WRONG = {
     "clip": (old_clip(), "Clip", "opset-13"),
     "resize": (resize("floor", "half_pixel"), "Resize", "gathered-resize"),
+    "ties": (resize("round_prefer_floor", "half_pixel"), "Resize", "gathered-resize"),
     "corners": (resize("ceil", "align_corners"), "Resize", "gathered-resize"),
     "counted": (pool(pads=[1] * 4, count_include_pad=1), "AveragePool", "counted-pads"),
     "padding": (wide_padding(), "Conv", "wide-padding"),
@@ -125,14 +128,19 @@ def test_a_crash_of_the_simulator_is_an_answer_that_names_the_node(tmp_path: Pat
     assert "odd kernel" in answer["remedy"]
 
 
+def of_negatives(op_type: str, power: float = 0.5, before: str = "") -> onnx.ModelProto:
+    nodes = [helper.make_node(before, ["x"], ["a"])] if before else []
+    powers = {"p": np.float32(power)} if op_type == "Pow" else {}
+    nodes.append(helper.make_node(op_type, ["a" if before else "x", *powers], ["y"]))
+    return model(nodes, [value("x", DIMS)], ["y"], powers)
+
+
 @npu
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("op_type", ["Sqrt", "Log", "Pow"])
 def test_numbers_in_the_place_of_nan_are_found(op_type: str, tmp_path: Path) -> None:
     """Of random inputs it stays open whether the model is ever given such numbers; of test data it is wrong."""
-    power = ["p"] if op_type == "Pow" else []
-    node = helper.make_node(op_type, ["x", *power], ["y"])
-    onnx.save(model([node], [value("x", DIMS)], ["y"], {"p": np.float32(0.5)} if power else {}), tmp_path / "m.onnx")
+    onnx.save(of_negatives(op_type), tmp_path / "m.onnx")
     np.savez(tmp_path / "data.npz", x=np.linspace(-4, 4, 2048, dtype=np.float32).reshape(DIMS))
     for data, passed in ((("--input", "x=-5:5"), None), (("--test-data", str(tmp_path / "data.npz")), False)):
         answer = simulated(str(tmp_path / "m.onnx"), tmp_path, *data)["simulated"]
@@ -215,6 +223,52 @@ def test_a_convolution_in_a_branch_is_found(chosen: str, passed: bool, tmp_path:
     assert answer["claimed"] == answer["nodes"]
     assert (answer["simulated"]["passed"], answer["simulated"]["op_type"]) == (passed, "" if passed else "If")
     assert passed or "choose with Where" in answer["simulated"]["remedy"]
+
+
+SUSPECTED = {
+    **{name: (made, op_type) for name, (made, op_type, _) in WRONG.items()},
+    **{op_type: (of_negatives(op_type), op_type) for op_type in ("Sqrt", "Log", "Pow")},
+    "old resize": (old_resize(), "Resize"),
+    "branch": (branched("If"), "If"),
+    "even kernel": (pool(auto_pad="SAME_UPPER"), "AveragePool"),
+}
+RIGHT = {
+    "without bounds": model(parsed_nodes("y = Clip (x)"), [value("x", DIMS)], ["y"], opset=10),
+    "up at ties": resize("round_prefer_ceil", "half_pixel"),
+    "odd kernel": pool(3, pads=[1] * 4, count_include_pad=1),
+    "not counted": pool(pads=[1] * 4),
+    "both branches": branched("Where"),
+    "square": of_negatives("Pow", 2.0),
+    "not below 0": of_negatives("Sqrt", before="Abs"),
+}
+"""What the simulator found right, or is right of any numbers."""
+
+
+def doubts(made: onnx.ModelProto) -> list[str]:
+    """The operators that are named without simulating a model whose nodes are all taken."""
+    graph = view(made)
+    return [text.removeprefix("the NPU takes ").split(" '")[0] for text in suspicions(graph, set(graph.nodes))]
+
+
+@pytest.mark.parametrize("name", SUSPECTED)
+def test_what_may_be_computed_otherwise_is_said_beforehand(name: str) -> None:
+    made, op_type = SUSPECTED[name]
+    assert doubts(made) == [op_type]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_nothing_is_said_of_what_is_right(name: str) -> None:
+    assert doubts(RIGHT[name]) == []
+
+
+@npu
+@pytest.mark.usefixtures("compiler")
+def test_a_doubt_is_said_until_the_simulator_is_asked(tmp_path: Path) -> None:
+    onnx.save(old_clip(), tmp_path / "m.onnx")
+    for command in (("partition", "--ep", "qnn"), ("check",)):
+        text = ort_mobile(*command, tmp_path / "m.onnx", "--chip", "SM8650").text
+        assert "the NPU takes Clip 'y', and may compute something else" in text
+    assert not simulated(str(tmp_path / "m.onnx"), tmp_path, "--input", "x=-5:5")["warnings"]
 
 
 UNEVEN_SCALES = {

@@ -195,6 +195,14 @@ def test_copies_are_estimated_where_layouts_change(tmp_path: Path) -> None:
     assert "about 2 copies between GPU and CPU per inference" in shown
 
 
+@pytest.mark.parametrize(("release", "claimed"), [("1.28", 0), ("1.29", 1)])
+def test_sums_of_unsigned_integers_came_with_a_release(tmp_path: Path, release: str, claimed: int) -> None:
+    nodes = [helper.make_node("CumSum", ["x", "axis"], ["y"])]
+    inputs = [value("x", (4,), TensorProto.UINT32), value("axis", (), TensorProto.INT32)]
+    path = saved(tmp_path, nodes, inputs, kind=TensorProto.UINT32)
+    assert answer_of(path, release=release).claimed == claimed
+
+
 @pytest.mark.parametrize(("names", "claimed"), [("first\nsecond", 1), ("third node", 2)])
 def test_names_of_nodes_are_lines_as_names_may_have_spaces(tmp_path: Path, names: str, claimed: int) -> None:
     nodes = [

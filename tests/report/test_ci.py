@@ -40,7 +40,7 @@ COMMAND = re.compile(r"^::(error|warning) ((?:[a-z]+=[^,:]*)(?:,[a-z]+=[^,:]*)*)
 
 
 def finding(text: str, place: str = "d / m", rule: str = "crash", file: str = "") -> CiFinding:
-    return CiFinding(rule=rule, severity=Severity.ERROR, place=place, text=text, file=file)
+    return Finding(rule=rule, severity=Severity.ERROR, where=place, what=text), file
 
 
 def commands(findings: list[CiFinding]) -> list[tuple[str, dict[str, str], str]]:
@@ -84,7 +84,7 @@ def test_messages_that_end_with_a_line_break_go_on_without_it() -> None:
     report = make_report()
     failure = msgspec.structs.replace(report.failures[0], message="Schema was not found. SinceVersion:11.\n", cause="x")
     broken = msgspec.structs.replace(report, failures=(failure,))
-    text = next(one.text for one in of_campaign(broken).findings if one.rule == failure.kind)
+    text = next(row.text for row, _ in of_campaign(broken).findings if row.rule == failure.kind)
     assert text.startswith("Schema was not found. SinceVersion:11; x")
     note = next(one for section in sections(broken) if section.title == "What failed" for one in section.notes)
     assert note.text == "Schema was not found. SinceVersion:11; x"
@@ -149,10 +149,10 @@ def test_claims_name_the_file_the_nodes_and_what_helps(tmp_path: Path, monkeypat
         ModelAnswer(path="x.onnx", ep="nnapi", ort_release="1.20", error="not a model"),
     ]
     findings = of_partition(answers).findings
-    assert [(one.rule, one.severity.value) for one in findings] == [
+    assert [(row.rule, row.severity.value) for row, _ in findings] == [
         ("nnapi/op", "warning"), ("session_fails", "error"), ("model", "error"),
     ]  # fmt: skip
-    assert "relu9 and 2 more" in findings[0].text
+    assert "relu9 and 2 more" in findings[0][0].text
     results = json.loads(sarif(findings, "1"))["runs"][0]["results"]
     uris = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]
     assert uris == ["n.onnx", "x.onnx", "a%20b/m.onnx"]
@@ -166,7 +166,7 @@ def test_a_session_that_is_not_made_is_one_finding_that_counts_its_nodes() -> No
     )
     load = LoadForecast(error="Add computes floats", code="float", remedy="quantize")
     answer = ModelAnswer(path="m.onnx", ep="qnn", ort_release="1.32", decisions=nodes, nodes=4, load=load)
-    first, other = of_partition([answer]).findings
+    (first, _), (other, _) = of_partition([answer]).findings
     assert (first.rule, first.severity.value) == ("session_fails", "error")
     assert first.text == (
         "Add computes floats; quantize; it is so of 2 of 4 nodes (Add, Relu); it is not known of 1 of 4 nodes (Conv)"
@@ -269,7 +269,7 @@ def test_findings_of_a_proof_and_warnings_stand_where_they_hold_whatever_the_nam
         make_report(model=name), proofs=(msgspec.structs.replace(PROOF, rows=rows),), warnings=told
     )
     found = of_campaign(report).findings
-    assert {one.file for one in found if one.rule == "proof"} == {f"examples/{name}.onnx"}
-    assert [(one.place, one.text) for one in found if one.rule == "warning"] == [
+    assert {file for row, file in found if row.rule == "proof"} == {f"examples/{name}.onnx"}
+    assert [(row.where, row.text) for row, _ in found if row.rule == "warning"] == [
         (f"{name}, m", "as told: twice"), (report.name, "of all: nothing"),
     ]  # fmt: skip

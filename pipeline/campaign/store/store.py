@@ -30,6 +30,7 @@ from pipeline.campaign.store.tables import (
     damaged,
     devices,
     is_away,
+    keep_waiting,
     latencies,
     patiently,
     row_digest,
@@ -38,6 +39,7 @@ from pipeline.campaign.store.tables import (
     spool_of,
     store_errors,
     text_of,
+    waiting_runs,
 )
 from pipeline.check.compare import OutputCheck
 from pipeline.core.errors import Finding, MissingError, PipelineError, warning
@@ -167,12 +169,12 @@ class Store:
                 except sa.exc.SQLAlchemyError as error:
                     if not is_away(error):
                         raise
-                kept = self._spool.keep(run)
+                kept = keep_waiting(run, self._spool)
                 entered = patiently(lambda: self._entrance.bring(self._row(run)), stop)
         except MissingError as error:
             raise MissingError(
                 error.what, where=error.where, why=error.why,
-                remedy=f"{error.remedy}; what was measured waits in {self._spool.folder} and is stored when this user "
+                remedy=f"{error.remedy}; what was measured waits in {self._spool} and is stored when this user "
                 "opens the database again from this computer, as with --resume",
             ) from error  # fmt: skip
         if kept:
@@ -185,7 +187,7 @@ class Store:
         A run that the database refuses, since its campaign was deleted, stays in its file with a warning.
         """
         brought = 0
-        for path, run in self._spool.waiting():
+        for path, run in waiting_runs(self._spool):
             try:
                 with store_errors(self.where):
                     brought += self._entrance.bring(self._row(run))

@@ -530,38 +530,33 @@ def patiently(work: Callable[[], T], stop: threading.Event | None = None, second
             return value
 
 
-@dataclass(frozen=True, slots=True)
-class RunSpool:
-    """The folder of runs that wait for one database; each file is one run, whole or not at all."""
+def spool_of(where: str) -> Path:
+    """The folder of runs that wait for a database, by its URL without a password: each file is one, whole or not."""
+    return state_folder() / "spool" / hashlib.sha256(where.encode()).hexdigest()[:16]
 
-    folder: Path
 
-    def keep(self, run: RunRecord) -> Path | None:
-        """Write a run to a file; None, with an error logged, where the disk has no place: it is still in memory."""
-        content = msgspec.json.encode(run)
-        path = self.folder / f"{hashlib.sha256(content).hexdigest()}.json"
+def keep_waiting(run: RunRecord, spool: Path) -> Path | None:
+    """Write a run to a file; None, with an error logged, where the disk has no place: it is still in memory."""
+    content = msgspec.json.encode(run)
+    path = spool / f"{hashlib.sha256(content).hexdigest()}.json"
+    try:
+        write_bytes(path, content)
+    except PipelineError as error:
+        log.error("round %d of %s is in memory only: %s", run.round, run.planned, error)  # noqa: TRY400 # one line
+        return None
+    return path
+
+
+def waiting_runs(spool: Path) -> Iterator[tuple[Path, RunRecord]]:
+    """The runs that lie in a spool; a file that is not what was written is left out with a warning."""
+    for path in sorted(spool.glob("*.json")):
         try:
-            write_bytes(path, content)
-        except PipelineError as error:
-            log.error("round %d of %s is in memory only: %s", run.round, run.planned, error)  # noqa: TRY400 # one line
-            return None
-        return path
-
-    def waiting(self) -> Iterator[tuple[Path, RunRecord]]:
-        """The runs that lie there; a file that is not what was written is left out with a warning."""
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                content = path.read_bytes()
-                run = decode_json(content, RunRecord)
-            except (OSError, msgspec.MsgspecError) as error:
-                log.warning("%s: left out: %s", path, error)
-                continue
-            if path.stem == hashlib.sha256(content).hexdigest():
-                yield path, run
-            else:
-                log.warning("%s: left out: its content was changed", path)
-
-
-def spool_of(where: str) -> RunSpool:
-    """The spool of a database by its URL without a password."""
-    return RunSpool(state_folder() / "spool" / hashlib.sha256(where.encode()).hexdigest()[:16])
+            content = path.read_bytes()
+            run = decode_json(content, RunRecord)
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("%s: left out: %s", path, error)
+            continue
+        if path.stem == hashlib.sha256(content).hexdigest():
+            yield path, run
+        else:
+            log.warning("%s: left out: its content was changed", path)

@@ -582,7 +582,7 @@ class AndroidLibrary:
             modules.append(runtime_module(self.runtime, self.beside))
         new = publish(modules, repository)[0]
         if self.pack and self.pack_folder:
-            write_pack(self.pack, self.pack_folder)
+            write_pack(self.pack, self.package.bundle, self.pack_folder)
         return new
 
 

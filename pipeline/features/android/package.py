@@ -291,14 +291,8 @@ class DeviceGroup:
     files: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AiPack:
-    """A pack that was checked: its groups, the others last, and the texts beside the models."""
-
-    name: str
-    bundle: Path
-    groups: tuple[DeviceGroup, ...]
-    texts: Mapping[str, str]
+AiPack = tuple[tuple[DeviceGroup, ...], Mapping[str, str]]
+"""The groups of a pack that was checked, the others last, and the texts beside the models."""
 
 
 def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: str) -> AiPack:
@@ -311,7 +305,7 @@ def ai_pack(folder: Path, bundle: Path, content: Content, target: str, package: 
     groups = device_groups(content, target)
     sizes = {group.name: sum((bundle / file).stat().st_size for file in group.files) for group in groups}
     _refuse_large(sizes, bundle)
-    return AiPack(name=name, bundle=bundle, groups=groups, texts=_texts(name, content.name, package, groups, sizes))
+    return groups, _texts(name, content.name, package, groups, sizes)
 
 
 def pack_name(folder: Path) -> str:
@@ -420,16 +414,17 @@ def _targeting(groups: Sequence[DeviceGroup]) -> Iterator[str]:
     yield "</config:device-targeting-config>\n"
 
 
-def write_pack(pack: AiPack, folder: Path) -> None:
+def write_pack(pack: AiPack, bundle: Path, folder: Path) -> None:
     """Write the module to `folder`, whole or not at all; an older one there is replaced."""
+    groups, texts = pack
     make_folder(folder.parent)
     with storage_errors(folder), staging_folder(folder) as new:
-        for name, text in pack.texts.items():
+        for name, text in texts.items():
             write_text(new / name, text)
-        for group in pack.groups:
-            suffix = f"#group_{group.name}" if len(pack.groups) > 1 else ""
+        for group in groups:
+            suffix = f"#group_{group.name}" if len(groups) > 1 else ""
             for file in group.files:
-                copy_file(pack.bundle / file, new / "src/main/assets" / f"{ASSETS}{suffix}" / Path(file).name)
+                copy_file(bundle / file, new / "src/main/assets" / f"{ASSETS}{suffix}" / Path(file).name)
         take_place(new, folder)
 
 

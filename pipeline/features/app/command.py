@@ -32,13 +32,10 @@ def app(path: Path, fail_on: tuple[Condition, ...], outputs: Outputs) -> None:
     if not path.exists():
         raise ConfigError("no such file or folder", where=str(path), remedy="name an app, a package or a folder")
     from pipeline.features.app.judge import inspect
-    from pipeline.report.ci import CiDocument, CiFinding
+    from pipeline.report.ci import CiDocument
 
     document = inspect(path)
-    rows = tuple(
-        CiFinding(rule=row.rule, severity=row.severity, place=row.where, text=row.text, file=str(path))
-        for row in document.findings
-    )
+    rows = tuple((row, str(path)) for row in document.findings)
     code = end(fail_on, [Watched(str(path), findings=document.findings)], ExitCode.DONE)
     outputs.finish(
         document, parts(document), code=code, ci=CiDocument(name=f"ort-mobile app {path.name}", findings=rows)

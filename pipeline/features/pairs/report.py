@@ -7,10 +7,10 @@ from typing import Final, Literal
 from device_runner.result import Struct
 from pipeline.campaign.plan import ARTIFACT, ChangedFact
 from pipeline.campaign.record import place
-from pipeline.core.errors import ExitCode, Severity
+from pipeline.core.errors import ExitCode, Finding, Severity
 from pipeline.features.pairs.history import History
 from pipeline.report import wording
-from pipeline.report.ci import CiCase, CiDocument, CiFinding, bounded
+from pipeline.report.ci import CiCase, CiDocument, bounded
 from pipeline.report.wording import Listing, ListingNote, Section, gathered, sections_of
 
 GATE_VERSION: Final = 1
@@ -244,8 +244,8 @@ def document(report: GateReport) -> CiDocument:
             for row, kind in pairs
         ),
         findings=tuple(
-            CiFinding(rule=row.outcome.value.replace(" ", "_"), severity=Severity.ERROR, text=_verdict(row),
-                      place=place(row.device, row.model, row.candidate))
+            (Finding(rule=row.outcome.value.replace(" ", "_"), severity=Severity.ERROR, what=_verdict(row),
+                     where=place(row.device, row.model, row.candidate)), "")
             for row, kind in pairs
             if kind in ("failure", "error")
         ),

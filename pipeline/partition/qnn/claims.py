@@ -19,9 +19,10 @@ from device_runner.files import decode_json, read_regular
 from device_runner.providers import Chip
 from pipeline.core.errors import MissingError, install_extra
 from pipeline.core.files import sha256_of
+from pipeline.core.releases import installed_release
 from pipeline.model.guards import refuse_context
 from pipeline.model.onnx_model import LoadedModel
-from pipeline.partition.answer import LoadForecast, Refusal
+from pipeline.partition.answer import LoadForecast, Refusal, layout_window
 from pipeline.partition.graph import Graph, Node, Value
 from pipeline.partition.qnn.kept import entry_of, keep, kept
 from pipeline.partition.rules import Claim, show_shape
@@ -79,7 +80,7 @@ CAUSES = (
           f"express it by other operators, or {TO_CPU}"),
     Cause(r"(?:support )?(\w+) (?:operator not supported by|on the) HTP backend", "operator", "the NPU has no {1}",
           f"express it by other operators, or {TO_CPU}"),
-    Cause(r"Failed to add (?:\w+ )?node", "backend",
+    Cause(r"Failed to (?:add (?:\w+ )?|create manually inserted Qnn \w+ )node", "backend",
           "the NPU has it not for these types and shapes, or not the operator that it belongs to",
           "compute it in f32 with at most 5 dimensions, or express it by other operators"),
     Cause("to not take (?:DQ nodes that generate a graph output|Q nodes that consume a graph input)", "border",
@@ -98,7 +99,7 @@ CAUSES = (
     Cause("standalone (?:DQ|Q) op with per-channel", "quantized",
           "a tensor quantized by channel is taken only as the weight of an operator",
           "quantize this tensor as a whole, or the operator that reads it, too"),
-    Cause("per-(?:tensor|channel) quant", "quantized",
+    Cause(r"per-(?:tensor|channel)(?: \(scalar\))? quant", "quantized",
           "it has a scale for each channel, and the NPU takes it with a single one", "quantize this tensor as a whole"),
     Cause(r"ranks?\b.*(?:of size|than|at least|>|>=|<=|3, 4, or 5)|\(rank 3\) inputs|more than 5 dimensions|PoolMax3d",
           "rank", "the NPU has it not for so many dimensions", "reshape the values around the node to 4 dimensions"),
@@ -118,6 +119,13 @@ CAUSES = (
           "it has another number of outputs than on the NPU",
           "leave out the outputs that are there for training or are not read"),
     Cause("negative (?:or out-of-bounds )?ind", "attr", "an index counts from the end", "count it from the front"),
+    Cause("does not support mode (?:bi)?cubic", "attr", "the NPU has no cubic interpolation", "use linear, or nearest"),
+    Cause("only support fmod == 0", "attr", "its remainder has the sign of the dividend (fmod), which the NPU has not",
+          "set fmod 0 where no number is below 0"),
+    Cause("NonZero output shape must be static", SIZE_BY_DATA.code, SIZE_BY_DATA.text, SIZE_BY_DATA.remedy),
+    Cause("Pad mode only support|(?:reflect|edge) mode doesn't support negative", "attr",
+          "the NPU has not this mode of padding", "pad with constants, and cut off with Slice"),
+    Cause("identical shapes for no-op", "attr", "it changes nothing", "leave the node out"),
     Cause("NoOp for reduction", "attr", "it reduces no axis, which changes nothing", "leave the node out"),
 )  # fmt: skip
 """What the provider's reasons mean; one that is not here stands as the provider says it."""
@@ -243,11 +251,8 @@ def claim_on(graph: Graph, answer: CompilerAnswer, chip: Chip) -> tuple[Claim, L
     failure = _failure(graph, answer, chip)
     groups = _groups(graph, answer)
     claimed = {node.index for group in groups for node in group}
-    unknown = Refusal(
-        "unknown", "not known, because no session is made" if failure else "the provider does not say why"
-    )
     refusals = {
-        index: _refusal(graph, node, answer, chip) or unknown
+        index: _refusal(graph, node, answer, chip) or (NO_SESSION if failure else _unsaid(graph, node, answer))
         for index, node in graph.nodes.items()
         if index not in claimed
     }
@@ -358,6 +363,26 @@ def _refusal(graph: Graph, node: Node, answer: CompilerAnswer, chip: Chip) -> Re
     return next(_refusals_of(CAUSES, reason), own_words)
 
 
+def _unsaid(graph: Graph, node: Node, answer: CompilerAnswer) -> Refusal:
+    """Why a node is not taken of which the provider says nothing."""
+    if window := layout_window(graph.opset, installed_release()):
+        return Refusal("opset", window, "convert the model to a newer opset (`transform --do opset:version=17`)")
+    assigned = {name: op_type for _, nodes in answer.subgraphs for name, _, op_type in nodes}
+    names = {row.first_output for row in graph.nodes.values()}
+    merged = (name for name, op_type in assigned.items() if name not in names and answer.invalid.get(name) == op_type)
+    if node.first_output not in assigned and (name := next(merged, "")):
+        return Refusal(
+            "merged",
+            f"ONNX Runtime makes a {assigned[name]} of integers of it, which the NPU has not without a scale",
+            f"compute something else between DequantizeLinear and QuantizeLinear, or {TO_CPU}",
+        )
+    if node.op_type in QUANTIZING:
+        return SINGLE
+    if not all(graph.value(name).static for name in (*node.inputs, *node.outputs) if name):
+        return CAUSES[0].refusal("Cannot get shape") or UNKNOWN
+    return UNKNOWN
+
+
 def _float(node: Node, chip: Chip) -> Refusal:
     return Refusal(
         "float",
@@ -375,6 +400,14 @@ REMEDIES: Sequence[tuple[Callable[[Value], bool], str]] = (
     (lambda value: value.dtype in ("f32", "f16"), "quantize it: some operators are there for quantized values only"),
 )
 """What helps a node that the backend refuses, by one of its inputs; the first that fits."""
+
+NO_SESSION = Refusal("unknown", "not known, because no session is made")
+UNKNOWN = Refusal("unknown", "the provider does not say why")
+
+SINGLE = Refusal(
+    "single", "what it converts for is not on the NPU, and alone it is no partition",
+    "bring the node beside it to the NPU",
+)  # fmt: skip
 
 INLINED = Refusal(
     "inlined", "neither the NPU nor the CPU has it, so that ONNX Runtime takes it apart: the NPU has not all its parts",

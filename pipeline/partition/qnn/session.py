@@ -18,6 +18,10 @@ PROVIDER = "QNNExecutionProvider"
 INVALID = re.compile(r"backendValidateOpConfig\(\) failed for node [`'](.+?)[`'] of type [`'](\w+)[`'] with error code")
 """What the backend logs of an operator that it does not have for such types and shapes."""
 
+FAILED = re.compile(r"Validation FAILED .*\n((?:\s+Operator type: .*\n)+)\s+REASON : (.*)")
+NAMED = re.compile("Node name: (.+) Node index")
+"""What the provider logs, at its most verbose, of nodes that it refuses."""
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -60,7 +64,13 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
                 [part.ep_name, [[node.name, node.domain, node.op_type] for node in part.get_nodes()]]
                 for part in session.get_provider_graph_assignment_info()
             ]
-            document = {"subgraphs": subgraphs, "refusals": _refusals(Path(folder) / "qnn_op_trace.json")}
+            refusals = _refusals(Path(folder) / "qnn_op_trace.json")
+            if refusals is None:  # the trace is not written where all that it would take are single Q or DQ nodes
+                options.log_severity_level = 0
+                ort.InferenceSession(model, options, enable_fallback=0)
+                failed = FAILED.findall(log.read_text(encoding="utf-8", errors="replace"))
+                refusals = {name: reason for nodes, reason in failed for name in NAMED.findall(nodes)}
+            document = {"subgraphs": subgraphs, "refusals": refusals}
             if inputs:
                 import numpy as np
 
@@ -78,9 +88,11 @@ def main(model: str, answer: str, inputs: str, *pairs: str) -> None:
     Path(answer).write_text(json.dumps(document), encoding="utf-8")
 
 
-def _refusals(trace: Path) -> dict[str, str]:
-    """Why nodes are refused, by their names, from the provider's trace."""
-    rows = json.loads(trace.read_text(encoding="utf-8"))["unsupported_nodes"] if trace.is_file() else []
+def _refusals(trace: Path) -> dict[str, str] | None:
+    """Why nodes are refused, by their names, from the provider's trace; None where it wrote none."""
+    if not trace.is_file():
+        return None
+    rows = json.loads(trace.read_text(encoding="utf-8"))["unsupported_nodes"]
     return {row["node_name"]: row["reason"] for row in rows}
 
 

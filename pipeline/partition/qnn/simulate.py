@@ -36,6 +36,7 @@ from pipeline.model.types import CODES
 from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
 from pipeline.partition.qnn.claims import ask, failure_of
+from pipeline.partition.qnn.suspects import SUSPECTS
 from pipeline.partition.view import write_model
 
 if TYPE_CHECKING:
@@ -61,26 +62,6 @@ what is enough after any: noise is a tenth of the outputs then, as far as a quan
 
 LEAST_DB = 6.0
 """With less, noise is over half of a form's outputs: no chip that computes it faithfully makes them right."""
-
-REMEDIES: Mapping[str, str] = {
-    "Clip": "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
-    "Conv": "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`); between 16-bit "
-    "values give each channel of the weight a scale of 2**-23 of the output's over the input's or more, as qnn16 does",
-    "AveragePool": "count padding explicitly (`transform --do explicit-pads --do counted-pads`)",
-    "Resize": "below opset 11 convert (`transform --do opset:version=13`); else name its mode by an equal one, or "
-    "write it as Gather (`transform --do gathered-resize`)",
-    "Cast": "cut off with Floor: Casts to integers and back are dropped (`transform --do floored-casts`)",
-    "Gather": "give its indices in one row (`transform --do flat-indices`)",
-    "If": "compute both branches and choose with Where: in a branch Conv, pools and BatchNormalization take other axes",
-    "Reciprocal": "write it as a division (`transform --do one-input`)",
-    "Max": "give a zero beside 16-bit values a scale like theirs, as qnn16 does",
-    "ReduceL2": "scale the values before they are squared (`transform --do scaled-norm`)",
-    "ReduceSumSquare": "scale the values before they are squared",
-    "Sqrt": "keep its input at 0 or above, with Max or Clip: of less the NPU makes numbers, not NaN",
-    "Log": "keep its input above 0, with Max or Clip: of less the NPU makes numbers, not NaN",
-    "Pow": "keep its base at 0 or above, with Max or Clip: of less the NPU makes numbers, not NaN",
-}
-"""What helps where a node computes something else, by its operator (docs/npu.md)."""
 
 CRASH_REMEDIES: Mapping[str, str] = {
     "AveragePool": "use an odd kernel, or pad with a Pad of its own: the compiler dies of even ones with auto_pad SAME",
@@ -115,7 +96,7 @@ def simulate(
     if isinstance(answered, Refusal):
         failed = Simulation(passed=False, reason=answered.text, remedy=answered.remedy, data=reference.data.source)
         crashed = _first_crashing(loaded, model, graph, chip, inputs, folder) if answered.code == "crash" else None
-        return _at(failed, crashed, failed.reason, CRASH_REMEDIES) if crashed else failed
+        return _at(failed, crashed, failed.reason, CRASH_REMEDIES.get(crashed.op_type, "")) if crashed else failed
     # What outputs may differ by: the NPU computes floats in half precision, and a step of 8 bits may differ
     precision = reference.precision
     if precision is OutputPrecision.FLOAT32:
@@ -143,8 +124,11 @@ def simulate(
     if simulation.passed is not False and not lost and not noisy:
         return simulation
     most = MAX_RELATIVE_ERROR[OutputPrecision.QUANTIZED] if original else tolerance.max_relative_error
-    node = _first_departing(loaded, model, graph, chip, inputs, most, folder)
-    return simulation if node is None else _at(simulation, *node)
+    departing = _first_departing(loaded, model, graph, chip, inputs, most, folder)
+    if departing is None:
+        return simulation
+    node, why = departing
+    return _at(simulation, node, why, SUSPECTS[node.op_type].remedy if node.op_type in SUSPECTS else "")
 
 
 def judged_form(chip: float | None, cpu: float | None) -> tuple[bool, bool]:
@@ -280,8 +264,8 @@ def _beginning(model: "ModelProto", graph: Graph, count: int) -> "ModelProto":
     return proto
 
 
-def _at(simulation: Simulation, node: Node, reason: str, remedies: Mapping[str, str] = REMEDIES) -> Simulation:
-    remedy = remedies.get(node.op_type, f"keep it on the CPU, or express {node.op_type} by other operators")
+def _at(simulation: Simulation, node: Node, reason: str, remedy: str = "") -> Simulation:
+    remedy = remedy or f"keep it on the CPU, or express {node.op_type} by other operators"
     return msgspec.structs.replace(
         simulation, first=node.first_output, op_type=node.op_type, reason=reason, remedy=remedy
     )

@@ -138,6 +138,17 @@ def memories(graph: Graph, claimed: Container[int]) -> tuple[Memory, Memory]:
     return gpu, cpu
 
 
+def _inputs(side: Memory) -> set[str]:
+    """What nodes of a side read themselves; what their bodies read is copied when one is entered."""
+    return {name for name, readers in side.read.items() if any(slot < len(node.inputs) for node, slot in readers)}
+
+
+def shared_constants(graph: Graph, gpu: Memory, cpu: Memory) -> set[str]:
+    """Constants that nodes of both sides read: a session has them in both memories for an ONNX file alone."""
+    both = _inputs(gpu) & _inputs(cpu)
+    return {name for name in both if name in graph.initializers or graph.constant(name) is not None}
+
+
 def crossing(graph: Graph, gpu: Memory, cpu: Memory) -> tuple[set[str], set[str]]:
     """Values that go to the GPU, and those that go from it to the CPU.
 
@@ -146,10 +157,7 @@ def crossing(graph: Graph, gpu: Memory, cpu: Memory) -> tuple[set[str], set[str]
     around, that both sides read. Other inputs of the model, and its outputs, are copied with or without a provider;
     what bodies read is the affair of the node that has them.
     """
-    on_gpu, on_cpu = (
-        {name for name, readers in side.read.items() if any(slot < len(node.inputs) for node, slot in readers)}
-        for side in (gpu, cpu)
-    )
+    on_gpu, on_cpu = _inputs(gpu), _inputs(cpu)
     both = (on_gpu & on_cpu) - gpu.written - cpu.written - graph.initializers.keys()
     both -= {name for name in both if graph.constant(name) is not None}  # that of a graph around
     return both | (cpu.written & on_gpu), gpu.written & on_cpu

@@ -10,7 +10,7 @@ import pytest
 from device_runner.files import state_folder
 from pipeline.campaign.measure import measure
 from pipeline.campaign.store import open_store
-from pipeline.campaign.store.tables import RunSpool, spool_of
+from pipeline.campaign.store.tables import keep_waiting, spool_of, waiting_runs
 from pipeline.core.errors import MissingError
 from tests.campaign.store.samples import CAMPAIGN, run_record
 from tests.postgres import PostgresServer, own_server
@@ -43,7 +43,7 @@ def test_restart_in_the_middle_costs_nothing(server: PostgresServer, tmp_path: P
         assert len(store.runs(SCRIPTED.id)) == len(lanes) * 20
     started = sum(len((tmp_path / name).read_text().splitlines()) for name in devices)
     assert started == len(lanes) * 20, "nothing was measured twice"
-    assert not any(spool_of(store.where).folder.iterdir())
+    assert not any(spool_of(store.where).iterdir())
 
 
 def test_server_that_stays_away_leaves_the_run_in_a_file(server: PostgresServer) -> None:
@@ -58,12 +58,12 @@ def test_server_that_stays_away_leaves_the_run_in_a_file(server: PostgresServer)
         assert str(state_folder()) in caught.value.remedy
     with open_store(server.url) as store:
         assert store.runs("c1")[-1] == run_record()
-    assert not any(spool_of(store.where).folder.iterdir())
+    assert not any(spool_of(store.where).iterdir())
 
 
 def test_run_of_a_campaign_that_was_deleted_stays(server: PostgresServer, caplog: pytest.LogCaptureFixture) -> None:
     with open_store(server.url) as store:
-        kept = spool_of(store.where).keep(run_record("nobody's").__replace__(campaign="gone"))
+        kept = keep_waiting(run_record("nobody's").__replace__(campaign="gone"), spool_of(store.where))
         assert store.bring_spooled() == 0
     assert kept is not None
     assert kept.exists()
@@ -74,16 +74,15 @@ def test_run_of_a_campaign_that_was_deleted_stays(server: PostgresServer, caplog
 def test_spool_without_room_says_so_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.ERROR):
-        assert RunSpool(tmp_path / "file" / "below").keep(run_record()) is None
+        assert keep_waiting(run_record(), tmp_path / "file" / "below") is None
     assert "in memory only" in caplog.text
 
 
 def test_spooled_file_that_was_changed_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spool = RunSpool(tmp_path)
-    path = spool.keep(run_record())
+    path = keep_waiting(run_record(), tmp_path)
     assert path is not None
-    assert [run for _, run in spool.waiting()] == [run_record()]
+    assert [run for _, run in waiting_runs(tmp_path)] == [run_record()]
     path.write_bytes(path.read_bytes().replace(b"[5,7,6]", b"[5,7,1]"))
     (tmp_path / "half.json").write_text("{")
-    assert list(spool.waiting()) == []
+    assert list(waiting_runs(tmp_path)) == []
     assert caplog.text.count("left out") == 2
