@@ -123,6 +123,12 @@ RULES: tuple[OptionRule, ...] = (
         "set threads to 2 or more, or leave both out",
     ),
     (
+        # Of a provider without a row the session says it.
+        lambda o: o.device_tensors and o.provider in PROVIDERS and not provider_named(o.provider).capture,
+        "device_tensors need a provider whose device has a memory of its own; this one's is the CPU's",
+        f"leave device_tensors out, or ask for {', '.join(row.name for row in PROVIDERS.values() if row.capture)}",
+    ),
+    (
         # Words make the session fail, negative numbers are taken and do nothing (1.31.1, measured).
         lambda o: not re.fullmatch(r"0*[1-9]\d{0,8}", o.session_config.get(BLOCK_KEY, "1")),
         f"{BLOCK_KEY} takes a whole number above 0",

@@ -65,6 +65,11 @@ RULES: tuple[OptionRule, ...] = (
         "leave perf_test out: the probe makes them",
     ),
     (
+        lambda o: o.device_tensors,
+        "onnxruntime_perf_test copies inputs and outputs",
+        "leave perf_test out: the probe binds them on the device",
+    ),
+    (
         lambda o: o.provider not in TAKEN_PROVIDERS,
         "onnxruntime_perf_test has no such provider",
         f"ask for one of {', '.join(TAKEN_PROVIDERS)}, or leave perf_test out",

@@ -132,6 +132,7 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     are libraries of custom operators (.so, .dylib, or AARs of them), of which those for the device's system and ABI
     are registered; in a bundle, their names. `thread_cores` (from 1, as in 5-8, or big) and `thread_nice` are of the
     pool's threads, which the calling thread is none of. `allocator` stands in for the C library's on Linux hosts.
+    With `device_tensors` inputs and outputs are bound in the memory of the provider's device, and stay there.
     """
 
     provider: Annotated[str, Meta(min_length=1, max_length=128)] = "cpu"
@@ -148,6 +149,7 @@ class RunOptions(StrictStruct, frozen=True, kw_only=True):
     thread_nice: Annotated[int, Meta(ge=-20, le=19)] = 0
     custom_ops: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
     allocator: Allocator = Allocator.DEFAULT
+    device_tensors: bool = False
 
     @property
     def captures_graph(self) -> bool:

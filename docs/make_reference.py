@@ -251,16 +251,17 @@ def guides_page() -> str:
     parts = [
         MADE.replace("from the code", "from docs/guides.toml"),
         "# ONNX Runtime's performance guides, sentence by sentence\n\n",
-        f"What they tell their readers to do, the command, and its test: {works} of {len(rows)} work.\n",
+        "What they tell their readers to do, the command, its test, and the part of the real thing that this runs on: ",
+        f"{works} of {len(rows)} work.\n",
     ]
     for guide in dict.fromkeys(row["guide"] for row in rows):
-        parts.append(f"\n## {guide}\n\n| told | command | test |\n| --- | --- | --- |\n")
+        parts.append(f"\n## {guide}\n\n| told | command | test | on |\n| --- | --- | --- | --- |\n")
         for row in rows:
             if row["guide"] == guide:
                 done = f"`{row['command']}`" if "command" in row else row["why"]
                 name = row.get("test", "").partition("::")
                 shown = f"[{name[2]}](../{name[0]})" if name[2] else ""
-                parts.append(f"| {row['told']} | {done} | {shown} |\n")
+                parts.append(f"| {row['told']} | {done} | {shown} | {row.get('part', '')} |\n")
     return "".join(parts)
 
 

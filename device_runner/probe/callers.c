@@ -136,9 +136,9 @@ bool concurrent_runs(struct probe *probe) {
     const struct request *request = probe->request;
     size_t alike = (size_t)request->callers, count = alike + count_of(request, "beside"), made = 0, begun = 0, at = 0;
     if (!count) return true;
-    if (request->capture)
-        return fail(probe->answer, "bad_options", 0, "several callers of a provider that captures graphs: sessions share "
-                    "its device, and disturb each other's captures");
+    if (probe->bound.binding)
+        return fail(probe->answer, "bad_options", 0, "several callers of a provider that captures graphs or has tensors on its "
+                    "device: sessions share that, and disturb each other");
     if (count > CALLERS_MAX) return fail(probe->answer, NULL, 0, "%zu callers; the probe has %d", count, CALLERS_MAX);
     struct caller *callers = allocate(probe, count, sizeof *callers);
     uint64_t each = memory_each(probe);

@@ -56,6 +56,7 @@ bool run_labelled(struct probe *probe) {
     if (!request->labelled || !request->outputs) return true;
     if (probe->input_count != 1 || !probe->output_count || !probe->outputs[0].tensor)
         return fail(probe->answer, "bad_input", 0, "a labelled set needs a model of one input whose first output is a tensor");
+    probe->inputs[0].stays = probe->outputs[0].stays = false;
     snprintf(path, sizeof path, "%slabelled.raw", request->outputs);
     FILE *samples = fopen(request->labelled, "rb"), *answers = fopen(path, "wb");
     bool done = samples && answers

@@ -127,6 +127,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
         "watch_stdin": int(watch_stdin),
         "steps": spec.stream.steps if spec.stream else None,
         "capture": 1 if options.captures_graph else None,
+        "device_tensors": 1 if options.device_tensors else None,
         **(
             {
                 "callers": spec.concurrent.callers,

@@ -40,6 +40,7 @@ struct request {
     int64_t cold, sustain_ns, seed, warmup, min_runs, min_ns, max_ns, timeout_ms, watch_stdin;
     int64_t callers, own_sessions, shared_arena, global_threads, concurrent_ns, steps;
     int64_t capture; /* the session captures its graph, so that inputs and outputs are bound */
+    int64_t device_tensors; /* they are bound, and stay on the device */
     size_t count; /* of the strings */
     const char **strings;
     char *bytes;

@@ -42,12 +42,12 @@ bool open_library(struct probe *probe) {
     if (!get_base) return fail(answer, "wrong_library", 0, "%s has no OrtGetApiBase", probe->request->library);
     const struct ort_base *base = get_base();
     snprintf(answer->ort_version, sizeof answer->ort_version, "%s", base->get_version());
-    bool newer = probe->request->plugin || probe->request->capture;
+    bool newer = probe->request->plugin || probe->request->capture || probe->request->device_tensors;
     unsigned version = newer ? ORT_VERSION_OF_PLUGINS : ORT_VERSION_NEEDED;
     probe->ort = base->get_api(version);
     if (!probe->ort && newer)
         return fail(answer, "wrong_library", 0, "ONNX Runtime %s cannot %s: it has no API of version %u",
-                    answer->ort_version, probe->request->plugin ? "load plugins" : "bind captured graphs", version);
+                    answer->ort_version, probe->request->plugin ? "load plugins" : "bind device tensors", version);
     if (!probe->ort)
         return fail(answer, "wrong_library", 0, "ONNX Runtime %s has no API version %u", answer->ort_version, version);
     answer->open_ns = now_ns() - start;

@@ -14,6 +14,7 @@ struct input {
     OrtValue *value;
     void *data;
     size_t bytes;
+    bool stays; /* on the device: no inference is preceded by writing it there */
 };
 
 struct output {
@@ -21,13 +22,15 @@ struct output {
     bool tensor;
     bool tracked; /* its file has each step of a stream */
     bool reused; /* Run fills it again; it can neither with other values nor where the model declares another shape */
+    bool stays;  /* on the device: no inference is followed by reading it from there */
 };
 
-/* What is bound in the provider's memory; a tensor is NULL where the session wants it in the CPU's. */
+/* What is bound in the provider's memory; a tensor is NULL where the session wants it in the CPU's. Of `mark`, an element
+ * in both memories, one is read from the device to wait for it. */
 struct bound {
     OrtIoBinding *binding;
     OrtAllocator *allocator;
-    OrtValue **inputs, **outputs;
+    OrtValue **inputs, **outputs, *mark[2];
 };
 
 /* Everything that one run holds. */

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "bind.h"
 #include "cache.h"
 #include "callers.h"
 #include "inspect.h"
@@ -18,7 +19,7 @@ static bool measured_runs(struct probe *probe) {
 }
 
 static bool finish(struct probe *probe) {
-    return write_outputs(probe) && run_labelled(probe) && end_profile(probe);
+    return fetch_bound(probe) && write_outputs(probe) && run_labelled(probe) && end_profile(probe);
 }
 
 /* What the system's NNAPI has; that it has none is an answer too. */

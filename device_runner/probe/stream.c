@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bind.h"
 #include "checksum.h"
 #include "measure.h"
 #include "platform.h"
@@ -60,7 +61,7 @@ static bool fits(struct probe *probe, const struct state *state) {
 
 /* What a replay takes or gives: tensors of the CPU have kept the values of the capture. */
 static bool replayed(struct probe *probe, OrtValue *const *placed, size_t index, const char *name) {
-    return !probe->bound.binding || placed[index] ||
+    return !probe->request->capture || placed[index] ||
            fail(probe->answer, "bad_options", 0, "%s is in the CPU's memory, which a captured graph neither reads nor writes "
                 "again", name);
 }
@@ -74,6 +75,7 @@ static bool find_states(struct probe *probe, struct state *states) {
             !replayed(probe, probe->bound.inputs, states[count].input, triple[2]))
             return false;
         probe->outputs[states[count].output].reused = true; /* into the buffer that the input has left */
+        probe->outputs[states[count].output].stays = probe->inputs[states[count].input].stays = true;
     }
     return true;
 }
@@ -84,6 +86,7 @@ static bool open_sequences(struct probe *probe, struct sequence *sequences) {
     for (size_t at = 0; (triple = next(probe->request, "sequence", &at)); count++) {
         if (!input_index(probe, triple[1], &index) || !replayed(probe, probe->bound.inputs, index, triple[1])) return false;
         sequences[count].input = &probe->inputs[index];
+        probe->inputs[index].stays = false;
         sequences[count].file = fopen(triple[2], "rb");
         if (!sequences[count].file)
             return fail(probe->answer, "bad_input", 0, "sequence %s: %s: %s", triple[1], triple[2], strerror(errno));
@@ -107,8 +110,9 @@ static bool open_tracks(struct probe *probe, struct track *tracks) {
     return true;
 }
 
-/* Write what the step gave. */
+/* Write what the step gave, after the time that it took. */
 static bool keep(struct probe *probe, struct track *tracks, size_t count) {
+    if (count && !fetch_bound(probe)) return false;
     for (struct track *track = tracks; track < tracks + count; track++) {
         struct shape shape = {0};
         void *data = NULL;
@@ -153,20 +157,25 @@ static bool feed(struct probe *probe, const struct sequence *sequences, size_t c
     return true;
 }
 
-static void carry(struct probe *probe, const struct state *states, size_t count) {
-    for (size_t i = 0; i < count; i++) {
+static OrtStatus *carry(struct probe *probe, const struct state *states, size_t count) {
+    OrtStatus *status = NULL;
+    for (size_t i = 0; i < count && !status; i++) {
         OrtValue **given = &probe->output_values[states[i].output], *left = probe->inputs[states[i].input].value;
         probe->inputs[states[i].input].value = *given;
         probe->input_values[states[i].input] = *given;
         *given = left;
+        if (probe->bound.binding) status = pass_on(probe, states[i].output, states[i].input);
     }
+    return status;
 }
 
-static bool step(struct probe *probe) {
+/* One step; all but the first take the states of the one before. */
+static bool step(struct probe *probe, const struct state *states, size_t count) {
     struct answer *answer = probe->answer;
     drop_others(probe);
     uint64_t begin = now_ns();
-    OrtStatus *status = run_once(probe);
+    OrtStatus *status = answer->runs ? carry(probe, states, count) : NULL;
+    if (!status) status = run_once(probe);
     answer->latencies[answer->runs] = now_ns() - begin;
     if (status) return ok(probe, status);
     answer->runs++;
@@ -178,8 +187,8 @@ static bool run_steps(struct probe *probe, const struct state *states, size_t st
                       const struct sequence *sequences, size_t sequence_count, struct track *tracks, size_t track_count) {
     uint64_t end = now_ns() + (uint64_t)probe->request->max_ns;
     for (int64_t at = 0; at < probe->request->steps; at++) {
-        if (at) carry(probe, states, state_count);
-        if (!feed(probe, sequences, sequence_count) || !step(probe) || !keep(probe, tracks, track_count)) return false;
+        if (!feed(probe, sequences, sequence_count) || !step(probe, states, state_count) || !keep(probe, tracks, track_count))
+            return false;
         if (now_ns() >= end) return fail(probe->answer, "timeout", 0, "%lld of %lld steps in the longest time allowed",
                                          (long long)at + 1, (long long)probe->request->steps);
     }

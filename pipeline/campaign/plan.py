@@ -83,6 +83,7 @@ FIELDS = {
     "thread_cores": "thread_cores",
     "thread_nice": "thread_nice",
     "allocator": "allocator",
+    "device_tensors": "device_tensors",
 }
 """Keys of [[runs]] and the fields of RunOptions that they are."""
 
@@ -236,6 +237,7 @@ def _flags_and_fields(options: RunOptions) -> Iterator[str]:
     yield from (f"{name}={value}" for name, (value, default) in fields.items() if value != default)
     yield from () if options.cpu_arena else ("memory_arena=off",)
     yield from () if options.memory_pattern else ("memory_pattern=off",)
+    yield from ("device_tensors=on",) if options.device_tensors else ()
 
 
 def _entries(options: RunOptions) -> Iterator[str]:

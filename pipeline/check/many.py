@@ -180,7 +180,7 @@ def check_all(
 ) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
     """Run every artifact of a folder on this computer's CPU and compare it with its reference.
 
-    The checks are by model and variant name; an artifact that cannot be run has its error there.
+    The checks are by model and variant name, in the order given; an artifact that cannot be run has its error there.
     """
     artifacts = {}
     for artifact, reference in compared:
@@ -191,7 +191,9 @@ def check_all(
             memory_bytes=needed_bytes(2 * artifact.size_bytes),
         )
         artifacts[task] = artifact
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {
+        (artifact.model, artifact.variant.name): () for artifact, _ in compared
+    }
     with progress.stage("check", len(artifacts)) as stage:
         limit = time_limit(artifact.size_bytes for artifact, _ in compared)
         for outcome in run_tasks(artifacts, memory_bytes=memory_budget(), timeout_seconds=limit):

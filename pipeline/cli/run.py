@@ -112,7 +112,7 @@ FLAGS = ("USE_FP16", "USE_NCHW", "CPU_DISABLED", "CPU_ONLY")
 LEVELS = ("none", "basic", "extended", "layout", "all")
 SESSION_KEYS = (
     "threads", "inter_op_threads", "execution_mode", "spinning", "affinities", "thread_cores", "thread_nice",
-    "memory_arena", "memory_pattern", "allocator", "prepacking", "dynamic_block_base", "strict",
+    "memory_arena", "memory_pattern", "allocator", "device_tensors", "prepacking", "dynamic_block_base", "strict",
 )  # fmt: skip
 """Keys of [[runs]] that are options by the same name."""
 
@@ -304,13 +304,9 @@ def run(
     for plan in PLANS if planned else ():
         plan(settings, options, percents, outputs)
     result = completed_job(ctx, settings, options)
-    from pipeline.cli.show import job_document, show_job
-    from pipeline.report.formats import of_campaign
+    from pipeline.cli.show import finish_job
 
-    outputs.write_json(job_document(result))
-    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
-    show_job(result, outputs)
-    ctx.exit(result.exit_code)
+    finish_job(ctx, result, outputs)
 
 
 run.params += [option for options in PLAN_OPTIONS for option in options()]

@@ -210,6 +210,9 @@ class RunConfig(Table, frozen=True, kw_only=True):
     """Nice value of all threads but the first: below 0 they come before others. Android and Linux; apps in C++."""
     allocator: OneOrMore[Allocator] = Allocator.DEFAULT
     """default (the C library's), mimalloc or jemalloc, where the library is installed. Linux hosts."""
+    device_tensors: OneOrMore[bool] = False
+    """Bind inputs and outputs in the memory of the provider's device (WebGPU, CUDA) and leave them there, as for a
+    model between others on the GPU: no inference copies them. Apps in C++ and Python."""
     memory_arena: OneOrMore[bool] = True
     """Enable the CPU memory arena (keeps memory for the next inference)."""
     memory_pattern: OneOrMore[bool] = True

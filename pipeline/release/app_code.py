@@ -80,7 +80,7 @@ def session_calls(language: SessionCalls, options: RunOptions) -> Iterator[str]:
         "pattern": not options.memory_pattern,
         "arena": not options.cpu_arena,
         "threads": _places_threads(options) and f"{_cpp_cores(options.thread_cores)}, {options.thread_nice}",
-        "bind": options.captures_graph,
+        "bind": options.captures_graph or options.device_tensors,
         "allocator": options.allocator is not Allocator.DEFAULT and options.allocator,
     }
     for setting, value in values.items():
@@ -126,6 +126,7 @@ def lacks(language: SessionCalls, options: RunOptions) -> list[str]:
         "memory pattern": not options.memory_pattern and "pattern" not in settings,
         "memory arena": not options.cpu_arena and "arena" not in settings,
         "graph capture": options.captures_graph and "bind" not in settings,
+        "device tensors": options.device_tensors and "bind" not in settings,
         "the allocator": options.allocator is not Allocator.DEFAULT and "allocator" not in settings,
         "cores and nice value of threads": _places_threads(options) and "threads" not in settings,
     }
@@ -525,7 +526,7 @@ CPP = SessionCalls(
         "arena": "options.DisableCpuMemArena();",
         "threads": "PlaceThreads(options, {});",
         "entry": "options.AddConfigEntry({}, {});",
-        "bind": "// It captures its graph: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
+        "bind": "// Measured so: bind inputs and outputs in GPU memory (Ort::IoBinding), and run with these.",
         "allocator": f"// {ALLOCATOR}",
         "custom_ops": "options.RegisterCustomOpsLibrary({});",
         "linked_ops": "Ort::ThrowOnError(RegisterCustomOps(options, OrtGetApiBase()));",

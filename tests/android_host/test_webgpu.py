@@ -16,7 +16,7 @@ from device_runner.android_host.device import AndroidHost, Phone
 from device_runner.build import host_compiler
 from device_runner.device import Device, open_device
 from device_runner.library import LibraryFacts
-from device_runner.result import FailureKind, Mark
+from device_runner.result import FailureKind, Mark, RunResult
 from device_runner.spec import Concurrency, ElementType, LogLevel, RunOptions, RunSpec, Stream, TensorFile
 from device_runner.vulkan import DRIVERS, VARIABLE
 from pipeline.model.sources import SourceModel
@@ -29,6 +29,7 @@ from tests.configs import short
 from tests.debian_packages import unpacked
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import parsed
+from tests.values import present
 from tests.webgpu.labels import asked, settings_of, wrong
 from tests.webgpu.registry import one_node_models
 
@@ -60,6 +61,8 @@ def test_the_plugin_and_an_android_library_compute_the_same(
 
 
 CAPTURE = {"ep.webgpuexecutionprovider.enableGraphCapture": "1"}
+CAPTURING = RunOptions(provider="webgpu", session_config=CAPTURE)
+ON_DEVICE = RunOptions(provider="webgpu", device_tensors=True)
 
 
 def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: Path) -> None:
@@ -69,10 +72,55 @@ def test_a_captured_graph_computes_the_same(gpu: Device, mnist: Path, tmp_path: 
     assert distance(outputs(captured), outputs(plain)) == 0
 
 
+def on_device(device: Device, model: Path, folder: Path, samples: np.ndarray | None = None) -> RunResult:
+    """A run with tensors on the GPU, and these samples of its only input behind the loop."""
+    labelled = None
+    if samples is not None:
+        samples.tofile(file := folder / "samples")
+        labelled = TensorFile(name="samples", dtype=ElementType.FLOAT32, shape=samples.shape, file=str(file))
+    return device.run(
+        RunSpec(
+            id="m", model=str(model), options=ON_DEVICE, labelled=labelled, warmup=0, min_runs=2, min_seconds=0.0,
+            outputs_folder=str(folder / "stayed"), log_level=LogLevel.INFO,
+        )
+    )  # fmt: skip
+
+
+def test_device_tensors_come_back_to_be_compared(gpu: Device, mnist: Path, tmp_path: Path) -> None:
+    """Outputs are cleared before, as above; samples are written to the device, and their answers read from there."""
+    plain = run(gpu, mnist, tmp_path / "plain", provider="webgpu")
+    samples = np.random.default_rng(3).random((3, 1, 1, 28, 28), np.float32)
+    stayed = on_device(gpu, mnist, tmp_path, samples)
+    assert distance(outputs(stayed), outputs(plain)) == 0
+    answers = present(stayed.labelled_outputs)
+    rows = np.fromfile(answers.file, np.float32).reshape(answers.shape)
+    assert len({row.tobytes() for row in rows}) == len(samples)
+
+
+def test_what_the_cpu_computes_has_no_device_tensors(gpu: Device, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(parsed("g (float[1, 4] x) => (float[1, 4] y) { a = Round (x)  b = Relu (a)  y = Round (b) }"), model)
+    refused = failure(on_device(gpu, model, tmp_path))
+    assert refused.kind is FailureKind.BAD_OPTIONS
+    assert "no device tensors" in refused.message
+
+
+def test_an_output_that_changes_its_shape_is_no_device_tensor(gpu: Device, tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    onnx.save(parsed("g (float[1, 4] x) => (float[1, 4] r, int64[2, n] y) { r = Relu (x)  y = NonZero (r) }"), model)
+    refused = failure(on_device(gpu, model, tmp_path, np.array([[[1, 0, 0, 0]], [[1, 0, 3, 0]]], "<f4")))
+    assert "the output y changes its shape" in refused.cause
+
+
 def streamed(
-    model: Path, folder: Path, first: dict[str, np.ndarray], states: dict[str, str], steps: np.ndarray
+    model: Path,
+    folder: Path,
+    first: dict[str, np.ndarray],
+    states: dict[str, str],
+    steps: np.ndarray,
+    options: RunOptions = CAPTURING,
 ) -> RunSpec:
-    """A stream under capture from these inputs; `steps` are the rows of x."""
+    """A stream on the GPU from these inputs; `steps` are the rows of x."""
     kinds = {"f": ElementType.FLOAT32, "i": ElementType.INT64}
     tensors = []
     for name, array in {**first, "steps": steps}.items():
@@ -83,7 +131,7 @@ def streamed(
     return RunSpec(
         id="m",
         model=str(model),
-        options=RunOptions(provider="webgpu", session_config=CAPTURE),
+        options=options,
         inputs=tuple(tensors),
         stream=Stream(steps=len(steps), states=states, sequences=(sequence,)),
         warmup=0,
@@ -92,13 +140,16 @@ def streamed(
     )
 
 
-def test_a_replay_computes_with_new_inputs(gpu: Device, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [CAPTURING, ON_DEVICE, msgspec.structs.replace(CAPTURING, device_tensors=True)])
+def test_states_stay_on_the_gpu_beside_new_inputs(gpu: Device, tmp_path: Path, options: RunOptions) -> None:
     model, zeros = tmp_path / "m.onnx", np.zeros((1, 4), "<f4")
-    onnx.save(parsed("g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s) { s = Add (x, a) }"), model)
+    ends = "g (float[1, 4] x, float[1, 4] a) => (float[1, 4] s, float[1, 4] y)"
+    onnx.save(parsed(f"{ends} {{ s = Add (x, a) y = Sub (s, x) }}"), model)
     steps = np.arange(20, dtype="<f4").reshape(5, 1, 4)
-    result = gpu.run(streamed(model, tmp_path, {"x": zeros, "a": zeros}, {"s": "a"}, steps))
+    result = gpu.run(streamed(model, tmp_path, {"x": zeros, "a": zeros}, {"s": "a"}, steps, options))
     assert outputs(result)["s"].tolist() == [[40, 45, 50, 55]]
-    assert any("Replaying the captured" in line for line in result.log)
+    assert outputs(result)["y"].tolist() == [[24, 28, 32, 36]]
+    assert any("Replaying the captured" in line for line in result.log) == options.captures_graph
 
 
 def test_a_state_of_the_cpu_cannot_be_captured(gpu: Device, tmp_path: Path) -> None:
@@ -122,10 +173,10 @@ def test_a_graph_with_a_node_on_the_cpu_is_not_captured(gpu: Device, tmp_path: P
     assert "leave enableGraphCapture out" in refused.remedy
 
 
+@pytest.mark.parametrize("options", [CAPTURING, ON_DEVICE])
 @pytest.mark.parametrize("own_sessions", [False, True])
-def test_several_callers_capture_no_graph(gpu: Device, mnist: Path, *, own_sessions: bool) -> None:
+def test_several_callers_share_no_device(gpu: Device, mnist: Path, options: RunOptions, *, own_sessions: bool) -> None:
     callers = Concurrency(callers=2, seconds=0.1, own_sessions=own_sessions)
-    options = RunOptions(provider="webgpu", session_config=CAPTURE)
     spec = RunSpec(id="m", model=str(mnist), options=options, min_runs=1, min_seconds=0.0, concurrent=callers)
     refused = failure(gpu.run(spec))
     assert refused.kind is FailureKind.BAD_OPTIONS

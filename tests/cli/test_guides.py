@@ -31,7 +31,7 @@ def test_a_row_has_a_command_with_its_test_or_a_reason(
         assert set(row) == {"guide", "told", "why"}
         assert row["why"].startswith(REASONS)
         return
-    assert set(row) == {"guide", "told", "command", "test"}
+    assert set(row) == {"guide", "told", "command", "test", "part"}
     monkeypatch.chdir(tmp_path)
     Path("PROGRAM").touch()  # a program of the user's, which its option looks for
     program, *words = shlex.split(row["command"])
@@ -92,6 +92,7 @@ SHORTER = {"--minutes 20": "--minutes 0.5", "doctor my.onnx": "doctor my.onnx --
 NOT_HERE = {
     "--reference installed": (1, "the installed onnxruntime has no NnapiExecutionProvider"),
     "perf a.ort --provider nnapi": (1, "NNAPI needs a phone"),
+    "--provider webgpu": (1, "onnxruntime-ep-webgpu"),
     "--provider cuda": (1, "with the libonnxruntime of onnxruntime-gpu"),
     "train:model": (3, "torch"),
     "my.tflite": (3, "tensorflow"),

@@ -115,7 +115,7 @@ def test_session_options_stand_on_one_page(tmp_path: Path) -> None:
     for name in ("perf", "gate"):
         named = ort_mobile(name, "--help", cwd=tmp_path).out.partition("Session options:\n")[2].partition(": see")[0]
         options = [word.rstrip(",") for word in named.split()]
-        assert len(options) == 18
+        assert len(options) == 19
         assert [option for option in options if f"  {option} " not in page] == []
         assert "--spinning on,off" not in ort_mobile(name, "--help", cwd=tmp_path).out
 

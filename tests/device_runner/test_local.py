@@ -30,7 +30,7 @@ from device_runner.local import (
     run_group,
     wheel_library,
 )
-from device_runner.options import MAPPED
+from device_runner.options import AFFINITY_KEY, MAPPED
 from device_runner.result import Conditions, FailureKind, Mark, RunResult, Status
 from device_runner.spec import (
     TYPES_BY_CODE,
@@ -44,6 +44,7 @@ from device_runner.spec import (
     RunOptions,
     RunSpec,
     TensorFile,
+    cores_from_zero,
 )
 from tests.onnx_samples import parsed_nodes
 from tests.ort_models import convert
@@ -193,6 +194,36 @@ def test_threads_of_the_pool_have_their_cores_and_nice_value(run: Run, concurren
     )
     assert result.status is Status.OK, result.failure
     assert (str(core), 7) in places
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has core masks of threads")
+def test_affinities_are_where_onnxruntime_puts_its_threads(run: Run) -> None:
+    """Two threads beside the calling one, each with a group of its own."""
+    first, last = min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))
+    if first == last:
+        pytest.skip("this process may run on one core only: two groups cannot be told apart")
+    options = RunOptions(intra_op_threads=3, session_config={AFFINITY_KEY: f"{first + 1};{last + 1}"})
+    result, places = places_during(lambda: run("null.onnx", options=options, min_runs=1, min_seconds=0.3))
+    assert result.status is Status.OK, result.failure
+    assert {str(first), str(last)} <= {cores for cores, _ in places}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has NUMA nodes in /sys, and core masks of threads")
+def test_threads_stay_on_a_node_of_this_computer(run: Run) -> None:
+    """The last one: the first of several is what `doctor` tries. Nice values tell the pool's threads from others."""
+    nodes = host_facts("local").numa_nodes
+    if not nodes:
+        pytest.skip("this kernel tells of no NUMA nodes (/sys/devices/system/node)")
+    options = RunOptions(intra_op_threads=3, thread_cores=nodes[-1], thread_nice=6)
+    result, places = places_during(lambda: run("null.onnx", options=options, min_runs=1, min_seconds=0.3))
+    assert result.status is Status.OK, result.failure
+    masks = {",".join(f"{core}" for core in _cores_of(cores)) for cores, nice in places if nice == 6}
+    assert masks == {",".join(map(str, cores_from_zero(nodes[-1])))}
+
+
+def _cores_of(mask: str) -> list[int]:
+    """The numbers of /proc's Cpus_allowed_list, as in 0-3,8."""
+    return [core for part in mask.split(",") for core in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has core masks and nice values of threads")

@@ -33,6 +33,13 @@ def test_every_option_is_one_of_the_library(provider: str, libraries: Path) -> N
         assert f"\0{word}\0".encode() in content, word
 
 
+def test_its_session_asks_what_androids_asks_before_a_capture(libraries: Path) -> None:
+    """In Android's library WebGPU shows what they mean (tests/android_host/test_guide_rows.py)."""
+    content = next(libraries.glob("libonnxruntime.so.*")).read_bytes()
+    for condition in (b"control flow nodes which can't be supported by", b"nodes have not been partitioned to the "):
+        assert condition in content
+
+
 @pytest.mark.parametrize("provider", ["cuda", "tensorrt"])
 def test_a_computer_without_its_libraries_is_told_which(provider: str, libraries: Path, tmp_path: Path) -> None:
     options = RunOptions(provider=provider, provider_options={"device_id": "0"})

@@ -40,6 +40,7 @@ AFFINITIES = {"session.intra_op_thread_affinities": "1;2"}
         (RunOptions(session_config={"session.dynamic_block_base": "-4"}), "above 0"),
         (RunOptions(session_config={"session.dynamic_block_base": "four"}), "above 0"),
         (RunOptions(session_config={"": "x"}), "empty"),
+        *((RunOptions(provider=name, device_tensors=True), "a memory of its own") for name in ("cpu", "nnapi")),
         (RunOptions(provider="cuda", provider_options={"cuda_graph": "1"}), "did you mean enable_cuda_graph?"),
         (RunOptions(provider="cuda", provider_options={"arena_extend_strategy": "1"}), "kNextPowerOfTwo or kSame"),
         (RunOptions(provider="tensorrt", provider_options={"trt_fp16_enable": "yes"}), "takes 0 or 1"),

@@ -92,6 +92,7 @@ def test_amounts_inputs_dimensions_and_profiles() -> None:
     ("options", "told"),
     [
         (RunOptions(provider="hypothetical"), "no such provider"),
+        (RunOptions(provider="cuda", device_tensors=True), "copies inputs"),
         (RunOptions(session_config={"session.x": "a b"}), "no blanks"),
         (RunOptions(session_config={"session|x": "a"}), "no blanks"),
         (RunOptions(session_config={"session.x": ""}), "no blanks"),

@@ -88,6 +88,7 @@ def requests(models: Path, folder: Path) -> dict[str, bytes]:
         "beside": of("sum.onnx", dimensions={"N": 2}, concurrent=beside),
         "bound": bound(of("sum.onnx", dimensions={"N": 2})),
         "bound texts": bound(of("texts.onnx")),
+        "no device memory": of("sum.onnx", dimensions={"N": 2}, options=RunOptions(device_tensors=True)),
         "stream": of("sum.onnx", dimensions={"N": 2}, stream=Stream(steps=5, states={"s": "a"})),
         "state of another shape": of("sum.onnx", dimensions={"N": 2}, stream=Stream(steps=5, states={"y": "a"})),
         "refused": of("null.onnx", options=RunOptions(provider="xnnpack", provider_options={"a": "b", "c": "d"})),

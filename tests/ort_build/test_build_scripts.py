@@ -31,7 +31,7 @@ from pipeline.ort_build.plan import (
 )
 from pipeline.ort_build.run import check_release, read_tree, source_digest
 from pipeline.required_ops import parse
-from tests.command import ort_mobile
+from tests.command import ROOT, ort_mobile
 from tests.ort_build.build_requests import request
 from tests.ort_build.debian_source import OPTIMIZERS, REGISTRATIONS, RELEASE, WEBGPU_BUILD, source_tree
 from tests.ort_build.test_build_plan import ACCEPTED
@@ -139,6 +139,30 @@ def test_the_real_parser_parses_what_plans_pass_to_build_py(tree: Path, tmp_path
         defines = [define for group in parsed["cmake_extra_defines"] for define in group]
         assert "onnxruntime_BUILD_UNIT_TESTS=OFF" in defines
         assert all("=" in define for define in defines)
+
+
+@pytest.mark.network
+def test_the_wheels_plan_turns_nnapi_and_python_on_in_the_real_script(tree: Path, tmp_path: Path) -> None:
+    """build.py does all that it does, checks of the options included, but for the programs that it would start."""
+    config = ROOT / "build_configs/builds/linux-nnapi-wheel.toml"
+    (plan,) = ort_mobile("build", "plan", config, "--source", tree, "--json", "-", cwd=tmp_path).document()["plans"]
+    code = (
+        "import json, sys, importlib.util as u\n"
+        "spec = u.spec_from_file_location('build', sys.argv[1]); build = u.module_from_spec(spec)\n"
+        "spec.loader.exec_module(build)\n"
+        "build.resolve_executable_path = str\n"
+        "build.run_subprocess = lambda words, *_, **__: print(json.dumps(list(map(str, words))))\n"
+        "del sys.argv[0]; build.main()\n"
+    )
+    words = [*plan["steps"][0]["arguments"][1:], "--allow_running_as_root"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    configure, build, wheel = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    on = ("USE_NNAPI_BUILTIN=ON", "ENABLE_PYTHON=ON", "MINIMAL_BUILD=OFF", "REDUCED_OPS_BUILD=OFF")
+    assert {f"-Donnxruntime_{word}" for word in on} <= set(configure)
+    assert (build[:2], wheel[1:]) == (["cmake", "--build"], [str(tree.resolve() / "setup.py"), "bdist_wheel"])
 
 
 def _build_py_arguments(plan: BuildPlan) -> list[list[str]]:

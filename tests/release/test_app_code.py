@@ -167,6 +167,9 @@ def test_cpp_says_how_coreml_is_appended_by_its_devices() -> None:
 
 @pytest.mark.parametrize(("write", "api"), [(kotlin, "Java"), (java, "Java"), (swift, "Objective-C")])
 def test_no_graph_is_captured_where_nothing_can_be_bound(write: Callable[[RunOptions, str], Code], api: str) -> None:
+    on_device = RunOptions(provider="webgpu", device_tensors=True)
+    assert f"// The {api} API cannot set device tensors: {CPP_INSTEAD}" in text_of(write(on_device, "m.onnx"))
+    assert "Ort::IoBinding" in text_of(cpp(on_device, "m.onnx"))
     text = text_of(write(CAPTURE, "m.onnx"))
     assert f"// The {api} API cannot set graph capture: {CPP_INSTEAD}" in text
     assert "enableGraphCapture" not in text

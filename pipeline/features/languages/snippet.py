@@ -207,7 +207,7 @@ PYTHON = SessionCalls(
         "pattern": "options.enable_mem_pattern = False",
         "arena": "options.enable_cpu_mem_arena = False",
         "entry": "options.add_session_config_entry({}, {})",
-        "bind": "# It captures its graph: bind inputs and outputs in GPU memory (io_binding), and run with these.",
+        "bind": "# Measured so: bind inputs and outputs in GPU memory (io_binding), and run with these.",
         "allocator": f"# {ALLOCATOR}",
         "custom_ops": "options.register_custom_ops_library({})",
     },

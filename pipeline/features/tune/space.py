@@ -252,7 +252,7 @@ ORT_DEFAULTS: Factors = {
     "provider": "cpu", "flags": "", "threads": "0", "inter_op_threads": "0",
     "execution_mode": ExecutionMode.SEQUENTIAL.value, "optimization_level": OptimizationLevel.ALL.value,
     "memory_arena": "on", "memory_pattern": "on", "spinning": "", "prepacking": "on", "strict": "off",
-    "thread_cores": "", "thread_nice": "0", "allocator": "default",
+    "thread_cores": "", "thread_nice": "0", "allocator": "default", "device_tensors": "off",
     "level": Level.ALL.value, "style": Style.FIXED.value, "precision": "", "providers": "",
 }  # fmt: skip
 """What a file of the stock converter and a session without any setting amount to. A factor without a row has no value

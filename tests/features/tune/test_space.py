@@ -184,5 +184,7 @@ def test_a_gpu_is_searched_by_the_options_that_change_its_times() -> None:
     assert {} in given
     assert {options.get("preferredLayout") for options in given} == {None, "NHWC", "NCHW"}
     assert {options.get("enableGraphCapture") for options in given} == {None, "0", "1"}
+    stays = searched_runs([RunConfig(provider="webgpu", device_tensors=(False, True))], TuneConfig(), here)
+    assert {options.device_tensors for run in stays for options in run_options(run)} == {False, True}
     own = RunConfig(provider="webgpu", options={"preferredLayout": "NCHW"})
     assert {str(run.options) for run in searched_runs([own], TuneConfig(), here)} == {str(own.options)}
