@@ -203,10 +203,10 @@ def _files_beside(model: Path, _modified_ns: int, size: int) -> tuple[str, ...]:
         at = content.find(LOCATION)
         while at >= 0:
             start = at + len(LOCATION)
-            size, start = int.from_bytes(content[start : start + 1]), start + 1
-            if size > 0x7F:  # seven bits and more
-                size, start = size & 0x7F | int.from_bytes(content[start : start + 1]) << 7, start + 1
-            names.add(content[start : start + size].decode("utf-8", "replace"))
+            length, start = int.from_bytes(content[start : start + 1]), start + 1
+            if length > 0x7F:  # seven bits and more
+                length, start = length & 0x7F | int.from_bytes(content[start : start + 1]) << 7, start + 1
+            names.add(content[start : start + length].decode("utf-8", "replace"))
             at = content.find(LOCATION, start)
     plain = sorted(name for name in names - {model.name} if re.fullmatch(r"[^/\\\0]{1,255}", name))
     return tuple(str(path) for name in plain if (path := model.parent / name).is_file())
