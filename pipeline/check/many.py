@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 
 from device_runner.spec import Stream
-from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, read_tensor
+from pipeline.check.compare import (
+    Array,
+    OutputCheck,
+    OutputPrecision,
+    Tolerance,
+    compare_outputs,
+    read_tensor,
+    with_first_step,
+)
 from pipeline.check.reference import excused, make_reference, run_steps
 from pipeline.check.result import Reference
 from pipeline.config import CheckConfig
@@ -52,7 +60,7 @@ def check_artifact(
 ) -> tuple[OutputCheck, ...]:
     """Run an artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
-    Where the model has a stream, its outputs after the last step are checked as well. What this computer's processor
+    Where the model has a stream, the outputs of its steps are checked as well. What this computer's processor
     computes less exactly than phones is not held against a file.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
@@ -63,13 +71,14 @@ def check_artifact(
     checks = list(compare_outputs(expected, outputs, tolerance, original))
     if streamed := reference.stream:
         try:
-            outputs = run_steps(session, feeds, streamed.stream)
+            outputs, _ = run_steps(session, feeds, streamed.stream)
         except ort_errors() as error:
             raise _refused(file, error) from error
-        last = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
+        steps = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
+        compared = compare_outputs(steps, outputs, tolerance)
         checks += [
-            msgspec.structs.replace(check, output=f"{check.output} after {streamed.stream.steps} steps")
-            for check in compare_outputs(last, outputs, tolerance)
+            msgspec.structs.replace(check, output=f"{check.output} in {streamed.stream.steps} steps")
+            for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)
         ]
     return excused(checks, Path(file))
 
