@@ -168,6 +168,8 @@ def is_inlined(graph: Graph, node: Node) -> bool:
     if node.domain != "":
         return False
     first = graph.value(next(iter(node.inputs), ""))
+    if node.op_type == "PRelu" and first.dtype:
+        return first.dtype != "f32"  # the one type that it has a kernel for
     return node.op_type in NEVER or (node.op_type in NOT_F16 and first.dtype == "f16")
 
 

@@ -203,9 +203,14 @@ def test_sums_of_unsigned_integers_came_with_a_release(tmp_path: Path, release: 
     assert answer_of(path, release=release).claimed == claimed
 
 
-@pytest.mark.parametrize("text", ["m = Mish (x)  y = Relu (m)", "d = DequantizeLinear (q, s)  y = Transpose (d)"])
+@pytest.mark.parametrize(
+    "text",
+    ["m = Mish (x)  y = Relu (m)", "p = PRelu (i, i)  y = Cast <to = 1> (p)", "d = DequantizeLinear (q, s)  y = Transpose (d)"],
+)
 def test_copies_are_estimated_where_functions_are_inlined_and_quantization_moves(tmp_path: Path, text: str) -> None:
-    inputs = [value("x", (1, 4)), value("q", (1, 4), TensorProto.UINT8), value("s", ())]
+    inputs = [
+        value("x", (1, 4)), value("i", (1, 4), TensorProto.INT64), value("q", (1, 4), TensorProto.UINT8), value("s", ())
+    ]  # fmt: skip
     assert answer_of(saved(tmp_path, parsed_nodes(text), inputs, opset=18)).copies_estimated
 
 
