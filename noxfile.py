@@ -412,7 +412,7 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     keep_downloads(session)
     newest = onnxruntime == "1.29.0"
     marks = "android_host and not sweep" if newest and has_passed(session, "sweep") else "android_host"
-    session.run("python", "-m", "pytest", "tests/android_host", "-n", "2", "-m", marks, *pytest_words(session))
+    session.run("python", "-m", "pytest", "tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
     if newest and marks == "android_host":
         record_passed(session, "sweep")
 

@@ -4,7 +4,6 @@ Ratios and medians are what counts: absolute times belong to the machine that th
 """
 
 import importlib
-import os
 import sys
 
 BENCHMARKS = {
@@ -21,7 +20,6 @@ BENCHMARKS = {
 
 def main() -> int:
     """Run what the arguments name."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands of users keep their bytecode
     words = sys.argv[1:]
     count = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     names, sys.argv[1:] = words[:count] or list(BENCHMARKS), words[count:]

@@ -26,8 +26,8 @@ NOT_HERE = (
     (re.compile(SHARED_KEY.encode()), "shares its binary with others, on which the simulator crashes"),
 )
 """Contexts that run on phones alone, by what their ONNX files say (docs/npu.md)."""
-BUILT_FOR = re.compile(rb"v2:\d+:[\d.]+:[\d.]+:(\d{2,3}):")
-"""The generation of NPUs that a context's ONNX file says it is for."""
+BUILT_FOR = re.compile(rb"v2:\d+:(\d{1,4}\.\d{1,4}\.\d{1,4}):[\d.]+:(\d{2,3}):")
+"""The QAIRT that made a context and the generation of NPUs that it is for, as its ONNX file says."""
 MOST_BYTES = 1 << 20
 """Of a context's ONNX file that is looked at."""
 
@@ -148,7 +148,7 @@ def _not_here(model: Path, chip: Chip) -> Failure | None:
         return None
     content = model.read_bytes()
     why = next((f"made, not run here: this context {why}" for row, why in NOT_HERE if row.search(content)), "")
-    arch = int(built[1]) if (built := BUILT_FOR.search(content)) else chip.htp_arch
+    arch = int(built[2]) if (built := BUILT_FOR.search(content)) else chip.htp_arch
     if not why and (arch > chip.htp_arch or arch < NEW_LAYOUT <= chip.htp_arch):
         # The simulator computes it as the chip that it is for would, whatever chip is named.
         why = f"the context is for V{arch}, which the loader of {chip.name} (V{chip.htp_arch}) refuses"

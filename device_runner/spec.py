@@ -222,12 +222,13 @@ class Stream(StrictStruct, frozen=True, kw_only=True):
 
     `states` has by each output the input that it becomes in the next step; these begin as the spec's inputs are.
     `sequences` have the elements of the other inputs for all steps, stacked along a first axis; an input without one is
-    the same in each step.
+    the same in each step. Outputs in `tracked` come back so, too; of the others there is what the last step gave.
     """
 
     steps: Annotated[int, Meta(ge=1, le=1_000_000)]
     states: dict[str, str]
     sequences: tuple[TensorFile, ...] = ()
+    tracked: Annotated[tuple[Text, ...], Meta(max_length=256)] = ()
 
 
 class RunSpec(StrictStruct, frozen=True, kw_only=True):
@@ -267,7 +268,7 @@ class RunSpec(StrictStruct, frozen=True, kw_only=True):
     concurrent: Concurrency | None = None
     """Callers after the timed loop; None for the one of that."""
     stream: Stream | None = None
-    """Steps of a model with state in place of the timed loop; the outputs are those of the last step."""
+    """Steps of a model with state in place of the timed loop; the outputs are those of its steps."""
     outputs_folder: str | None = None
     outputs_limit_bytes: Bytes = OUTPUTS_LIMIT_BYTES
     profile: bool = False

@@ -27,7 +27,17 @@ def test_home_and_cache_are_of_this_test_alone() -> None:
     with own_home.home(may_fetch=True) as other:
         assert other != Path.home()
         assert {path.name for path in (other / own_home.CACHE).iterdir()} == {*own_home.BUILT, *own_home.FETCHED}
-    assert not other.exists()
+
+
+def test_only_a_home_that_was_left_as_it_was_made_serves_again() -> None:
+    with own_home.home(may_fetch=False) as first:
+        pass
+    with own_home.home(may_fetch=False) as second:
+        assert second == first
+        (second / own_home.CACHE / "left").touch()
+    assert not second.exists()
+    with own_home.home(may_fetch=False) as third:
+        assert sorted(path.name for path in (third / own_home.CACHE).iterdir()) == sorted(own_home.BUILT)
 
 
 def test_no_library_of_the_user_is_found() -> None:

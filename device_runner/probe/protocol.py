@@ -149,6 +149,7 @@ def encode_request(spec: RunSpec, *, watch_stdin: bool = False) -> bytes:
     if spec.stream:
         triples += [("state", given, taken) for given, taken in spec.stream.states.items()]
         triples += [("sequence", tensor.name, tensor.file) for tensor in spec.stream.sequences]
+        triples += [("track", name, "") for name in spec.stream.tracked]
     for tensor in spec.inputs:
         triples.append(("input", tensor.name, tensor.file))
         triples.append(("shape", str(ONNX_CODES[tensor.dtype]), ",".join(map(str, tensor.shape))))

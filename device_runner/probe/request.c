@@ -27,7 +27,7 @@ static const struct {
 };
 
 static const char *const VERBS[] = {"set",   "option",  "config", "dimension", "input",    "shape",     "check",
-                                    "scale", "operand", "value",  "question",  "channels", "operation", "beside",  "state",    "sequence",
+                                    "scale", "operand", "value",  "question",  "channels", "operation", "beside",  "state",    "sequence", "track",
                                     "custom_ops"};
 
 bool parse_number(const char *text, int64_t *number) {

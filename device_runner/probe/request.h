@@ -15,6 +15,7 @@
  *   operation CODE COUNT   NNAPI's number of the operation, whose results are the last COUNT operands
  *   state OUTPUT INPUT     of a stream: the output of a step is the input of the next
  *   sequence NAME FILE     of a stream: an input's elements of all steps, one after the other
+ *   track NAME ""          of a stream: an output whose file has the elements of all steps, one after the other
  *   beside MODEL ""        another model, with a session and a caller of its own while the callers call
  *   custom_ops LIBRARY ""  a library of custom operators, registered before the model is loaded
  *   check crc32 NUMBER     last of all: the checksum of every byte before it

@@ -20,6 +20,7 @@ struct input {
 struct output {
     char *name;
     bool tensor;
+    bool tracked; /* its file has each step of a stream */
     bool reused; /* Run fills it again; it can neither with other values nor where the model declares another shape */
     bool stays;  /* on the device: no inference is followed by reading it from there */
 };

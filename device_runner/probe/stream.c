@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bind.h"
+#include "checksum.h"
 #include "measure.h"
 #include "platform.h"
 #include "tensors.h"
@@ -18,6 +19,14 @@ struct state {
 struct sequence {
     struct input *input;
     FILE *file;
+};
+
+/* An output of which each step is written. */
+struct track {
+    size_t output, bytes;
+    struct shape shape;
+    FILE *file;
+    char path[4096];
 };
 
 static bool input_index(struct probe *probe, const char *name, size_t *index) {
@@ -85,6 +94,58 @@ static bool open_sequences(struct probe *probe, struct sequence *sequences) {
     return true;
 }
 
+static bool open_tracks(struct probe *probe, struct track *tracks) {
+    const char *const *triple;
+    size_t count = 0;
+    for (size_t at = 0; (triple = next(probe->request, "track", &at)); count++) {
+        struct track *track = tracks + count;
+        if (!output_index(probe, triple[1], &track->output) || !probe->outputs[track->output].tensor ||
+            !output_shape(probe, track->output, &track->shape) || !total_bytes(&track->shape, &track->bytes) ||
+            !element_bytes(track->shape.type) || track->shape.rank == DIMENSIONS_MAX)
+            return fail(probe->answer, "bad_input", 0, "the steps of output %s cannot be kept", triple[1]);
+        snprintf(track->path, sizeof track->path, "%s%zu.raw", probe->request->outputs, track->output);
+        track->file = fopen(track->path, "wb");
+        if (!track->file) return fail(probe->answer, NULL, 0, "%s: %s", track->path, strerror(errno));
+    }
+    return true;
+}
+
+/* Write what the step gave, after the time that it took. */
+static bool keep(struct probe *probe, struct track *tracks, size_t count) {
+    if (count && !fetch_bound(probe)) return false;
+    for (struct track *track = tracks; track < tracks + count; track++) {
+        struct shape shape = {0};
+        void *data = NULL;
+        if (!output_shape(probe, track->output, &shape)) return false;
+        if (shape.type != track->shape.type || shape.rank != track->shape.rank ||
+            memcmp(shape.sizes, track->shape.sizes, shape.rank * sizeof *shape.sizes))
+            return fail(probe->answer, "bad_input", 0, "the output %s changes its shape from step to step",
+                        probe->outputs[track->output].name);
+        if (!ok(probe, ORT(probe->ort, GetTensorMutableData)(probe->output_values[track->output], &data))) return false;
+        track->shape.sum = checksum(track->shape.sum, data, track->bytes);
+        if (fwrite(data, 1, track->bytes, track->file) != track->bytes)
+            return fail(probe->answer, errno == ENOSPC ? "no_space" : NULL, 0, "%s: %s", track->path, strerror(errno));
+    }
+    return true;
+}
+
+/* Close the files and note each as an output whose first axis are the steps. */
+static bool close_tracks(struct probe *probe, struct track *tracks, size_t count, bool done) {
+    struct sink sink = {.bytes = probe->answer->outputs, .capacity = TENSORS_BYTES};
+    for (struct track *track = tracks; track < tracks + count; track++) {
+        struct shape *shape = &track->shape;
+        if (track->file && fclose(track->file) && done)
+            done = fail(probe->answer, errno == ENOSPC ? "no_space" : NULL, 0, "%s: %s", track->path, strerror(errno));
+        if (!done) continue;
+        memmove(shape->sizes + 1, shape->sizes, shape->rank * sizeof *shape->sizes);
+        shape->sizes[0] = probe->request->steps;
+        shape->rank++;
+        note_output(&sink, probe->outputs[track->output].name, shape, track->path);
+        probe->outputs[track->output].tracked = true;
+    }
+    return done && (!sink.full || fail(probe->answer, NULL, 0, "the model has too many outputs to list"));
+}
+
 /* The inputs of the next step. */
 static bool feed(struct probe *probe, const struct sequence *sequences, size_t count) {
     for (size_t i = 0; i < count; i++) {
@@ -123,10 +184,11 @@ static bool step(struct probe *probe, const struct state *states, size_t count) 
 
 /* The first inference, which made the outputs' memory, left the inputs as they were: the stream begins with them. */
 static bool run_steps(struct probe *probe, const struct state *states, size_t state_count,
-                      const struct sequence *sequences, size_t sequence_count) {
+                      const struct sequence *sequences, size_t sequence_count, struct track *tracks, size_t track_count) {
     uint64_t end = now_ns() + (uint64_t)probe->request->max_ns;
     for (int64_t at = 0; at < probe->request->steps; at++) {
-        if (!feed(probe, sequences, sequence_count) || !step(probe, states, state_count)) return false;
+        if (!feed(probe, sequences, sequence_count) || !step(probe, states, state_count) || !keep(probe, tracks, track_count))
+            return false;
         if (now_ns() >= end) return fail(probe->answer, "timeout", 0, "%lld of %lld steps in the longest time allowed",
                                          (long long)at + 1, (long long)probe->request->steps);
     }
@@ -137,14 +199,19 @@ static bool run_steps(struct probe *probe, const struct state *states, size_t st
 
 bool stream_runs(struct probe *probe) {
     size_t state_count = count_of(probe->request, "state"), sequence_count = count_of(probe->request, "sequence");
+    size_t track_count = probe->request->outputs ? count_of(probe->request, "track") : 0;
     struct state *states = allocate(probe, state_count, sizeof *states);
     struct sequence *sequences = allocate(probe, sequence_count, sizeof *sequences);
+    struct track *tracks = allocate(probe, track_count, sizeof *tracks);
     if (probe->request->steps > RUNS_KEPT)
         fail(probe->answer, "bad_input", 0, "a stream of over %d steps", RUNS_KEPT);
-    bool done = states && sequences && !probe->answer->failed && find_states(probe, states) &&
-                open_sequences(probe, sequences) && run_steps(probe, states, state_count, sequences, sequence_count);
+    bool done = states && sequences && tracks && !probe->answer->failed && find_states(probe, states) &&
+                open_sequences(probe, sequences) && (!track_count || open_tracks(probe, tracks)) &&
+                run_steps(probe, states, state_count, sequences, sequence_count, tracks, track_count);
+    done = tracks && close_tracks(probe, tracks, track_count, done);
     for (size_t i = 0; sequences && i < sequence_count; i++)
         if (sequences[i].file) fclose(sequences[i].file);
+    free(tracks);
     free(sequences);
     free(states);
     return done;

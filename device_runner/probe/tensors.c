@@ -11,7 +11,7 @@
 
 enum { STRINGS_BYTES = 16 << 20 }; /* most of an output's, with their NULs: device_runner/spec.py has it, too */
 
-static size_t element_bytes(unsigned type) {
+size_t element_bytes(unsigned type) {
     static const unsigned char BYTES[] = {
         [ELEMENT_FLOAT] = 4, [ELEMENT_UINT8] = 1,   [ELEMENT_INT8] = 1,   [ELEMENT_UINT16] = 2, [ELEMENT_INT16] = 2,
         [ELEMENT_INT32] = 4, [ELEMENT_INT64] = 8,   [ELEMENT_BOOL] = 1,   [ELEMENT_FLOAT16] = 2,
@@ -331,8 +331,9 @@ static bool write_output(struct probe *probe, size_t index, struct sink *sink) {
 
 bool write_outputs(struct probe *probe) {
     struct sink sink = {.bytes = probe->answer->outputs, .capacity = TENSORS_BYTES};
+    sink.used = strlen(probe->answer->outputs);
     if (!probe->request->outputs) return true;
     for (size_t i = 0; i < probe->output_count; i++)
-        if (!write_output(probe, i, &sink)) return false;
+        if (!probe->outputs[i].tracked && !write_output(probe, i, &sink)) return false;
     return !sink.full || fail(probe->answer, NULL, 0, "the model has too many outputs to list");
 }

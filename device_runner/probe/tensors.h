@@ -14,6 +14,9 @@ struct shape {
     const char *names[DIMENSIONS_MAX]; /* of symbolic dimensions; the type info owns them */
 };
 
+/* Bytes of an element of a type; 0 for those without a fixed size. */
+size_t element_bytes(unsigned type);
+
 /* Bytes of the whole tensor; false when they do not fit a size_t. */
 bool total_bytes(const struct shape *shape, size_t *bytes);
 

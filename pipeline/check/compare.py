@@ -4,7 +4,7 @@ The one rule of every numeric check (conversion, devices, advice, proofs): an er
 of the reference's largest value and an absolute floor, and only where a trivially wrong answer would not pass as well.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -181,6 +181,23 @@ def compare_output(name: str, reference: Array, actual: Array, tolerance: Tolera
     if check.unknown:
         check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
     return msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
+
+
+def with_first_step(
+    checks: Iterable[OutputCheck], reference: Mapping[str, Array], actual: Mapping[str, Array], tracked: Container[str]
+) -> Iterator[OutputCheck]:
+    """The checks of a stream's outputs: what failed of those that have each step says the first that differs."""
+    import numpy as np
+
+    for check in checks:
+        expected, given = reference.get(check.output), actual.get(check.output)
+        if check.failed and check.output in tracked and expected is not None and given is not None:
+            limit = np.inf if check.limit is None else check.limit  # None: NaN or infinity differ
+            steps = zip(expected, given, strict=False)
+            differ = (n for n, row in enumerate(steps, 1) if not np.allclose(*row, rtol=0, atol=limit, equal_nan=True))
+            first = f"step {next(differ, 1)} of {len(expected)} is the first that differs; "
+            check = msgspec.structs.replace(check, reason=first + check.reason)
+        yield check
 
 
 def beside_simulator(

@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 
 from device_runner.spec import Stream
-from pipeline.check.compare import Array, OutputCheck, OutputPrecision, Tolerance, compare_outputs, read_tensor
+from pipeline.check.compare import (
+    Array,
+    OutputCheck,
+    OutputPrecision,
+    Tolerance,
+    compare_outputs,
+    read_tensor,
+    with_first_step,
+)
 from pipeline.check.reference import excused, make_reference, run_steps
 from pipeline.check.result import Reference
 from pipeline.config import CheckConfig
@@ -52,7 +60,7 @@ def check_artifact(
 ) -> tuple[OutputCheck, ...]:
     """Run an artifact once on the reference's inputs, and check each output; ModelError when it does not load or run.
 
-    Where the model has a stream, its outputs after the last step are checked as well. What this computer's processor
+    Where the model has a stream, the outputs of its steps are checked as well. What this computer's processor
     computes less exactly than phones is not held against a file.
     """
     feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
@@ -63,13 +71,14 @@ def check_artifact(
     checks = list(compare_outputs(expected, outputs, tolerance, original))
     if streamed := reference.stream:
         try:
-            outputs = run_steps(session, feeds, streamed.stream)
+            outputs, _ = run_steps(session, feeds, streamed.stream)
         except ort_errors() as error:
             raise _refused(file, error) from error
-        last = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
+        steps = {tensor.name: read_tensor(tensor) for tensor in streamed.outputs}
+        compared = compare_outputs(steps, outputs, tolerance)
         checks += [
-            msgspec.structs.replace(check, output=f"{check.output} after {streamed.stream.steps} steps")
-            for check in compare_outputs(last, outputs, tolerance)
+            msgspec.structs.replace(check, output=f"{check.output} in {streamed.stream.steps} steps")
+            for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)
         ]
     return excused(checks, Path(file))
 
@@ -171,7 +180,7 @@ def check_all(
 ) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
     """Run every artifact of a folder on this computer's CPU and compare it with its reference.
 
-    The checks are by model and variant name; an artifact that cannot be run has its error there.
+    The checks are by model and variant name, in the order given; an artifact that cannot be run has its error there.
     """
     artifacts = {}
     for artifact, reference in compared:
@@ -182,7 +191,9 @@ def check_all(
             memory_bytes=needed_bytes(2 * artifact.size_bytes),
         )
         artifacts[task] = artifact
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {
+        (artifact.model, artifact.variant.name): () for artifact, _ in compared
+    }
     with progress.stage("check", len(artifacts)) as stage:
         limit = time_limit(artifact.size_bytes for artifact, _ in compared)
         for outcome in run_tasks(artifacts, memory_bytes=memory_budget(), timeout_seconds=limit):

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 SEED = 0
 SEQUENCES_BYTES = 2 << 30
 """The most that the inputs of all steps have together: they go to the device as files."""
+TRACKED_BYTES = 64 << 20
+"""The most that outputs have together of which each step is compared: they are held in memory."""
 
 
 def zero_states(feeds: Mapping[str, Array], states: Mapping[str, str], given: Mapping[str, object]) -> dict[str, Array]:
@@ -90,13 +92,17 @@ def make_stream(session: Any, feeds: Mapping[str, Array], stream: Stream, folder
         shape = (stream.steps, *array.shape)
         sequences.append(TensorFile(name=name, dtype=ElementType(array.dtype.name), shape=shape, file=str(path)))
     whole = msgspec.structs.replace(stream, sequences=tuple(sequences))
-    last = run_steps(session, feeds, whole)
-    files = (write_tensor(folder / f"last_{number}.bin", *row) for number, row in enumerate(last.items()))
-    return StreamReference(stream=whole, outputs=tuple(files))
+    outputs, tracked = run_steps(session, feeds, whole)
+    files = (write_tensor(folder / f"streamed_{number}.bin", *row) for number, row in enumerate(outputs.items()))
+    return StreamReference(stream=msgspec.structs.replace(whole, tracked=tracked), outputs=tuple(files))
 
 
-def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> dict[str, Array]:
-    """The outputs after the last step; raises as `make_stream`."""
+def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """The outputs, those that are tracked with a first axis of all steps, others after the last; names of the tracked.
+
+    Where the stream names none to track, those of numbers that keep their shape are, as far as `TRACKED_BYTES` hold
+    them, the smallest first. Raises as `make_stream`.
+    """
     import numpy as np
 
     names = [output.name for output in session.get_outputs()]
@@ -105,13 +111,28 @@ def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> dict[
         for tensor in stream.sequences
     }
     now, outputs = dict(feeds), dict[str, Array]()
+    rows: dict[str, list[Array]] = {}
     for step in range(stream.steps):
         now |= {name: array[step] for name, array in moving.items()}
         outputs = dict(zip(names, session.run(names, now), strict=True))
+        rows = rows or {name: [] for name in stream.tracked or _smallest(outputs, stream.steps)}
+        for name, row in rows.items():
+            row.append(outputs[name])
         now |= {state: _same_shape(now[state], outputs[name], name) for name, state in stream.states.items()}
         if step % 10 == 0:
             still_at_work()
-    return outputs
+    stacked = {name: np.stack(row) for name, row in rows.items() if len({array.shape for array in row}) == 1}
+    return {**outputs, **stacked}, tuple(stacked)
+
+
+def _smallest(outputs: Mapping[str, Array], steps: int) -> Iterator[str]:
+    """The outputs of numbers whose values in all steps fit into `TRACKED_BYTES`."""
+    total = 0
+    for name, array in sorted(outputs.items(), key=lambda row: getattr(row[1], "nbytes", 0)):
+        if getattr(array, "dtype", None) is not None and array.dtype.kind in "fiub":
+            total += array.nbytes * steps
+            if total <= TRACKED_BYTES:
+                yield name
 
 
 def _same_shape(before: Array, after: Array, name: str) -> Array:

@@ -22,7 +22,7 @@ class LabelledSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream with what its steps are given, and the original's outputs after the last one."""
+    """A stream with what its steps are given, and the original's outputs: of each step, or after the last one."""
 
     stream: Stream
     outputs: tuple[TensorFile, ...]

@@ -304,13 +304,9 @@ def run(
     for plan in PLANS if planned else ():
         plan(settings, options, percents, outputs)
     result = completed_job(ctx, settings, options)
-    from pipeline.cli.show import job_document, show_job
-    from pipeline.report.formats import of_campaign
+    from pipeline.cli.show import finish_job
 
-    outputs.write_json(job_document(result))
-    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
-    show_job(result, outputs)
-    ctx.exit(result.exit_code)
+    finish_job(ctx, result, outputs)
 
 
 run.params += [option for options in PLAN_OPTIONS for option in options()]

@@ -1,7 +1,7 @@
 """What a job shows at its end, and findings as every command shows them."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -13,7 +13,7 @@ from pipeline.job.assemble import Assembled
 from pipeline.job.ship import JobResult
 from pipeline.release.manifest import content_digest
 from pipeline.release.shipped import context_line
-from pipeline.report.formats import show_report
+from pipeline.report.formats import of_campaign, show_report
 from pipeline.report.layout import failed_lines
 from pipeline.report.wording import visible
 
@@ -77,6 +77,14 @@ def show_job(result: JobResult, outputs: Outputs) -> None:
     elif not result.content:
         reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)
         click.echo(f"bundle   none: {reason}", err=True)
+
+
+def finish_job(ctx: click.Context, result: JobResult, outputs: Outputs, **more: Any) -> NoReturn:
+    """Write what a job left as JSON (with `more`) and for a CI, show it, and end the command."""
+    outputs.write_json(job_document(result) | more)
+    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
+    show_job(result, outputs)
+    ctx.exit(result.exit_code)
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from device_runner.files import read_regular
+from device_runner.probe.elf import Buffer
 from device_runner.providers import CHIPS, NEW_LAYOUT, Chip
 from pipeline.core.errors import ModelError
 from pipeline.core.releases import numbers_of
@@ -31,6 +32,21 @@ PLUGINS = {
 
 As published by Qualcomm for Android; a plugin finds nothing in an older runtime than its own.
 """
+
+
+PLUGIN_OPTIONS = {
+    "2.7.0": b"htp_reused_io_limit_mb", "2.6.0": b"enable_htp_graph_splitting", "2.5.0": b"skip_backend_op_validation",
+    "2.4.0": b"enable_framework_op_trace",
+}  # fmt: skip
+"""By the plugin's release, the newest first, an option that came with it: no text in the library says its release.
+
+Found in the plugin of the wheels 2.3.0 to 2.7.0.
+"""
+
+
+def plugin_release(content: Buffer) -> str:
+    """The release of a plugin for QNN, by the options that it knows; "" for none, or one before 2.4.0."""
+    return next((release for release, option in PLUGIN_OPTIONS.items() if content.find(option) >= 0), "")
 
 
 class BuiltFor(msgspec.Struct, frozen=True, kw_only=True):

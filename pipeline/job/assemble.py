@@ -394,7 +394,7 @@ def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Findin
         texts += model.reference.notes if model.reference else ()
         if model.table.state:
             steps = model.table.stream_steps
-            texts.append(f"a stream of {steps} steps: times are a step's, outputs those after the last one")
+            texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
         texts += [note for artifact in model.artifacts for note in artifact.notes]
         texts += [each.text for a in model.accuracy if a.result for each in a.result.findings]
         yield from (warning(text, model.name) for text in dict.fromkeys(texts))

@@ -36,7 +36,15 @@ from pipeline.campaign.plan import (
 )
 from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
 from pipeline.campaign.store import Store, open_store
-from pipeline.check.compare import Array, OutputCheck, beside_simulator, compare_outputs, read_tensor, top1_check
+from pipeline.check.compare import (
+    Array,
+    OutputCheck,
+    beside_simulator,
+    compare_outputs,
+    read_tensor,
+    top1_check,
+    with_first_step,
+)
 from pipeline.check.many import gpu_losses, tolerance_for
 from pipeline.check.reference import excused
 from pipeline.check.result import Reference
@@ -121,9 +129,12 @@ class OutputJudge:
         model = planned.source
         actual = _tensors(result.outputs)
         expected, original = self.expected[model], self.originals[model]
-        if model in self.streamed and planned.mode is MeasureMode.STEADY:
-            expected, original = self.streamed[model], {}
-        checks = tuple(compare_outputs(expected, actual, self.tolerances[model], original))
+        tracked: tuple[str, ...] = ()
+        stream = self.references[model].stream
+        if stream and planned.mode is MeasureMode.STEADY:
+            expected, original, tracked = self.streamed[model], {}, stream.stream.tracked
+        compared = compare_outputs(expected, actual, self.tolerances[model], original)
+        checks = tuple(with_first_step(compared, expected, actual, tracked))
         if planned.device.startswith(ON_THIS_COMPUTER):
             checks = excused(checks, self.artifacts / planned.file, result.cpu)
         elif Mark.SIMULATED not in result.marks:

@@ -368,9 +368,9 @@ def write_file(plan: FilePlan, path: Path, digest: str = "") -> str:
     Raises OSError as the disk gives it, ModelError when a weight's file has become shorter.
     """
     if not plan.blobs and plan.size_bytes < DIRECT_MINIMUM_BYTES:  # in memory whole: no thread is worth its start
-        content = plan.head + plan.body
-        path.write_bytes(content)
-        return digest or hashlib.sha256(content).hexdigest()
+        with path.open("wb") as file:
+            file.writelines((plan.head, plan.body))
+        return digest or hashlib.sha256(plan.head + plan.body).hexdigest()
     with HashingFile(path, plan.size_bytes) as out:
         out.write(plan.head)
         out.write(plan.body)

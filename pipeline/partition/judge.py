@@ -261,7 +261,8 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
         claimed=len(provider_claim.claimed),
         partitions=provider_claim.names(),
         copies=copies_of(shown, settings, provider_claim.claimed, copies_inside),
-        copies_estimated=any(
+        copies_estimated=(settings.rules.copies and len(load.rounds) > 1)  # functions were inlined
+        or any(
             copies_estimated(graph, settings, taken.claimed)
             for graph, taken in ((shown, provider_claim), *((body, inside) for _, body, inside in in_bodies))
         ),

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.check import many
 from pipeline.check.compare import OutputCheck
 from pipeline.check.many import check_artifact, tolerance_for
 from pipeline.check.reference import make_reference, saturates_here
+from pipeline.check.result import Reference
 from pipeline.config import CheckConfig
 from pipeline.convert import ConvertRequest, convert_model
-from pipeline.core.variant import Level, Variant
+from pipeline.core.progress import NoProgress
+from pipeline.core.variant import Artifact, Level, Variant
+from pipeline.core.workers import run_tasks
 from pipeline.dataset import Dataset
 from pipeline.model.sources import SourceModel
 from tests.onnx_samples import quiet_map, save
@@ -33,8 +37,8 @@ def test_every_artifact_computes_the_same(oracle: Path, tmp_path: Path, name: st
         assert [check for check in checks if check.failed or not (check.passed or excused)] == [], variant
 
 
-def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str, tuple[OutputCheck, ...]]:
-    """The checks of a model's variants against a reference by `original`, by variant name."""
+def compared(model: SourceModel, original: SourceModel, folder: Path) -> list[tuple[Artifact, Reference]]:
+    """A model's variants, each with the reference by `original`."""
     made = convert_model(
         ConvertRequest(
             source=model, variants=VARIANTS, stem="m", output_folder=str(folder), work_folder=str(folder / "w")
@@ -43,12 +47,26 @@ def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str
     (folder / "r").mkdir()
     reference = make_reference(original, {}, Dataset(), str(folder / "t"), str(folder / "r"))
     assert len(made.artifacts) == len(VARIANTS)
+    return [(artifact, reference) for artifact in made.artifacts]
+
+
+def checked(model: SourceModel, original: SourceModel, folder: Path) -> dict[str, tuple[OutputCheck, ...]]:
+    """The checks of a model's variants against a reference by `original`, by variant name."""
     return {
         artifact.variant.name: check_artifact(
             str(folder / artifact.file), artifact.session_options, reference, tolerance_for(reference, CheckConfig())
         )
-        for artifact in made.artifacts
+        for artifact, reference in compared(model, original, folder)
     }
+
+
+def test_checks_come_in_the_order_of_the_artifacts_whichever_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SourceModel(path=str(save(quiet_map(), tmp_path / "quiet.onnx")))
+    monkeypatch.setattr(many, "run_tasks", lambda tasks, **limits: reversed(list(run_tasks(tasks, **limits))))
+    checks = many.check_all(compared(source, source, tmp_path), tmp_path, CheckConfig(), NoProgress())
+    assert [variant for _, variant in checks] == [variant.name for variant in VARIANTS]
 
 
 def test_small_probabilities_on_noise_pass_by_the_floor(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def run(folder: Path, change: tuple[str, str] = ("", ""), code: int = 0) -> Done
 
 
 @pytest.mark.long
-def test_steps_are_measured_and_outputs_compared_after_the_last(tmp_path: Path) -> None:
+def test_steps_are_measured_and_the_outputs_of_each_compared(tmp_path: Path) -> None:
     run(tmp_path)
     report: dict[str, Any] = json.loads((tmp_path / "out" / "results.json").read_text())
     (row,) = report["rows"]
@@ -43,7 +43,7 @@ def test_steps_are_measured_and_outputs_compared_after_the_last(tmp_path: Path) 
     (cold,) = report["modes"]
     assert cold["cold"]["rounds"] == 1
     assert [check["output"] for check in report["checks"][0]["checks"]][3:] == [
-        "y after 40 steps", "h1 after 40 steps", "c1 after 40 steps"
+        "y in 40 steps", "h1 in 40 steps", "c1 in 40 steps"
     ]  # fmt: skip
     assert "a stream of 40 steps" in (tmp_path / "out" / "report.md").read_text()
 

@@ -158,6 +158,7 @@ def test_a_dimension_of_size_0_is_refused_before_the_compiler_is_asked(
     assert row.load is not None
     assert row.load.code == "empty"
     assert "'x' has a dimension of size 0" in (row.load.error or "")
+    assert [decision.reason for decision in row.decisions] == ["not known, because no session is made"]
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,12 @@ def test_sums_of_unsigned_integers_came_with_a_release(tmp_path: Path, release: 
     assert answer_of(path, release=release).claimed == claimed
 
 
+@pytest.mark.parametrize("text", ["m = Mish (x)  y = Relu (m)", "d = DequantizeLinear (q, s)  y = Transpose (d)"])
+def test_copies_are_estimated_where_functions_are_inlined_and_quantization_moves(tmp_path: Path, text: str) -> None:
+    inputs = [value("x", (1, 4)), value("q", (1, 4), TensorProto.UINT8), value("s", ())]
+    assert answer_of(saved(tmp_path, parsed_nodes(text), inputs, opset=18)).copies_estimated
+
+
 @pytest.mark.parametrize(("names", "claimed"), [("first\nsecond", 1), ("third node", 2)])
 def test_names_of_nodes_are_lines_as_names_may_have_spaces(tmp_path: Path, names: str, claimed: int) -> None:
     nodes = [

@@ -2,7 +2,7 @@
 
 RULE_NAMES = (
     "custom-operators", "damaged", "model", "no-runtime", "null-api", "other-release", "other-system",
-    "packed-library", "pages", "plugin", "processors", "provider-files", "same-path", "telemetry", "two-runtimes",
-    "zip-alignment",
+    "packed-library", "pages", "plugin", "processors", "provider-files", "qnn-release", "same-path", "telemetry",
+    "two-runtimes", "zip-alignment",
 )  # fmt: skip
 """What findings of a package are called."""

@@ -22,6 +22,7 @@ from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
 from device_runner.plugins import BUILT_FOR
 from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
 from device_runner.probe.macho import ARCHIVE, FAT, THIN, read_images
+from pipeline.compat.contexts import plugin_release
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
 from pipeline.core.abis import ARM64
@@ -262,7 +263,8 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     segments, 0 where that does not count; `offset` where it lies in its archive if it is stored there uncompressed,
     else -1. `kind` is that of the build of ONNX Runtime in it, "" for all other libraries. `asks` is the release whose
     symbols it must find, `api` the version that it calls GetApi with, 0 where neither tells. `opens`: it looks for
-    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as. `arm_code` is the code of an
+    libonnxruntime.so when it runs. `entries` are what ONNX Runtime may load it as, `plugin` the release
+    of QNN's, as its options tell. `arm_code` is the code of an
     ONNX Runtime for arm64 that only some processors run.
     """
 
@@ -286,6 +288,7 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
     api: int = 0
     opens: bool = False
     entries: tuple[str, ...] = ()
+    plugin: str = ""
     arm_code: ArmCode | None = None
 
     @property
@@ -313,7 +316,8 @@ class NativeLibrary(msgspec.Struct, frozen=True, kw_only=True):
 class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model of a package: its format (ort, onnx), the opset of ai.onnx, the domains of its operators.
 
-    `npu` is the generation of NPUs that a `context` was compiled for, 0 where it does not say.
+    `npu` is the generation of NPUs that a `context` was compiled for, 0 where it does not say, `qairt` the QAIRT that
+    compiled it.
     """
 
     path: str
@@ -324,6 +328,7 @@ class PackagedModel(msgspec.Struct, frozen=True, kw_only=True):
     domains: tuple[str, ...] = ()
     context: bool = False
     npu: int = 0
+    qairt: str = ""
 
 
 class SizePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -480,20 +485,28 @@ class Inspector:
     def _onnx_model(self, member: Member) -> None:
         with member.content() as content:
             try:
-                facts, domains, context, npu = scan_onnx(content, member.path)
+                facts, domains, context, built = scan_onnx(content, member.path)
             except WireError as error:
                 self._damaged(member, "this ONNX model is cut off or damaged", str(error))
                 return
-        self._model(member, "onnx", facts, domains, context, npu)
+        self._model(member, "onnx", facts, domains, context, *built)
 
     def _model(
-        self, member: Member, kind: str, facts: ArtifactFacts, domains: set[str], context: bool, npu: int = 0
+        self,
+        member: Member,
+        kind: str,
+        facts: ArtifactFacts,
+        domains: set[str],
+        context: bool,
+        npu: int = 0,
+        qairt: str = "",
     ) -> None:
         self.facts.append(facts)
         self.models.append(
             PackagedModel(
                 path=member.path, format=kind, size_bytes=member.size_bytes, packed_bytes=member.packed_bytes,
                 opset=facts.opset, domains=tuple(sorted(domains)), context=context, npu=npu,
+                qairt=qairt,
             )
         )  # fmt: skip
 
@@ -530,6 +543,7 @@ def _elf_library(member: Member, content: Buffer, elf: Elf) -> NativeLibrary:
         api=asked_api(content, elf) if GET_API_BASE in elf.undefined else 0,
         opens=build is None and content.find(OPENED) >= 0,
         entries=tuple(sorted(defined & ENTRIES.keys())) if build is None else (),
+        plugin=plugin_release(content) if build is None and "CreateEpFactories" in defined else "",
         arm_code=(
             read_arm_code(content, elf)
             if build is not None and elf.abi == ARM64 and len(content) <= CODE_BYTES
@@ -633,15 +647,16 @@ def extracts_libraries(manifest: Buffer) -> bool | None:
     return None
 
 
-def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool, int]:
-    """What of an ONNX model decides whether it loads, its nodes' domains, whether it is a context, for which NPU.
+def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool, tuple[int, str]]:
+    """What of an ONNX model decides whether it loads, its nodes' domains, whether it is a context, for which NPU
+    and by which QAIRT.
 
     The message's frame is walked, weights are passed over. Raises WireError.
     """
     opsets: dict[str, int] = {}
     domains: set[str] = set()
     types: set[int] = set()
-    context, npu = False, 0
+    context, npu, qairt = False, 0, ""
     graphs: list[tuple[int, int]] = []
     with memoryview(content) as data:
         for part in fields(data, 0, len(data)):
@@ -650,7 +665,7 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool
                 domain = bytes(data[row[1].value : row[1].end]).decode("utf-8", "replace") if 1 in row else ""
                 opsets[domain] = read_varint(data, row[2].value, row[2].end)[0] if 2 in row else 1
             elif part.number == MODEL_METADATA and (built := BUILT_FOR.search(data[part.value : part.end])):
-                npu = int(built[1])
+                npu, qairt = int(built[2]), built[1].decode()
             elif part.number == MODEL_GRAPH and part.wire_type == LENGTH:
                 graphs.append((part.value, part.end))
         if not graphs or not opsets:
@@ -686,7 +701,7 @@ def scan_onnx(content: Buffer, name: str) -> tuple[ArtifactFacts, set[str], bool
         name=name, format_version="", opset=opset, newest_since=1, newest_operator="",
         element_types=frozenset(types), replays=False,
     )  # fmt: skip
-    return facts, domains, context, npu
+    return facts, domains, context, (npu, qairt)
 
 
 def finding(rule: str, severity: Severity, what: str, where: str, why: str = "", remedy: str = "") -> Finding:

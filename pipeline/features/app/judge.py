@@ -14,6 +14,7 @@ import msgspec
 
 from device_runner.library import LIBRARY, PAGE_BYTES
 from device_runner.plugins import PLUGINS_SINCE
+from pipeline.compat.contexts import PLUGIN_OPTIONS, PLUGINS
 from pipeline.compat.defects import DEFECTS, Runtime, library_defects
 from pipeline.compat.rules import ArtifactFacts, check_artifact, check_onnx
 from pipeline.config.tables import BuildKind
@@ -277,6 +278,7 @@ def _qnn(package: Package) -> Iterator[Finding]:
         provider = next((row for row in rows if "qnn" in row.providers or row.name == QNN_PLUGIN), None)
         if provider is None or scope != ("android", "arm64-v8a"):
             continue
+        yield from _qnn_releases(package, provider)
         names = package.names(scope[1])
         stubs, skels = (
             {match[1] for name in names if (match := re.fullmatch(rf"libQnnHtp(V\d+){end}\.so", name))}
@@ -305,6 +307,33 @@ def _qnn(package: Package) -> Iterator[Finding]:
                 f"without {QNN_PREPARE} phones compile nothing: other models run on the CPU",
                 f"add {QNN_PREPARE} (90 MB), or compile a context for each NPU on a computer",
             )  # fmt: skip
+
+
+def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
+    """The plugin beside contexts and ONNX Runtime: each of its releases belongs to one runtime of Qualcomm's."""
+    pairs = {release: (qairt, least) for qairt, (release, least) in PLUGINS.items()}
+    qairt, least = pairs.get(plugin.plugin, ("", ""))
+    contexts = [model for model in package.inspector.models if model.qairt]
+    newer = [model for model in contexts if qairt and numbers_of(model.qairt) > numbers_of(qairt)]
+    if newer and plugin.plugin != next(iter(PLUGIN_OPTIONS)):
+        needed = max((model.qairt for model in newer), key=numbers_of)
+        yield finding(
+            "qnn-release", Severity.ERROR, "contexts are newer than the NPU's runtime that belongs to the plugin",
+            plugin.path, f"it is plugin {plugin.plugin}, of QAIRT {qairt}; {newer[0].path} was compiled by {needed}",
+            f"ship {_pair(needed)}, or compile the contexts by onnxruntime-qnn {plugin.plugin}",
+        )  # fmt: skip
+    for runtime in package.runtimes(plugin.scope) if least else ():
+        if runtime.release and numbers_of(runtime.release) < numbers_of(least):
+            yield finding(
+                "qnn-release", Severity.WARNING, "the plugin is published for a later ONNX Runtime", plugin.path,
+                f"it is plugin {plugin.plugin}, for {least} or later; {runtime.path} is {runtime.release}",
+                f"ship ONNX Runtime {least} or later, or the plugin that belongs to {line_of(runtime.release)}",
+            )  # fmt: skip
+
+
+def _pair(qairt: str) -> str:
+    plugin, _ = PLUGINS.get(qairt, ("that belongs to it", ""))
+    return f"com.qualcomm.qti:qnn-runtime:{qairt} with the plugin com.qualcomm.qti:onnxruntime-android-qnn:{plugin}"
 
 
 def _for_linux(package: Package) -> Iterator[Finding]:

@@ -110,12 +110,12 @@ def checked(model: DoctorModel) -> DoctorModel:
         return model
     data = data_beside(model.path, msgspec.structs.replace(model.data, sizes=dict(model.dimensions)))
     if model.dimensions or data.test_data:
-        return DoctorModel(path=model.path, start=model.start, data=data, dimensions=model.dimensions)
+        return replace(model, data=data)
     guess = guess_for(model.path, data)
     if guess.missing:
         raise no_size(str(model.path), guess.missing, guess.why)
     values = msgspec.structs.replace(data, inputs=guess.values | data.inputs)
-    return DoctorModel(path=model.path, start=model.start, data=values, dimensions=guess.dimensions)
+    return replace(model, data=values, dimensions=guess.dimensions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A model with state as a stream: measured step by step, and its last outputs compared with the original's stream."""
+"""A model with state as a stream: measured step by step, and its outputs compared with the original's stream."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +13,14 @@ from device_runner.result import Failure, RunResult, Struct
 from device_runner.spec import Stream, TensorFile
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import Inputs, PlannedRun, options_name
-from pipeline.check.compare import OutputCheck, OutputPrecision, compare_outputs, read_tensor, usual_tolerance
+from pipeline.check.compare import (
+    OutputCheck,
+    OutputPrecision,
+    compare_outputs,
+    read_tensor,
+    usual_tolerance,
+    with_first_step,
+)
 from pipeline.check.reference import make_stream, zero_states
 from pipeline.check.result import StreamReference
 from pipeline.core.errors import ConfigError, ModelError
@@ -34,13 +41,17 @@ if TYPE_CHECKING:
 
 
 class StreamRow(Struct, frozen=True, kw_only=True):
-    """A file's stream: times of a step, and how its outputs after the last step compare with the original's."""
+    """A file's stream: times of a step, and how its outputs compare with the original's.
+
+    Of those in `tracked` each step was compared, of others the last one.
+    """
 
     file: str
     run: str
     steps: int
     median_ns: int = 0
     high_ns: int = 0
+    tracked: tuple[str, ...] = ()
     checks: tuple[OutputCheck, ...] = ()
     failure: str = ""
     remedy: str = ""
@@ -131,7 +142,8 @@ def measure_streams(
 
 
 def _row(run: PlannedRun, result: RunResult, reference: StreamReference) -> StreamRow:
-    row = StreamRow(file=run.variant, run=options_name(run.options), steps=reference.stream.steps)
+    tracked = reference.stream.tracked
+    row = StreamRow(file=run.variant, run=options_name(run.options), steps=reference.stream.steps, tracked=tracked)
     if result.failure or not result.outputs:
         return msgspec.structs.replace(row, **why_failed(result.failure, "it gave no outputs"))
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
@@ -139,9 +151,16 @@ def _row(run: PlannedRun, result: RunResult, reference: StreamReference) -> Stre
     checks = compare_outputs(expected, outputs, usual_tolerance(OutputPrecision.FLOAT32))
     times = sorted(result.latencies_ns)  # () in an emulator
     return msgspec.structs.replace(
-        row, checks=tuple(checks), median_ns=result.median_ns or 0,
+        row, checks=tuple(with_first_step(checks, expected, outputs, tracked)), median_ns=result.median_ns or 0,
         high_ns=times[len(times) * 95 // 100] if times else 0,
     )  # fmt: skip
+
+
+def _when(row: StreamRow) -> str:
+    if any(check.failed for check in row.checks):
+        return ""  # the line below the table says it
+    last = [check.output for check in row.checks if check.output not in row.tracked]
+    return f"in each step, {', '.join(last)} in the last" if last else "in each step"
 
 
 def stream_parts(rows: Sequence[StreamRow]) -> "Iterator[Part]":
@@ -151,9 +170,12 @@ def stream_parts(rows: Sequence[StreamRow]) -> "Iterator[Part]":
     table = tuple(
         (row.file, row.run, str(row.steps), wording.duration(row.median_ns or None),
          wording.duration(row.high_ns or None),
-         "failed" if row.failure else f"{wording.outputs(row.checks)} after the last step")
+         "failed" if row.failure else f"{wording.outputs(row.checks)} {_when(row)}".rstrip())
         for row in rows
     )  # fmt: skip
     if table:
         head = ("file", "run", "steps", "median step", "19 of 20 under", "outputs")
         yield wording.Listing(title="", head=head, rows=table, right=("steps", "median step", "19 of 20 under"))
+    for row in rows:
+        for check in (check for check in row.checks if check.failed):
+            yield wording.Line(f"{row.file} {row.run}: {check.output}: {check.reason}")

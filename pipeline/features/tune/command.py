@@ -99,10 +99,6 @@ def tune(
     from pipeline.features.tune.job import tune as search
 
     result = completed_job(ctx, whole, options, search, "nothing was measured; what was converted is kept")
-    from pipeline.cli.show import job_document, show_job
-    from pipeline.report.formats import of_campaign
+    from pipeline.cli.show import finish_job
 
-    outputs.write_json(job_document(result) | {"tuned": result.assembled.report.tuned})
-    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
-    show_job(result, outputs)
-    ctx.exit(result.exit_code)
+    finish_job(ctx, result, outputs, tuned=result.assembled.report.tuned)

@@ -192,7 +192,8 @@ def of_chip(
     refuse_context((node.op_type for node in graph.nodes.values()), loaded.source.name)
     if empty := empty_value(graph):
         why = f"'{empty}' has a dimension of size 0, which the compiler does not stand"
-        return Claim(), LoadForecast.failing(Refusal("empty", why, "give the model's values other sizes"))
+        failure = Refusal("empty", why, "give the model's values other sizes")
+        return Claim(refusals=dict.fromkeys(graph.nodes, NO_SESSION)), LoadForecast.failing(failure)
     target = folder / f"asked-{chip.name}.onnx"
     write_model(replace(loaded, proto=model), target, named=True)  # the answer knows nodes by names only
     entry = entry_of(".json", chip, *(sha256_of(path) for path in sorted(folder.glob(f"{target.name}*"))))

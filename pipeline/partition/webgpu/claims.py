@@ -175,9 +175,9 @@ def copies(graph: Graph, _settings: Settings, claimed: Container[int]) -> int:
 def estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool:
     """Whether ONNX Runtime may insert other copies than `copies` counts.
 
-    In the layout NHWC it inserts Transposes and moves those that there are, nodes of quantization with them; types for
-    which the GPU has no Transpose then go to the CPU. It drops a Cast behind a Cast, and puts some around what the CPU
-    computes in half precision.
+    In the layout NHWC it inserts Transposes and moves those that there are, nodes of quantization with them, which it
+    may drop; types for which the GPU has no Transpose then go to the CPU. It drops a Cast behind a Cast, and puts some
+    around what the CPU computes in half precision.
     """
     nodes = graph.nodes.values()
     on_cpu = [node for node in nodes if node.index not in claimed]
@@ -188,6 +188,8 @@ def estimated(graph: Graph, settings: Settings, claimed: Container[int]) -> bool
         if node.op_type == "Cast" and not before.isdisjoint(node.inputs):
             return True
     if any(graph.value(name).dtype == "f16" for node in on_cpu for name in (*node.inputs, *node.outputs)):
+        return True
+    if settings.nhwc and any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
         return True
     moved = any(
         node.op_type == "Transpose" or (node.index in claimed and (NHWC, node.op_type) in kernels()) for node in nodes

@@ -16,6 +16,7 @@ import pytest
 from device_runner.probe.elf import parse_elf
 from pipeline.features.app import RULE_NAMES
 from pipeline.features.app.inspection import DIRECTORY_BYTES, asked_api, extracts_libraries
+from pipeline.features.app.judge import QNN_PLUGIN
 from tests.command import ROOT, ort_mobile
 from tests.library.library_files import library, texts
 
@@ -217,6 +218,41 @@ def test_qnn_needs_the_files_of_the_npu_that_a_context_is_for(tmp_path: Path) ->
     (missing,) = (row for row in inspected(package(tmp_path / "q.zip", members))["findings"]
                   if row["rule"] == "provider-files")  # fmt: skip
     assert missing["why"] == "missing: libQnnHtpV79Stub.so and libQnnHtpV79Skel.so, which contexts in it are for"
+
+
+PLUGIN = """
+const char options[] = "%s";
+__attribute__((visibility("default"))) const char *CreateEpFactories(void) { return options; }
+"""
+
+
+def test_releases_of_qnn_that_do_not_belong_together_are_named(tmp_path: Path) -> None:
+    """A plugin of 2.6 belongs to QAIRT 2.50: its runtime refuses the context of 2.51. One of 2.7 takes it."""
+    findings = {}
+    for option in ("enable_htp_graph_splitting", "htp_reused_io_limit_mb"):
+        plugin = compiled(tmp_path, "arm64-v8a", "libonnxruntime_providers_qnn.so", PLUGIN % option)
+        members = {"lib/arm64-v8a/libonnxruntime_providers_qnn.so": plugin, "assets/m.onnx": context_for_v79(),
+                   "lib/arm64-v8a/libonnxruntime.so": runtime(release="1.26.0")}  # fmt: skip
+        document = inspected(package(tmp_path / f"{option}.zip", members))
+        findings[option] = [
+            (row["severity"], row["why"]) for row in document["findings"] if row["rule"] == "qnn-release"
+        ]
+    old = "1.27 or later; lib/arm64-v8a/libonnxruntime.so is 1.26.0"
+    assert findings == {
+        "enable_htp_graph_splitting": [
+            ("error", "it is plugin 2.6.0, of QAIRT 2.50.0; assets/m.onnx was compiled by 2.51.0"),
+            ("warning", f"it is plugin 2.6.0, for {old}"),
+        ],
+        "htp_reused_io_limit_mb": [("warning", f"it is plugin 2.7.0, for {old}")],
+    }
+
+
+@pytest.mark.npu
+def test_the_release_of_the_installed_plugin_is_told(tmp_path: Path) -> None:
+    qnn = pytest.importorskip("onnxruntime_qnn", reason="without the package onnxruntime-qnn")
+    content = Path(qnn.get_library_path()).read_bytes()
+    (row,) = inspected(package(tmp_path / "q.apk", {f"lib/x86_64/{QNN_PLUGIN}": content}))["libraries"]
+    assert row["plugin"] == qnn.__version__
 
 
 def test_a_library_that_is_linked_with_a_provider_needs_it_beside_it(tmp_path: Path) -> None:

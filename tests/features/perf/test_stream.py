@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -46,7 +47,7 @@ def row_of(done: Done) -> dict[str, Any]:
 @pytest.mark.long
 def test_a_thousand_steps_end_where_those_of_the_original_do(model: Path) -> None:
     row = row_of(streamed(model, "--stream", "1000", *STATES))
-    assert row["steps"] == 1000
+    assert (row["steps"], sorted(row["tracked"])) == (1000, ["c1", "h1", "y"])
     assert 0 < row["median_ns"] <= row["high_ns"]
     assert [(check["output"], check["passed"]) for check in row["checks"]] == [("y", True), ("h1", True), ("c1", True)]
 
@@ -87,6 +88,38 @@ def test_a_state_that_another_file_lacks_is_found_before_a_device_is_opened(mode
     assert "renamed.onnx" in done.err
     assert "its inputs are x, hidden, c0" in done.err
     assert "nowhere.aar" in streamed(model, *nowhere, "--state", "h1=h0", code=2).err
+
+
+LATE = """g (float[1] x, float[1] s, int64[1] i) => (float[1] y, float[1] t, int64[1] j)
+    <int64[1] one = {1}, int64[1] fourth = {3}, float[1] more = {@MORE@}> {
+    j = Add (i, one)  late = Equal (i, fourth)  flag = Cast <to = 1> (late)  extra = Mul (flag, more)
+    y = Add (x, extra)  t = Add (s, x) }"""
+
+
+def test_a_step_that_differs_is_named_though_the_last_ones_are_equal(tmp_path: Path) -> None:
+    """The fourth of seven steps gives another y, and no state is another: the last step alone would show nothing."""
+    same, other = (
+        onnx_samples.save(parsed(LATE.replace("@MORE@", more)), tmp_path / f"{more}.onnx") for more in ("0", "5")
+    )
+    words = ("--stream", "7", "--state", "t=s", "--state", "j=i", "--input", "i=0")
+    row = row_of(streamed(other, *words, "--original", same, code=4))
+    wrong = [check for check in row["checks"] if not check["passed"]]
+    assert [check["output"] for check in wrong] == ["y"]
+    assert wrong[0]["reason"].startswith("step 4 of 7 is the first that differs; relative error")
+    text = ort_mobile("perf", other, *words, "--original", same, *SHORT[:-2], code=4)
+    assert "step 4 of 7 is the first that differs" in text.text
+
+
+def test_outputs_too_large_for_every_step_are_compared_in_the_last(tmp_path: Path) -> None:
+    x, s, t, y = (onnx_samples.value(name, [1, size]) for name, size in (("x", 2), ("s", 2), ("t", 2), ("y", 1 << 22)))
+    shape = onnx.numpy_helper.from_array(np.array([1, 1 << 21, 2]), "shape")
+    flat = onnx.numpy_helper.from_array(np.array([1, 1 << 22]), "flat")
+    nodes = parsed_nodes("t = Add (x, s)  wide = Expand (t, shape)  y = Reshape (wide, flat)")
+    model = onnx_samples.save(onnx_samples.make(nodes, [x, s], [y, t], [shape, flat]), tmp_path / "wide.onnx")
+    row = row_of(streamed(model, "--stream", "5", "--state", "t=s"))
+    assert (row["tracked"], [check["passed"] for check in row["checks"]]) == (["t"], [True, True])
+    text = ort_mobile("perf", model, "--stream", "5", "--state", "t=s", *SHORT[:-2]).out
+    assert "in each step, y in the last" in text
 
 
 def test_a_state_that_shrinks_after_some_steps_is_one_error(tmp_path: Path) -> None:
