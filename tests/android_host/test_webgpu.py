@@ -150,6 +150,11 @@ def test_states_stay_on_the_gpu_beside_new_inputs(gpu: Device, tmp_path: Path, o
     assert outputs(result)["s"].tolist() == [[40, 45, 50, 55]]
     assert outputs(result)["y"].tolist() == [[24, 28, 32, 36]]
     assert any("Replaying the captured" in line for line in result.log) == options.captures_graph
+    spec = streamed(model, tmp_path, {"x": zeros, "a": zeros}, {"s": "a"}, steps, options)
+    stream = msgspec.structs.replace(present(spec.stream), tracked=("y", "s"))
+    each = outputs(gpu.run(msgspec.structs.replace(spec, stream=stream)))
+    assert each["s"].tolist() == np.cumsum(steps, 0).tolist()
+    assert each["y"].tolist() == (np.cumsum(steps, 0) - steps).tolist()
 
 
 def test_a_state_of_the_cpu_cannot_be_captured(gpu: Device, tmp_path: Path) -> None:

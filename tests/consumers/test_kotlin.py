@@ -149,10 +149,12 @@ public fun main(arguments: Array<String>) {
 """
 
 
-def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) -> None:
-    bundle = two_sizes(tmp_path)
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
+def test_an_input_goes_to_the_smallest_size_that_it_fits_into(shared: bool, tmp_path: Path) -> None:
+    bundle = two_sizes(tmp_path, shared=shared)
     imports, code = ort_mobile("release", "snippet", bundle, "--for", "kotlin").out.split("\n\n", 1)
-    more = "import android.content.pm.ApplicationInfo\nimport android.content.res.AssetManager\nimport java.io.File"
+    more = "import android.content.pm.ApplicationInfo\nimport android.content.res.AssetManager"
+    more += "" if "java.io.File" in imports else "\nimport java.io.File"
     head, main = SIZES.lstrip().split("\n\n", 1)
     (tmp_path / "Open.kt").write_text(f"{head}\n{imports}\n{more}\n{code}\n{main}", "utf-8")
     path, _ = compiled(tmp_path, tmp_path / "Open.kt", against=[fetched("jvm:1.28.0"), phone_classes(tmp_path)])

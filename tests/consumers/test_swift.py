@@ -173,11 +173,13 @@ for shape in [@SHAPES@] {
     print(MSizes.size(xShape: shape), size, output.y.map { "\\($0)" }.joined(separator: " "))
 }
 do { _ = try model.run(x: [1], xShape: [1, 2, 2]) } catch { print(error) }
+for verify in [M.verify, M2x3.verify, M4x8.verify] { try verify() }
 """
 
 
-def test_an_input_goes_to_the_smallest_size_that_it_fits_into(tmp_path: Path) -> None:
-    two_sizes(tmp_path, platform="ios", release="1.24")
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
+def test_an_input_goes_to_the_smallest_size_that_it_fits_into(shared: bool, tmp_path: Path) -> None:
+    two_sizes(tmp_path, platform="ios", release="1.24", shared=shared)
     work = tmp_path / "work"
     (work / "app/Sources/app").mkdir(parents=True)
     (work / "app/Package.swift").write_text(APP.replace("DemoAppModels", "DemoModels"))
