@@ -205,7 +205,11 @@ def test_sums_of_unsigned_integers_came_with_a_release(tmp_path: Path, release: 
 
 @pytest.mark.parametrize(
     "text",
-    ["m = Mish (x)  y = Relu (m)", "p = PRelu (i, i)  y = Cast <to = 1> (p)", "d = DequantizeLinear (q, s)  y = Transpose (d)"],
+    [
+        "m = Mish (x)  y = Relu (m)",
+        "p = PRelu (i, i)  y = Cast <to = 1> (p)",
+        "d = DequantizeLinear (q, s)  y = Transpose (d)",
+    ],
 )
 def test_copies_are_estimated_where_functions_are_inlined_and_quantization_moves(tmp_path: Path, text: str) -> None:
     inputs = [
