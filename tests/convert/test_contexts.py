@@ -310,7 +310,7 @@ def test_a_context_is_not_run_as_a_chip_whose_loader_refuses_it(tmp_path: Path) 
     ("words", "why"),
     [
         (("--context", "SM8650+SM8750"), "a file for each: SM8650,SM8750"),
-        (("--share-weights",), "add --context CHIP"),
+        (("--share-weights",), "add --format onnx or --context CHIP"),
     ],
 )
 def test_what_no_context_is_made_of_is_refused(words: tuple[str, ...], why: str, tmp_path: Path) -> None:
