@@ -7,7 +7,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -139,7 +139,8 @@ class ProbeDevice(Device):
     def _put_model(self, model: Path, folder: str) -> str:
         """As `_put`; an ONNX file finds its weights, or a context its binary, in the folder where it lies itself."""
         status = model.stat()
-        if beside := _files_beside(model, status.st_mtime_ns, status.st_size):
+        names = _names_beside(model, status.st_mtime_ns, status.st_size)
+        if beside := [str(path) for name in names if (path := model.parent / name).is_file()]:
             return self._put_named((str(model), *beside), folder)[0]
         return self._put(model, model.suffix.lower())
 
@@ -193,11 +194,11 @@ LOCATION = b"\x0a\x08location\x12"
 """In an ONNX file, before the length and the name of a file of weights: field 1 "location", field 2 its value."""
 
 
-@cache
-def _files_beside(model: Path, _modified_ns: int, size: int) -> tuple[str, ...]:
-    """The files in the folder of an ONNX file that it names, or that is a context's binary."""
+@lru_cache(maxsize=256)
+def _names_beside(model: Path, _modified_ns: int, size: int) -> list[str]:
+    """The names of files in its folder that an ONNX file has, and that of a context's binary."""
     if model.suffix.lower() != ".onnx" or not size:
-        return ()
+        return []
     names = {f"{model.stem}_qnn.bin"}  # as the QNN provider names it
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(LOCATION)
@@ -208,8 +209,7 @@ def _files_beside(model: Path, _modified_ns: int, size: int) -> tuple[str, ...]:
                 length, start = length & 0x7F | int.from_bytes(content[start : start + 1]) << 7, start + 1
             names.add(content[start : start + length].decode("utf-8", "replace"))
             at = content.find(LOCATION, start)
-    plain = sorted(name for name in names - {model.name} if re.fullmatch(r"[^/\\\0]{1,255}", name))
-    return tuple(str(path) for name in plain if (path := model.parent / name).is_file())
+    return sorted(name for name in names - {model.name} if re.fullmatch(r"[^/\\\0]{1,255}", name))
 
 
 def missing_input(spec: RunSpec) -> Failure | None:
