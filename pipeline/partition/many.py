@@ -31,8 +31,8 @@ def judge_paths(
     """An answer for every model under files, folders and archives, in that order; `error` is set where there is none.
 
     With several settings all answers of the first come first. `sizes` are for dynamic dimensions. With `simulate` each
-    says what the chip computes on that data. ConfigError when a
-    path does not exist or holds no model, MissingError without the compiler of a chip that is asked about.
+    says what the chip computes on that data. ConfigError when a path does not exist or holds no model, MissingError
+    without the compiler of a chip that is asked about.
     """
     sources = find_models(paths, SUFFIXES)
     asked = (settings,) if isinstance(settings, Settings) else settings

@@ -315,6 +315,7 @@ def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
     qairt, least = pairs.get(plugin.plugin, ("", ""))
     contexts = [model for model in package.inspector.models if model.qairt]
     newer = [model for model in contexts if qairt and numbers_of(model.qairt) > numbers_of(qairt)]
+    # What has the options of the newest release that is known may be a later one.
     if newer and plugin.plugin != next(iter(PLUGIN_OPTIONS)):
         needed = max((model.qairt for model in newer), key=numbers_of)
         yield finding(
@@ -332,8 +333,9 @@ def _qnn_releases(package: Package, plugin: NativeLibrary) -> Iterator[Finding]:
 
 
 def _pair(qairt: str) -> str:
-    plugin, _ = PLUGINS.get(qairt, ("that belongs to it", ""))
-    return f"com.qualcomm.qti:qnn-runtime:{qairt} with the plugin com.qualcomm.qti:onnxruntime-android-qnn:{plugin}"
+    plugin, _ = PLUGINS.get(qairt, ("", ""))
+    beside = f"com.qualcomm.qti:onnxruntime-android-qnn:{plugin}" if plugin else "that belongs to it"
+    return f"com.qualcomm.qti:qnn-runtime:{qairt} with the plugin {beside}"
 
 
 def _for_linux(package: Package) -> Iterator[Finding]:

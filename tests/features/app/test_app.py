@@ -192,11 +192,11 @@ def test_qnn_needs_its_backend_and_pairs_of_stub_and_skel(tmp_path: Path) -> Non
     assert missing["why"] == "missing: libQnnHtpV75Skel.so, libQnnHtp.so"
 
 
-def context_for_v79() -> bytes:
+def context_for_v79(qairt: str = "2.51.0") -> bytes:
     from pipeline.model.onnx_model import encode_field
 
     node = encode_field(4, b"EPContext") + encode_field(7, b"com.microsoft")
-    entry = encode_field(1, b"ep_compatibility_info.QNN") + encode_field(2, b"v2:6:2.51.0:5.51.0:79:69:0:0")
+    entry = encode_field(1, b"ep_compatibility_info.QNN") + encode_field(2, f"v2:6:{qairt}:5.51.0:79:69:0:0".encode())
     return MNIST.read_bytes() + encode_field(7, encode_field(1, node)) + encode_field(14, entry)
 
 
@@ -245,6 +245,14 @@ def test_releases_of_qnn_that_do_not_belong_together_are_named(tmp_path: Path) -
         ],
         "htp_reused_io_limit_mb": [("warning", f"it is plugin 2.7.0, for {old}")],
     }
+
+
+def test_a_context_of_a_qairt_that_no_known_plugin_belongs_to(tmp_path: Path) -> None:
+    plugin = compiled(tmp_path, "arm64-v8a", "libonnxruntime_providers_qnn.so", PLUGIN % "enable_htp_graph_splitting")
+    members = {"lib/arm64-v8a/libonnxruntime_providers_qnn.so": plugin, "assets/m.onnx": context_for_v79("2.60.0")}
+    findings = inspected(package(tmp_path / "later.zip", members))["findings"]
+    (row,) = (row for row in findings if row["rule"] == "qnn-release")
+    assert "ship com.qualcomm.qti:qnn-runtime:2.60.0 with the plugin that belongs to it, or" in row["remedy"]
 
 
 @pytest.mark.npu
