@@ -19,10 +19,9 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, layout_window, webgpu_settings
-from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
+from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies, infer, view_of_file
 from pipeline.partition.rules import claim, copies_of
-from pipeline.partition.view import infer, view_of_file
-from pipeline.partition.webgpu.claims import (
+from pipeline.partition.webgpu import (
     NAMELESS_BIAS,
     crossing,
     has_nameless_bias,
@@ -121,7 +120,7 @@ def _opset(file: GpuFile) -> str:
 
 
 def _quantized(file: GpuFile) -> str:
-    from pipeline.partition.webgpu.kernels import QUANTIZED
+    from pipeline.partition.webgpu import QUANTIZED
 
     nodes = [node for node in file.graph.nodes.values() if QUANTIZED.fullmatch(node.op_type)]
     if not nodes:

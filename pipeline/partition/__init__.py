@@ -2,8 +2,8 @@
 
 The way of one claim, from a model to its verdict:
 
-- `judge`: a request, the model, what the provider is shown of it (`shown`: functions inlined, level basic;
-  `view` reads models and makes a `graph.Graph` of that), the claim, the answer (`answer.ModelAnswer`);
+- `judge`: a request, the model (`subject`), what the provider is shown of it (`shown`: functions inlined, level basic)
+  as a `graph.Graph`, the claim, the answer (`answer.ModelAnswer`);
 - `rules`: `claim` asks where a provider's claims come from; `claim_by_rules` judges a graph by a `RuleSet`, unit by
   unit (`units`), and groups what it claims;
 - `nnapi`, `coreml` (with `coreml_checks`), `xnnpack`: the rules of each provider, and what fails on load.

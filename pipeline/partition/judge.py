@@ -1,11 +1,6 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +14,6 @@ from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, rules_of
 from pipeline.dataset import Dataset
 from pipeline.model.edit import all_nodes
-from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
     BodyClaim,
@@ -34,25 +28,15 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.qnn.claims import of_chip
+from pipeline.partition.qnn.claims import of_chip, suspicions
 from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
-from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
-from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
-from pipeline.partition.view import (
-    body_types,
-    check_computed,
-    dynamic_names,
-    likely_sizes,
-    open_subject,
-    resized,
-    tensor_reader,
-    view,
-    view_of_file,
-)
+from pipeline.partition.shown import predict_load, rounds
+from pipeline.partition.subject import Views, check_computed, dynamic_names, likely_sizes, open_views, scratch_folder
+from pipeline.partition.units import node_units, plain_units, processor_warnings, unit_of_node
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    pass
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,109 +96,6 @@ def _blamed_on_sizes(request: PartitionRequest, error: ModelError) -> ModelError
     )
 
 
-IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it are made by tempfile, with names of their own
-IN_MEMORY_BYTES = 16 << 20
-
-
-@contextmanager
-def scratch_folder(source: SourceModel) -> Iterator[Path]:
-    """A folder for what judging a model writes. Small ones are in memory: a disk takes longer than judging them.
-
-    Names that are no text, which protobuf reads only when they are asked for, become a ModelError here.
-    """
-    small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
-    place = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=place) as folder:
-        try:
-            yield Path(folder)
-        except UnicodeDecodeError as error:
-            raise ModelError(
-                "a name in the model is not UTF-8",
-                where=source.name,
-                why=str(error),
-                remedy="export the model again with names that are text",
-            ) from error
-
-
-@dataclass(slots=True)
-class Views:
-    """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
-
-    `subject` is the path of an ORT format file, or a loaded ONNX model.
-    """
-
-    source: SourceModel
-    subject: Path | LoadedModel
-    optimize: Optimize
-    folder: Path
-    warnings: list[str] = field(default_factory=list)
-    saved: LoadedModel | None = None
-    graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
-
-    @property
-    def loaded(self) -> LoadedModel | None:
-        """The model, of an ONNX file."""
-        return None if isinstance(self.subject, Path) else self.subject
-
-    @property
-    def ships(self) -> LoadedModel | None:
-        """The model that ships: behind level basic where that is judged."""
-        return self.saved if self.optimize is Optimize.BASIC else self.loaded
-
-    def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
-        """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
-
-        An ORT format file is shown as it is: nothing in it is inlined any more, so it has no model here.
-        """
-        subject = self.subject
-        if isinstance(subject, Path):
-            graph = unique_dq(view_of_file(subject))
-            return graph, graph, None
-        before = before_partitioning(subject.proto, lambda model: self._view(model, subject), settings)
-        if self.optimize is Optimize.NONE:
-            graph = self._graph(before, subject)
-            return graph, graph, before
-        saved = self.basic()
-        ships = self._graph(saved.proto, saved)
-        shown = undone_for_provider(saved.proto, before)
-        return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
-
-    def resized(self, sizes: Mapping[str, int], folder: Path, optimize: Optimize) -> "Views":
-        """The same of the model with sizes, in another folder; of an ONNX model alone."""
-        assert self.loaded, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
-        subject = resized(self.loaded, sizes, folder)
-        return Views(source=self.source, subject=subject, optimize=optimize, folder=folder)
-
-    def basic(self) -> LoadedModel:
-        """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
-        if self.saved is None:
-            assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
-            self.saved = save_basic(self.loaded, self.folder)
-        return self.saved
-
-    def later(self, model: "ModelProto") -> Graph:
-        """The graph of the model that ships, after functions in it were inlined."""
-        assert self.ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
-        return self._view(model, self.ships)
-
-    def _view(self, model: "ModelProto", weights: LoadedModel) -> Graph:
-        outside = self.loaded.outside if self.loaded else None
-        read = tensor_reader(weights)
-        saved = partial(body_types, model, self.folder, self.warnings.append)
-        return view(model, read=read, saved=saved, outside=outside)
-
-    def _graph(self, model: "ModelProto", weights: LoadedModel) -> Graph:
-        """The graph of a model of which several providers are asked."""
-        if id(model) not in self.graphs:
-            self.graphs[id(model)] = model, unique_dq(self._view(model, weights))
-        return self.graphs[id(model)][1]
-
-
-def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
-    """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
-    return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
-
-
 def judge_views(views: Views, settings: Settings, *, simulates: bool = False) -> ModelAnswer:
     """One provider's answer; ModelError for what the rules or ONNX Runtime cannot read.
 
@@ -230,8 +111,6 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
     _check_names(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
-        from pipeline.partition.qnn.suspects import suspicions
-
         shown, compiler = ships, compiler_name()
         if model is None or views.ships is None:
             raise ModelError(
@@ -292,7 +171,7 @@ def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
     """ModelError for a name of forceCpuNodeNames that no node of the file has."""
     if settings.provider != WEBGPU or not settings.webgpu.cpu_nodes:
         return
-    from pipeline.partition.webgpu.claims import unknown_names  # the rules of a provider
+    from pipeline.partition.webgpu import unknown_names  # the rules of a provider
 
     inside = (shown, *(body for _, body in bodies(shown)))
     nodes = all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())

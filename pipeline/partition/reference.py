@@ -44,18 +44,10 @@ from pipeline.partition.answer import (
     Side,
     WebGpuOptions,
 )
+from pipeline.partition.graph import body_types, tensor_reader, view
 from pipeline.partition.many import TIMEOUT_SECONDS
 from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
-from pipeline.partition.view import (
-    body_types,
-    name_nodes,
-    open_subject,
-    remove_model,
-    tensor_reader,
-    view,
-    write_model,
-    written_bytes,
-)
+from pipeline.partition.subject import name_nodes, open_subject, remove_model, write_model, written_bytes
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -29,9 +29,8 @@ from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import LoadForecast, Settings
-from pipeline.partition.graph import FreshNames, Graph, Node, given_outside
+from pipeline.partition.graph import FreshNames, Graph, Node, given_outside, infer, refused, schema
 from pipeline.partition.rules import Claim, claim
-from pipeline.partition.view import infer, refused, schema
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto

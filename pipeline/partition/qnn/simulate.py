@@ -35,9 +35,8 @@ from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.qnn.claims import ask, failure_of
-from pipeline.partition.qnn.suspects import SUSPECTS
-from pipeline.partition.view import write_model
+from pipeline.partition.qnn.claims import SUSPECTS, ask, failure_of
+from pipeline.partition.subject import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
