@@ -276,9 +276,20 @@ def copies_estimated(graph: Graph, settings: Settings, claimed: Container[int]) 
     return about
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSet:
-    """The rules of one provider, in the order in which a graph meets them.
+def claim_by_rules(
+    graph: Graph,
+    settings: Settings,
+    only: Container[int] | None,
+    *,
+    whole: Callable[[Graph, Settings], Refusal | None],
+    units: Callable[[Graph, Settings], Sequence[Unit]],
+    taken: Refusal,
+    operator: Callable[[Case], Refusal | None],
+    stopped: Refusal | None = None,
+    in_group: Callable[[Case, Collection[str]], Refusal | None] | None = None,
+    veto: Callable[[Graph, Settings, Sequence[Node]], Refusal | None] = lambda *_: None,
+) -> Claim:
+    """The way of one graph through the rules of one provider, in the order in which it meets them.
 
     `whole` refuses a graph before its nodes are looked at. `units` divides it into what is judged as one. `taken` is
     the refusal of a unit that somebody has already, `stopped` that of one that is or comes behind an operator of
@@ -286,26 +297,14 @@ class RuleSet:
     gives already: then units are judged when grouping comes to them, else all of them first. `veto` drops a group that
     is finished.
     """
-
-    whole: Callable[[Graph, Settings], Refusal | None]
-    units: Callable[[Graph, Settings], Sequence[Unit]]
-    taken: Refusal
-    stopped: Callable[[Settings], Refusal] | None = None
-    operator: Callable[[Case], Refusal | None]
-    in_group: Callable[[Case, Collection[str]], Refusal | None] | None = None
-    veto: Callable[[Graph, Settings, Sequence[Node]], Refusal | None] = lambda *_: None
-
-
-def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Container[int] | None) -> Claim:
-    """The way of one graph through the rules of one provider: whole graph, units, verdicts, groups, vetoes."""
     # The release, the system's version, the opset, being a body of If or Loop: for all nodes alike.
-    nothing = rules.whole(graph, settings)
+    nothing = whole(graph, settings)
     if nothing is not None:
         return Claim(fatal=nothing) if nothing.fatal else Claim(refusals=dict.fromkeys(graph.nodes, nothing))
 
-    units = rules.units(graph, settings)
-    stops = [unit for unit in units if rules.stopped and unit.target.op_type in settings.stop_ops]
-    behind_stops = downstream(graph, units, stops) if stops else frozenset()
+    judged = units(graph, settings)
+    stops = [unit for unit in judged if stopped and unit.target.op_type in settings.stop_ops]
+    behind_stops = downstream(graph, judged, stops) if stops else frozenset()
     verdicts: dict[int, Refusal | None] = {}
 
     def accept(unit: Unit, group_outputs: Collection[str]) -> bool:
@@ -316,25 +315,24 @@ def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Conta
             # Kernels on the CPU replace all nodes of a unit; a compiling provider looks at the target alone.
             needed = unit.nodes if settings.rules.on_cpu else (unit.target,)
             if only is not None and not all(node.index in only for node in needed):
-                verdicts[index] = rules.taken
-            elif rules.stopped and index in behind_stops:
-                verdicts[index] = rules.stopped(settings)
+                verdicts[index] = taken
+            elif stopped and index in behind_stops:
+                verdicts[index] = stopped
             else:
-                in_group = rules.in_group
-                verdicts[index] = rules.operator(case) or (in_group(case, group_outputs) if in_group else None)
+                verdicts[index] = operator(case) or (in_group(case, group_outputs) if in_group else None)
         return verdicts[index] is None
 
-    if rules.in_group is None:
-        for unit in units:
+    if in_group is None:
+        for unit in judged:
             accept(unit, ())
     if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
-        groups = [[node] for unit in units if accept(unit, ()) for node in unit.nodes]
+        groups = [[node] for unit in judged if accept(unit, ()) for node in unit.nodes]
     else:
-        groups = group_by_waves(graph, units, accept)
+        groups = group_by_waves(graph, judged, accept)
 
     refusals = {
         node.index: verdict
-        for unit in units
+        for unit in judged
         if (verdict := verdicts.get(unit.target.index)) is not None
         for node in unit.nodes
     }
@@ -344,11 +342,11 @@ def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Conta
 
     kept = []
     for group in groups:
-        veto = rules.veto(graph, settings, group)
-        if veto is None:
+        refusal = veto(graph, settings, group)
+        if refusal is None:
             kept.append(tuple(group))
         else:
-            refusals |= dict.fromkeys((node.index for node in group), veto)
+            refusals |= dict.fromkeys((node.index for node in group), refusal)
     return Claim(groups=tuple(kept), refusals=refusals, fatal=fatal)
 
 

@@ -14,7 +14,6 @@ from pipeline.partition.rules import (
     Check,
     Claim,
     Rule,
-    RuleSet,
     Table,
     attribute,
     claim_by_rules,
@@ -482,14 +481,10 @@ def _whole(graph: Graph, settings: Settings) -> Refusal | None:
     return selection_crash(graph, settings)
 
 
-RULES = RuleSet(
-    whole=_whole, units=node_units, taken=Refusal("other_ep", "it is a provider's already"), operator=refusal
-)
-
-
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What XNNPACK claims of one graph, bodies included; `only` are the nodes that no provider has yet."""
-    return claim_by_rules(RULES, graph, settings, only)
+    taken = Refusal("other_ep", "it is a provider's already")
+    return claim_by_rules(graph, settings, only, whole=_whole, units=node_units, taken=taken, operator=refusal)
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
