@@ -86,14 +86,14 @@ def gather_nd(case: Case) -> Refusal | None:
 
 def slice_(case: Case) -> Refusal | None:
     """Everything about the slice is known beforehand, and it is not empty."""
-    known = (
+    checks = (
         static,
         constant(1, "starts"),
         constant(2, "ends"),
         when(given(3), constant(3, "axes")),
         when(given(4), constant(4, "steps")),
     )
-    refusal = first_refusal(case, known)
+    refusal = first_refusal(case, checks)
     if refusal is not None:
         return refusal
 
@@ -635,10 +635,10 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
     """The first reason why one of the partitions cannot become a Core ML model, so that no session is made."""
     types = (*CORE_ML_TYPES, *(("bool",) if settings.ort_release >= (1, 27) else ()))
     for group in groups:
-        made = {name for node in group for name in node.outputs}
+        written = {name for node in group for name in node.outputs}
         for reader, slot, name in ((node, slot, name) for node in group for slot, name in enumerate(node.inputs)):
             # Values from outside: no initializers, and not Resize's roi, which is skipped
-            inside = not name or name in made or name in graph.initializers or graph.constant(name) is not None
+            inside = not name or name in written or name in graph.initializers or graph.constant(name) is not None
             if not inside and (reader.op_type != "Resize" or slot != 1) and graph.value(name).dtype not in types:
                 return _bad_type(graph, name, reader, types)
         for node in group:

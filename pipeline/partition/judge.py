@@ -1,6 +1,5 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,21 +78,17 @@ def judge(request: PartitionRequest) -> ModelAnswer:
                 keep_answer(request.entry, answer)
             return answer
     except ModelError as error:
-        return failed_answer(request, _blamed_on_sizes(request, error) if request.sizes else error)
+        # A model that can be judged without the sizes that were asked for is refused for them.
+        if request.sizes and not judge(msgspec.structs.replace(request, sizes={}, likely=False)).error:
+            sizes = ", ".join(f"{name}={size}" for name, size in request.sizes.items())
+            error = ModelError(
+                f"ONNX Runtime refuses the model with {sizes}",
+                why=error.why or error.what,
+                remedy="give other sizes, or leave them open: without sizes the model loads",
+            )
+        return failed_answer(request, error)
     except PipelineError as error:
         return failed_answer(request, error)
-
-
-def _blamed_on_sizes(request: PartitionRequest, error: ModelError) -> ModelError:
-    """The refusal of a model that can be judged without the sizes that were asked for."""
-    if judge(msgspec.structs.replace(request, sizes={}, likely=False)).error:
-        return error
-    sizes = ", ".join(f"{name}={size}" for name, size in request.sizes.items())
-    return ModelError(
-        f"ONNX Runtime refuses the model with {sizes}",
-        why=error.why or error.what,
-        remedy="give other sizes, or leave them open: without sizes the model loads",
-    )
 
 
 def judge_views(views: Views, settings: Settings, *, simulates: bool = False) -> ModelAnswer:
@@ -127,6 +122,25 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
         load = predict_load(rounds(model, first, views.later, settings), settings)
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
+    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
+    refusals = {index: row for index, row in provider_claim.refusals.items() if index not in group_of}
+    decisions = tuple(
+        Decision(
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            since_version=node.since_version,
+            inputs=node.inputs,
+            outputs=node.outputs,
+            claimed=index in group_of,
+            partition=group_of.get(index),
+            code=refusals[index].code if index in refusals else None,
+            reason=refusals[index].text if index in refusals else None,
+            remedy=(refusals[index].remedy or None) if index in refusals else None,
+        )
+        for index, node in shown.nodes.items()
+    )
+    cuts, operators = gains(shown, settings, provider_claim, copies_inside)
     apart = not settings.rules.on_cpu and not settings.rules.copies  # partitions with memory of their own
     given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
     return ModelAnswer(
@@ -152,9 +166,9 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
             for owner, _, inside in in_bodies
             if inside.groups
         ),
-        decisions=tuple(_decisions(shown, provider_claim)),
-        cuts=cuts(shown, settings, provider_claim, copies_inside),
-        operators=operator_gains(shown, settings, provider_claim, copies_inside),
+        decisions=decisions,
+        cuts=cuts,
+        operators=operators,
         load=load,
         dynamic=dynamic_names(loaded.proto) if loaded else (),
         shapes_from=onnxruntime.__version__,
@@ -197,27 +211,6 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
         return simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
-
-
-def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:
-    """One decision for each node of the main graph, in the order of their indices."""
-    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
-    for index, node in graph.nodes.items():
-        group = group_of.get(index)
-        refused = provider_claim.refusals.get(index) if group is None else None
-        yield Decision(
-            name=node.name,
-            op_type=node.op_type,
-            domain=node.domain,
-            since_version=node.since_version,
-            inputs=node.inputs,
-            outputs=node.outputs,
-            claimed=group is not None,
-            partition=group,
-            code=refused.code if refused else None,
-            reason=refused.text if refused else None,
-            remedy=(refused.remedy or None) if refused else None,
-        )
 
 
 def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
@@ -266,17 +259,20 @@ TRIVIAL = ("trivial", "constant", "border", "single")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 
-def cuts(graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0) -> tuple[Cut, ...]:
-    """Refused nodes whose claim would join partitions or take in more nodes, the best first; `inside` as `copies_of`.
+def gains(
+    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0
+) -> tuple[tuple[Cut, ...], tuple[OperatorGain, ...]]:
+    """What supporting more nodes would give; `inside` as `copies_of`.
 
-    What computes on the CPU (XNNPACK) does not group, so nothing cuts there.
+    First refused nodes whose claim would join partitions or take in more nodes, the best first; then what supporting
+    all refused nodes of one operator would give, for every operator that has some. What computes on the CPU (XNNPACK)
+    does not group, so nothing cuts there and its partitions are none.
     """
-    if settings.rules.on_cpu or not provider_claim.groups:
-        return ()
     waves = _Waves(graph, settings, provider_claim, inside)
-    rows = []
+    cuts = []
     before = copies_of(graph, settings, provider_claim.claimed, inside)
-    for position in waves.candidates():
+    none_cut = settings.rules.on_cpu or not provider_claim.groups
+    for position in () if none_cut else waves.candidates():
         partitions, claimed, copies = waves.claiming(frozenset({position}))
         if copies is None and partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
             continue
@@ -284,39 +280,22 @@ def cuts(graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 
             continue
         node = waves.units[position].target
         refusal = provider_claim.refusals.get(node.index, Refusal("", ""))
-        rows.append(
-            Cut(
-                output=node.first_output,
-                op_type=node.op_type,
-                reason=refusal.text,
-                remedy=refusal.remedy,
-                partitions=partitions,
-                claimed=claimed,
-                copies=copies,
-            )
-        )
-    return tuple(sorted(rows, key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output)))
-
-
-def operator_gains(
-    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0
-) -> tuple[OperatorGain, ...]:
-    """What supporting all refused nodes of one operator would give, for every operator that has some.
-
-    What computes on the CPU (XNNPACK) does not group: its partitions are none.
-    """
-    waves = _Waves(graph, settings, provider_claim, inside)
+        cut = Cut(
+            output=node.first_output, op_type=node.op_type, reason=refusal.text, remedy=refusal.remedy,
+            partitions=partitions, claimed=claimed, copies=copies,
+        )  # fmt: skip
+        cuts.append(cut)
     refused: dict[str, list[int]] = {}
     for position, unit in enumerate(waves.units):
         if unit.target.index in provider_claim.refusals and not waves.supported[position]:
             refused.setdefault(unit.target.op_type, []).append(position)
-    rows = []
+    operators = []
     for op_type, units in refused.items():
         partitions, claimed, copies = waves.claiming(frozenset(units))
-        rows.append(
-            OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
-        )
-    return tuple(rows)
+        row = OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
+        operators.append(row)
+    cuts.sort(key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output))
+    return tuple(cuts), tuple(operators)
 
 
 class _Waves:
@@ -348,14 +327,13 @@ class _Waves:
         return sorted(refused, key=lambda i: -near[i])[:MOST]
 
     def claiming(self, forced: frozenset[int]) -> tuple[int, int, int | None]:
-        """Partitions, claimed nodes and copies if more units were supported; only what the provider counts."""
-        if not (self.settings.rules.on_cpu or self.settings.rules.copies):
-            return *self.grouped(forced), None
-        claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
-        return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
+        """Partitions, claimed nodes and copies if more units were supported; only what the provider counts.
 
-    def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
-        """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""
+        Groups of trivial nodes only are no partitions.
+        """
+        if self.settings.rules.on_cpu or self.settings.rules.copies:
+            claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
+            return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
         wave = [0] * len(self.units)
         sizes: dict[int, int] = {}
         real: set[int] = set()
@@ -369,4 +347,4 @@ class _Waves:
             elif any(wave[p] == highest and (self.supported[p] or p in forced) for p in producers):
                 highest += 1
             wave[position] = highest
-        return len(real), sum(sizes[number] for number in real)
+        return len(real), sum(sizes[number] for number in real), None

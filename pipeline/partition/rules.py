@@ -134,9 +134,11 @@ def when(condition: Callable[[Case], bool], *checks: Check) -> Check:
     return check
 
 
-def refuse(condition: Callable[[Case], bool], code: str, text: Callable[[Case], str], remedy: str) -> Check:
+def refuse(
+    condition: Callable[[Case], bool], code: str, text: Callable[[Case], str], remedy: str, *, fatal: bool = False
+) -> Check:
     """Refuse where a condition holds."""
-    return lambda case: Refusal(code, text(case), remedy) if condition(case) else None
+    return lambda case: Refusal(code, text(case), remedy, fatal) if condition(case) else None
 
 
 def listed(position: int) -> Callable[[Case], bool]:

@@ -132,10 +132,7 @@ def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshN
         return _domain(node.domain), node.op_type, node.overload
 
     # A function that calls itself, however far around, would never be inlined.
-    calls = {
-        name: {key(node) for outer in function.node for node in _with_bodies(outer)} & functions.keys()
-        for name, function in functions.items()
-    }
+    calls = {name: set(map(key, all_nodes(body))) & functions.keys() for name, body in functions.items()}
     while leaves := {name for name, called in calls.items() if not called}:
         calls = {name: called - leaves for name, called in calls.items() if name not in leaves}
     if calls:
@@ -148,13 +145,6 @@ def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshN
     return _inline(
         model, lambda node: None if next(iter(node.output), "") in protected else functions.get(key(node)), names
     )
-
-
-def _with_bodies(node: "NodeProto") -> "Iterator[NodeProto]":
-    """The node and all nodes in bodies that it has."""
-    yield node
-    for body in _bodies_of(node):
-        yield from all_nodes(body)
 
 
 def _bodies_of(node: "NodeProto") -> "Iterator[GraphProto]":
@@ -559,20 +549,16 @@ def _useless_casts(source: "ModelProto") -> set[str]:
     return {node.output[0] for node in casts if types.get(node.input[0]) == node.attribute[0].i}
 
 
-def _only_casts(source: "GraphProto", useless: set[str]) -> "dict[str, NodeProto]":
-    """Casts between floats that alone read their input: what reads it once the Cast is gone has read the Cast.
+def _read_only_casts(graph: "GraphProto", source: "GraphProto", useless: set[str]) -> None:
+    """Put back Casts between floats that alone read their input, in place: nodes read the last of each chain.
 
-    Nodes that were fused have no counterpart in the model that would show it.
+    What reads the input once the Cast is gone has read the Cast. Nodes that were fused have no counterpart in the model
+    that would show it.
     """
-    uses = Counter(name for graph in subgraphs(source) for node in graph.node for name in node.input)
-    uses.update(value.name for graph in subgraphs(source) for value in graph.output)
-    casts = (node for node in source.node if node.op_type == "Cast" and uses[node.input[0]] == 1)
-    casts = (node for node in casts if node.output[0] not in useless)
-    return {node.input[0]: node for node in casts if node.attribute[0].i in FLOATS}
-
-
-def _read_casts(graph: "GraphProto", only: "Mapping[str, NodeProto]") -> None:
-    """Put back Casts of `only`, in place: nodes of the main graph read the last of each chain."""
+    uses = Counter(name for part in subgraphs(source) for node in part.node for name in node.input)
+    uses.update(value.name for part in subgraphs(source) for value in part.output)
+    casts = [node for node in source.node if node.op_type == "Cast" and node.output[0] not in useless]
+    only = {cast.input[0]: cast for cast in casts if uses[cast.input[0]] == 1 and cast.attribute[0].i in FLOATS}
     outputs = {name for node in graph.node for name in node.output}
     for node in list(graph.node):
         for slot, name in enumerate(node.input if node.op_type != "Cast" else ()):
@@ -604,7 +590,7 @@ def _restore_casts(graph: "GraphProto", source: "GraphProto", useless: set[str])
             if name not in names and node.input[slot] != name and cast.input[0] == node.input[slot]:
                 graph.node.append(cast)
                 names.add(name)
-    _read_casts(graph, _only_casts(source, useless))
+    _read_only_casts(graph, source, useless)
     restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
     for node in graph.node:
         for slot, name, cast in read_before(node):

@@ -86,7 +86,7 @@ class Views:
         if isinstance(subject, Path):
             graph = unique_dq(view_of_file(subject))
             return graph, graph, None
-        before = before_partitioning(subject.proto, lambda model: self._view(model, subject), settings)
+        before = self.before(settings)
         if self.optimize is Optimize.NONE:
             graph = self._graph(before, subject)
             return graph, graph, before
@@ -94,6 +94,12 @@ class Views:
         ships = self._graph(saved.proto, saved)
         shown = undone_for_provider(saved.proto, before)
         return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
+
+    def before(self, settings: Settings) -> "ModelProto":
+        """The ONNX model as it is when the provider is asked about it at level none."""
+        loaded = self.loaded
+        assert loaded, "nothing of an ORT format file is inlined"  # noqa: S101 - an invariant
+        return before_partitioning(loaded.proto, lambda model: self._view(model, loaded), settings)
 
     def resized(self, sizes: Mapping[str, int], folder: Path, optimize: Optimize) -> "Views":
         """The same of the model with sizes, in another folder; of an ONNX model alone."""

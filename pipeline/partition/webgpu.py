@@ -9,7 +9,7 @@ is asked twice, and in its second round nothing is a candidate any more.
 """
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -158,10 +158,14 @@ def kernel_of(graph: Graph, node: Node, settings: Settings) -> Kernel | None:
 
 @lru_cache(maxsize=8192)
 def _kernel(
-    domain: str, op_type: str, version: int, types: tuple[tuple[str, str], ...], settings: Settings
+    domain: str, op_type: str, version: int, bound: tuple[tuple[str, str], ...], settings: Settings
 ) -> Kernel | None:
-    rows = kernels()[domain, op_type]
-    return next((row for row in rows if _fits(row, version, dict(types), settings)), None)
+    types = dict(bound)
+    for row in kernels()[domain, op_type]:
+        taken = all(types[name] in row.taken(name, settings) for name in row.types if name in types)
+        if taken and any(opsets.holds(version) for opsets in row.versions(settings)):
+            return row
+    return None
 
 
 @lru_cache(maxsize=4096)
@@ -170,12 +174,6 @@ def cpu_slots(op_type: str, domain: str, version: int) -> frozenset[str]:
     rows = kernels().get((domain, op_type), ())
     fitting = (row for row in rows if any(opsets.holds(version) for opsets in row.opsets))
     return next((row.on_cpu for row in fitting), frozenset())
-
-
-def _fits(kernel: Kernel, version: int, types: Mapping[str, str], settings: Settings) -> bool:
-    return any(row.holds(version) for row in kernel.versions(settings)) and all(
-        types[name] in kernel.taken(name, settings) for name in kernel.types if name in types
-    )
 
 
 QUANTIZED = re.compile(r"Q(Linear|uantizeLinear|Gemm|Attention)\w*|(MatMul|Conv)Integer\w*|Dynamic(Quantize\w+)")
@@ -199,7 +197,19 @@ def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
     rows = kernels().get((node.domain, node.op_type), ())
     registered = [row for row in rows if row.versions(settings)]
     if not registered:
-        return _no_operator(node, rows)
+        since = min((opsets.since for row in rows for opsets in row.opsets), default=None)
+        name = node.op_type if node.domain in ("", "com.microsoft") else f"{node.domain}.{node.op_type}"
+        if since:
+            release = ".".join(map(str, since))
+            text = f"no kernel for {name} before ONNX Runtime {release}"
+            return Refusal("release", text, f"ship {release} or later")
+        quantized = QUANTIZED.fullmatch(node.op_type)
+        remedy = (
+            FROM_QUANTIZED
+            if quantized
+            else REWRITES.get(node.op_type, "write it with other operators, or leave it to the CPU")
+        )
+        return Refusal("quantized" if quantized else "op", f"no kernel for {name}", remedy)
     version, types = node.since_version, bound_types(graph, node)
     fitting = [row for row in registered if any(opsets.holds(version) for opsets in row.versions(settings))]
     if not fitting:
@@ -218,29 +228,9 @@ def no_kernel(graph: Graph, node: Node, settings: Settings) -> Refusal:
         ("", fitting[0]),
     )
     dtype = types.get(constraint, "")
-    return _no_type(node, dtype, constraint, fitting, settings)
-
-
-def _no_operator(node: Node, rows: Iterable[Kernel]) -> Refusal:
-    since = min((opsets.since for row in rows for opsets in row.opsets), default=None)
-    name = node.op_type if node.domain in ("", "com.microsoft") else f"{node.domain}.{node.op_type}"
-    if since:
-        release = ".".join(map(str, since))
-        text = f"no kernel for {name} before ONNX Runtime {release}"
-        return Refusal("release", text, f"ship {release} or later")
-    quantized = QUANTIZED.fullmatch(node.op_type)
-    remedy = (
-        FROM_QUANTIZED
-        if quantized
-        else REWRITES.get(node.op_type, "write it with other operators, or leave it to the CPU")
-    )
-    return Refusal("quantized" if quantized else "op", f"no kernel for {name}", remedy)
-
-
-def _no_type(node: Node, dtype: str, constraint: str, rows: list[Kernel], settings: Settings) -> Refusal:
-    """A kernel for other types: what of the settings adds this one, or which there are."""
+    # A kernel for other types: what of the settings adds this one, or which there are
     text = f"no kernel for {node.op_type} of {dtype} at opset {node.since_version}"
-    marked = [entry for row in rows for entry in row.types.get(constraint, ()) if entry.name == dtype]
+    marked = [entry for row in fitting for entry in row.types.get(constraint, ()) if entry.name == dtype]
     later = min((entry.since for entry in marked if entry.since > _release(settings)), default=None)
     release = ".".join(map(str, later or ()))
     if any(entry.int64 for entry in marked):
@@ -249,18 +239,10 @@ def _no_type(node: Node, dtype: str, constraint: str, rows: list[Kernel], settin
         return Refusal("int64", text, f"ship {release} or later, and {remedy}" if later else remedy)
     if later:
         return Refusal("release", f"{text} before ONNX Runtime {release}", f"ship {release} or later")
-    names = list(dict.fromkeys(name for row in rows for name in row.taken(constraint, settings)))
-    if dtype == "i64":
-        return Refusal("type", f"{text}, there are some for {', '.join(names)}", SIZES)
-    return Refusal(
-        "type", f"{text}, there are some for {', '.join(names)}", f"compute this part in {' or '.join(_likely(names))}"
-    )
-
-
-def _likely(names: list[str]) -> Iterator[str]:
-    """The types that a user would change to."""
-    floats = [name for name in names if name in ("f32", "f16")]
-    yield from floats or names[:2]
+    names = list(dict.fromkeys(name for row in fitting for name in row.taken(constraint, settings)))
+    likely = [name for name in names if name in ("f32", "f16")] or names[:2]  # what a user would change to
+    remedy = SIZES if dtype == "i64" else f"compute this part in {' or '.join(likely)}"
+    return Refusal("type", f"{text}, there are some for {', '.join(names)}", remedy)
 
 
 TABLE: Mapping[str, object] = {op_type: rows for (domain, op_type), rows in kernels().items() if not domain}

@@ -28,7 +28,7 @@ from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.dataset import Dataset
-from pipeline.model.edit import copied
+from pipeline.model.edit import copied, set_nodes
 from pipeline.model.onnx_model import LeanModel, LoadedModel
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
@@ -238,8 +238,16 @@ def _first_crashing(
     right, wrong = 0, len(graph.order)
     while wrong - right > 1:
         count = (right + wrong) // 2
-        part = _beginning(model, graph, count)
-        answered = _simulated(loaded, part, chip, inputs, target)
+        # The first nodes of the model, with what the others read of them as outputs
+        first, rest = ([graph.nodes[index] for index in part] for part in (graph.order[:count], graph.order[count:]))
+        read = {name for node in rest for name in (*node.inputs, *node.implicit_inputs)} | set(graph.output_set)
+        values = [name for node in first for name in node.outputs if name in read]
+        proto = _with_outputs(model, graph, values)
+        del proto.graph.output[len(values) :]
+        left_out = {name for node in rest for name in node.outputs if name}
+        kept = [node for node in proto.graph.node if not left_out & set(node.output)]
+        set_nodes(proto.graph, kept)
+        answered = _simulated(loaded, proto, chip, inputs, target)
         if time.monotonic() > deadline:
             return None
         if isinstance(answered, Refusal) and answered.code == "crash":
@@ -247,20 +255,6 @@ def _first_crashing(
         else:
             right = count
     return graph.nodes[graph.order[right]]
-
-
-def _beginning(model: "ModelProto", graph: Graph, count: int) -> "ModelProto":
-    """The first nodes of the model, with what the others read of them as outputs."""
-    first, rest = ([graph.nodes[index] for index in part] for part in (graph.order[:count], graph.order[count:]))
-    read = {name for node in rest for name in (*node.inputs, *node.implicit_inputs)} | set(graph.output_set)
-    values = [name for node in first for name in node.outputs if name in read]
-    proto = _with_outputs(model, graph, values)
-    del proto.graph.output[len(values) :]
-    left_out = {name for node in rest for name in node.outputs if name}
-    kept = [node for node in proto.graph.node if not left_out & set(node.output)]
-    del proto.graph.node[:]
-    proto.graph.node.extend(kept)
-    return proto
 
 
 def _at(simulation: Simulation, node: Node, reason: str, remedy: str = "") -> Simulation:
