@@ -213,10 +213,6 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Whether an Android phone with SME may run the artifact: what is known is known of Snapdragons."""
         return self.system in ("", "android") and self.on_arm64(SME, there=True)
 
-    def on_trapping_sme(self) -> bool:
-        """Whether the processor is one that announces SME and traps it: no phone is known to since 1.24.4."""
-        return self.features is not None and SME_TRAPS in self.features and self.on_sme()
-
     def on_arm64(self, feature: str, *, there: bool) -> bool:
         """Whether an arm64 processor with a feature, or one without it, may run the artifact."""
         return ARM64 in self.abis and (self.features is None or (feature in self.features) is there)
@@ -438,7 +434,8 @@ DEFECTS: tuple[Defect, ...] = (
         lambda model, _: _listed(
             (*_products(model, PRODUCTS, FLOAT), *_products(model, frozenset({"MatMulInteger"}), *EIGHT_BITS))
         ),
-        lambda c: c.release > Release(1, 24) and c.on_trapping_sme(),
+        # of processors that announce SME and trap it: no phone is known to since 1.24.4
+        lambda c: c.release > Release(1, 24) and SME_TRAPS in (c.features or ()) and c.on_sme(),
         frozenset({Release(1, 26), Release(1, 28), Release(1, 29)}),
         "ONNX Runtime crashes where the kernel announces SME and its instructions trap ({mark})",
         "KleidiAI's kernels are taken by what the kernel says: SIGILL while weights are packed or at the first run "

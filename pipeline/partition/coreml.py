@@ -590,11 +590,6 @@ TRIVIAL_REFUSAL = Refusal(
 )
 
 
-def _veto(_graph: Graph, settings: Settings, group: Sequence[Node]) -> Refusal | None:
-    trivial = settings.ort_release >= (1, 27) and all(node.op_type in TRIVIAL for node in group)
-    return TRIVIAL_REFUSAL if trivial else None
-
-
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What CoreML claims of one graph; `only` are the nodes that no provider has yet."""
     return claim_by_rules(
@@ -605,7 +600,11 @@ def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) 
         units=lambda graph, _: plain_units(graph),
         taken=Refusal("other_ep", "it is another provider's already, or in an earlier partition"),
         operator=refusal,
-        veto=_veto,
+        veto=lambda _graph, settings, group: (
+            TRIVIAL_REFUSAL
+            if settings.ort_release >= (1, 27) and all(node.op_type in TRIVIAL for node in group)
+            else None
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from device_runner.failures import Topic, text_of_message
 from pipeline.core.errors import ModelError
 from pipeline.core.ort_session import HostSession, load_session, make_session, ort_errors
+from pipeline.model.edit import plain_domain
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.types import NUMPY_KINDS, SHORT_BY_ORT, SHORT_NAMES
 
@@ -310,7 +311,12 @@ def _load(data: bytes) -> dict[str, Value]:
         outputs: list[Any] = load_session(data, HostSession()).outputs_meta
     except ort_errors() as error:
         raise refused(error) from error
-    return {meta.name: _value(meta.type, meta.shape) for meta in outputs}
+    values = {}
+    for meta in outputs:
+        match = re.fullmatch(r"tensor\((\w+)\)", meta.type)
+        shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in meta.shape)
+        values[meta.name] = Value(SHORT_BY_ORT.get(match[1], match[1]), shape) if match else UNKNOWN
+    return values
 
 
 def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") -> ModelError:
@@ -321,15 +327,6 @@ def refused(error: Exception, what: str = "ONNX Runtime cannot load the model") 
         explanation.cause if explanation else what,
         why=text[:2000],
         remedy=explanation.remedy if explanation else "fix what it names; onnx.checker.check_model often has details",
-    )
-
-
-def _value(kind: str, shape: Iterable[Any]) -> Value:
-    match = re.fullmatch(r"tensor\((\w+)\)", kind)
-    if match is None:
-        return Value(None, None)
-    return Value(
-        SHORT_BY_ORT.get(match[1], match[1]), tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in shape)
     )
 
 
@@ -425,8 +422,8 @@ def view(
     its own file); None: the text of the error. Raises ModelError when ONNX Runtime cannot load the model.
     """
     types = infer(model)
-    imports = {_domain(entry.domain): entry.version for entry in model.opset_import}
-    has_bodies = any(True for node in model.graph.node for attribute in node.attribute for _ in _bodies(attribute))
+    imports = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
+    has_bodies = any(True for node in model.graph.node for attribute in node.attribute for _ in bodies_in(attribute))
     builder = _Builder(imports, model.ir_version, read, outside)
     return builder.graph(model.graph, types, None, saved() if has_bodies else None)
 
@@ -474,11 +471,11 @@ class _Builder:
         return graph
 
     def _node(self, index: int, proto: "NodeProto", graph: Graph, saved: "ort_format.OrtGraph | None") -> Node:
-        domain = _domain(proto.domain)
+        domain = plain_domain(proto.domain)
         since_version, attributes = schema(proto.op_type, domain, self.imports.get(domain, 1))
         bodies = []
         for attribute in proto.attribute:
-            for position, body in enumerate(_bodies(attribute)):
+            for position, body in enumerate(bodies_in(attribute)):
                 saved_body = _saved_body(saved, proto, attribute.name, position)
                 types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
                 bodies.append(self.graph(body, types, graph, saved_body))
@@ -530,12 +527,8 @@ class _Builder:
                 yield node.output[0], _plain_constant(attribute)
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
 def _is_constant(node: "NodeProto") -> bool:
-    return node.op_type == "Constant" and _domain(node.domain) == "" and len(node.output) > 0
+    return node.op_type == "Constant" and plain_domain(node.domain) == "" and len(node.output) > 0
 
 
 def _saved_body(
@@ -551,11 +544,9 @@ def _saved_body(
     return body if isinstance(body, OrtGraph) else None
 
 
-def _bodies(attribute: Any) -> "Iterable[GraphProto]":
-    if attribute.type == 5:
-        yield attribute.g
-    elif attribute.type == 10:
-        yield from attribute.graphs
+def bodies_in(attribute: Any) -> "Iterable[GraphProto]":
+    """The graphs that an attribute of an ONNX node has."""
+    return [attribute.g] if attribute.type == 5 else attribute.graphs
 
 
 def _declared(value: "ValueInfoProto") -> Value:
@@ -683,7 +674,7 @@ def _file_graph(
             index=node.index,
             name=node.name,
             op_type=node.op_type,
-            domain=_domain(node.domain),
+            domain=plain_domain(node.domain),
             since_version=node.since_version,
             inputs=node.inputs,
             outputs=node.outputs,

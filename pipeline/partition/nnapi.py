@@ -290,10 +290,8 @@ def gemm(case: Case) -> Refusal | None:
         )
     if not case.attribute("transB", 0) and case.constant(1) is None:
         return constant(1, "B")(case)
-    return _gemm_bias(case) if case.listed > 2 else None
-
-
-def _gemm_bias(case: Case) -> Refusal | None:
+    if case.listed <= 2:
+        return None
     shape = case.shape(2)
     columns = (case.shape(1) or ())[0 if case.attribute("transB", 0) else 1]
     flat = shape is not None and (len(shape) == 1 or case.settings.api_level >= 28)
@@ -672,7 +670,7 @@ def refusal(case: Case) -> Refusal | None:
         return Refusal(
             "shape", f"input '{dynamic}' {shape} has dynamic dimensions", "fix the model's dynamic dimensions"
         )
-    highest = rule.until or by_release(MAX_VERSION, case.settings.ort_release)
+    highest = by_release(MAX_VERSION, case.settings.ort_release)
     return (
         first_refusal(case, types)
         or external_refusal(case, names)

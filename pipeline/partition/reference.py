@@ -8,7 +8,7 @@ names only.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -178,30 +178,28 @@ def claims_of_named(
 
     With `reasons` they have the library's own words for what it refuses.
     """
-    names = settings.webgpu.cpu_nodes
-    if not names:
-        yield from _claims_together(models, library, settings, reasons)
-    for model in models if names else ():  # names are a model's own
-        import onnx
-
-        nodes = onnx.load(model, load_external_data=False).graph.node
-        cpu_nodes = tuple(node.name for node in nodes if node.doc_string in names)
-        options = msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes)
-        yield from _claims_together([model], library, msgspec.structs.replace(settings, webgpu=options), reasons)
-
-
-def _claims_together(
-    models: Sequence[Path], library: LibraryFacts, settings: Settings, reasons: bool
-) -> Iterator[LibraryClaims]:
     # Claims of older libraries, and those of WebGPU, are in the verbose log only.
     recorded = tells_claims(library) and settings.provider != WEBGPU
-    with scratch_folder() as folder:
-        # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
-        saved = None if settings.provider == WEBGPU else folder / "saved.ort"
-        questions = [(str(index), model, saved) for index, model in enumerate(models)]
-        session = _session(settings, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
-        for answer in ask(library, questions, session):
-            yield _claims_of(answer, str(models[int(answer.id)]), library, settings)
+    asked: Iterable[tuple[Sequence[Path], Settings]] = [(models, settings)]
+    if names := settings.webgpu.cpu_nodes:  # names are a model's own
+        asked = (([model], _renamed(model, settings, names)) for model in models)
+    for together, options in asked:
+        with scratch_folder() as folder:
+            # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
+            saved = None if options.provider == WEBGPU else folder / "saved.ort"
+            questions = [(str(index), model, saved) for index, model in enumerate(together)]
+            session = _session(options, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
+            for answer in ask(library, questions, session):
+                yield _claims_of(answer, str(together[int(answer.id)]), library, options)
+
+
+def _renamed(model: Path, settings: Settings, names: Container[str]) -> Settings:
+    """The settings with the names that the nodes of forceCpuNodeNames go by in a model."""
+    import onnx
+
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    cpu_nodes = tuple(node.name for node in nodes if node.doc_string in names)
+    return msgspec.structs.replace(settings, webgpu=msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes))
 
 
 def check_asked(facts: LibraryFacts, provider: str) -> None:
@@ -239,9 +237,18 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
     )
     if settings.provider == WEBGPU:  # what it refused stands in the log of a session that failed, too
         kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
-        refused = _refused_by_webgpu(answer.log, nhwc=settings.nhwc)
+        reasons: dict[str, str] = {}
+        for line in answer.log:
+            if match := NO_KERNEL.search(line):
+                no_kernel = "its registry has no kernel for this operator, opset and these types"
+                reasons.setdefault(match.group(2), no_kernel)
+            elif match := FORCED.search(line):
+                reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
+            # In the layout NHWC what is left to the CPU is claimed when the provider is asked again (webgpu W.2.1).
+            elif not settings.nhwc and (match := LEFT_TO_CPU.search(line)):
+                reasons.setdefault(match.group(1), match.group(2))
         nothing = next((match.group() for line in answer.log if (match := OTHER_OPSET.search(line))), "")
-        return msgspec.structs.replace(claims, rest=not nothing, kinds=kinds, reasons=refused, reason=nothing)
+        return msgspec.structs.replace(claims, rest=not nothing, kinds=kinds, reasons=reasons, reason=nothing)
     if failed:
         return claims
     recorded = answer.recorded
@@ -259,22 +266,6 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
         reasons=_reasons(answer.log),
         reason=next((match.group(1) for line in answer.log if (match := NONE_AT_ALL.search(line))), ""),
     )
-
-
-def _refused_by_webgpu(log: Sequence[str], *, nhwc: bool) -> dict[str, str]:
-    """The names of refused nodes with the library's reason; those of bodies and functions are among them.
-
-    In the layout NHWC what is left to the CPU is claimed when the provider is asked again (webgpu W.2.1).
-    """
-    reasons: dict[str, str] = {}
-    for line in log:
-        if match := NO_KERNEL.search(line):
-            reasons.setdefault(match.group(2), "its registry has no kernel for this operator, opset and these types")
-        elif match := FORCED.search(line):
-            reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
-        elif not nhwc and (match := LEFT_TO_CPU.search(line)):
-            reasons.setdefault(match.group(1), match.group(2))
-    return reasons
 
 
 def _failure(answer: LibraryAnswer) -> str:

@@ -23,18 +23,16 @@ Check = Callable[[Case], Refusal | None]
 class Rule:
     """One row of a provider's table.
 
-    `since` and `until` bound the since_version of the op's schema (`until` None: the provider's own limit).
-    `level` is the least NNAPI feature level, `coreml` the least CoreML version, `formats` the CoreML formats,
-    `release` the ONNX Runtime release that brought the row and `before` the first one without it. `types` checks data
-    types before the version is looked at, `checks` come last, each in order. `quantized` are the checks of types that
-    stand for `types` when the unit is a QDQ group; None refuses groups.
+    `since` is the least since_version of the op's schema, `level` the least NNAPI feature level, `formats` the CoreML
+    formats, `release` the ONNX Runtime release that brought the row and `before` the first one without it. `types`
+    checks data types before the version is looked at, `checks` come last, each in order. `quantized` are the checks of
+    types that stand for `types` when the unit is a QDQ group; None refuses groups.
     """
 
     types: tuple[Check, ...] = ()
     checks: tuple[Check, ...] = ()
     quantized: tuple[Check, ...] | None = None
     since: int = 1
-    until: int | None = None
     level: Callable[[Case], int] | int = 0
     formats: tuple[str, ...] = ()
     release: tuple[int, int] = (0, 0)
@@ -103,7 +101,7 @@ def show(case: Case, position: int) -> str:
     return f"'{name[:80]}'" if name else f"number {position} (left out)"
 
 
-def constant(position: int, what: str, *, code: str = "const") -> Check:
+def constant(position: int, what: str) -> Check:
     """The input must be a constant initializer: neither computed, nor overridable, nor left out."""
 
     def check(case: Case) -> Refusal | None:
@@ -112,15 +110,15 @@ def constant(position: int, what: str, *, code: str = "const") -> Check:
         name = case.input(position)
         if not name:
             return Refusal(
-                code, f"{what} is left out, but listed", f"leave {what} out of the input list altogether, or give it"
+                "const", f"{what} is left out, but listed", f"leave {what} out of the input list altogether, or give it"
             )
         if name in case.graph.overridable:
             return Refusal(
-                code,
+                "const",
                 f"{what} '{name}' is an initializer that is also a graph input, so callers could replace it",
                 "take initializers out of the graph inputs (IR version 4 or later)",
             )
-        return Refusal(code, f"{what} '{name}' is not a constant", f"make {what} an initializer")
+        return Refusal("const", f"{what} '{name}' is not a constant", f"make {what} an initializer")
 
     return check
 
@@ -381,8 +379,19 @@ Accept = Callable[[Unit, Collection[str]], bool]
 
 def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[list[Node]]:
     """The nodes of groups of units in the order in which ONNX Runtime closes them (B.2)."""
-    edges_into, readers = _waves(graph, units)
-    waiting = dict(edges_into)
+    # Once for all settings: how many edges lead into a unit, as ONNX Runtime counts them, without those into its Qs or
+    # its Clip (B.1); and the units at the ends of those out of it.
+    cached = graph.waves.get(id(units))
+    if cached is None or cached[0] is not units:
+        owner = unit_of_node(units)
+        into = {
+            unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
+            for unit in units
+        }
+        behind = {unit.target.index: [owner[edge.consumer] for edge in unit_edges(graph, unit)] for unit in units}
+        cached = graph.waves[id(units)] = units, into, behind
+    _, counts, readers = cached
+    waiting = dict(counts)
     ready = deque(unit for unit in units if waiting[unit.target.index] == 0)
     later: deque[Unit] = deque()
     border: set[int] = set()  # units that read from the open group: a refused one waits until that is closed
@@ -413,23 +422,6 @@ def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[
                 ready.append(consumer)
     closed.append(group)
     return [group for group in closed if group]
-
-
-def _waves(graph: Graph, units: Sequence[Unit]) -> tuple[Mapping[int, int], Mapping[int, Sequence[Unit]]]:
-    """By target: how many edges lead into a unit, and the units at the ends of those out of it; once for all settings.
-
-    Edges into a unit are counted as ONNX Runtime does: those into its Qs or its Clip are not among them (B.1).
-    """
-    cached = graph.waves.get(id(units))
-    if cached is None or cached[0] is not units:
-        owner = unit_of_node(units)
-        edges_into = {
-            unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
-            for unit in units
-        }
-        readers = {unit.target.index: [owner[edge.consumer] for edge in unit_edges(graph, unit)] for unit in units}
-        cached = graph.waves[id(units)] = units, edges_into, readers
-    return cached[1:]
 
 
 def unit_edges(graph: Graph, unit: Unit) -> Sequence[Edge]:

@@ -308,19 +308,17 @@ def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] =
     operators.sort(key=lambda change: (change.domain, change.op))
     differences = []
     for change in (*_whole(old, new), *operators):
-        names = dict.fromkeys(name for name, item in lacking if _is_for(change, item))
+        names: dict[str, None] = {}
+        for name, item in lacking if change.kind == ADDS else ():
+            # Whether the addition brings what the artifact lacks
+            needed = {part for text in item.types for part in text.partition(": ")[2].split(",")}
+            brings = not change.types or not needed.isdisjoint(change.types)
+            if change.opset:
+                brings = change.opset == item.since_version
+            if brings and (change.domain, change.op) == (item.domain, item.op):
+                names[name] = None
         differences.append(msgspec.structs.replace(change, needed_by=tuple(names)))
     return tuple(differences)
-
-
-def _is_for(change: Change, item: Missing) -> bool:
-    """Whether an addition brings what an artifact lacks."""
-    if change.kind != ADDS or (change.domain, change.op) != (item.domain, item.op):
-        return False
-    if change.opset:
-        return change.opset == item.since_version
-    needed = {name for text in item.types for name in text.partition(": ")[2].split(",")}
-    return not change.types or not needed.isdisjoint(change.types)
 
 
 def _whole(old: RequiredOps, new: RequiredOps) -> Iterator[Change]:

@@ -502,10 +502,20 @@ def _replayed_needs(
     members = [nodes.get(index) for index in record.nodes if index is not None]
     present = [node for node in members if node is not None]
     label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in present)})"
-    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in _targets(present)}
+    targets = [node for node in present if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or present
+    arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in present]
+    moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
+    moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
+    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in targets}
     for domain, op, version in [_parsed_id(op_id) for op_id in record.produced_ops] or sorted(kept):
         slots = TYPE_SLOTS.get((domain, op), ())
-        types = {(slot, name) for slot in slots for name in _replayed_types(present, slot, scopes)}
+        types = {
+            (slot, _value_type(moved.get(name, name), scopes))
+            for slot in slots
+            for name in {_argument(node, slot) for node in targets} - {""}
+        }
+        if TRIPLE in slots:
+            types = {(TRIPLE, None)}
         named = tuple(sorted((slot, name) for slot, name in types if name))
         nameless = bool(slots) and (len(present) < len(members) or any(name is None for _, name in types))
         yield Need(domain, op, version, named, nameless, ""), label
@@ -518,17 +528,3 @@ def _parsed_id(op_id: str) -> tuple[str, str, int]:
         raise ModelError(f"a runtime optimization produces an unreadable operator: {op_id!r}",
                          remedy="convert the model again")  # fmt: skip
     return domain or DEFAULT_DOMAIN, op, int(version)
-
-
-def _targets(nodes: list[OrtNode]) -> list[OrtNode]:
-    return [node for node in nodes if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or nodes
-
-
-def _replayed_types(nodes: list[OrtNode], slot: Slot, scopes: _Scopes) -> set[str | None]:
-    if slot == TRIPLE:
-        return {None}
-    arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in nodes]
-    moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
-    moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
-    names = {_argument(node, slot) for node in _targets(nodes)} - {""}
-    return {_value_type(moved.get(name, name), scopes) for name in names}

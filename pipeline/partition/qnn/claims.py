@@ -456,11 +456,6 @@ class Suspect(NamedTuple):
     rule: Callable[[Graph, Node], bool] | None = None
 
 
-def _old_clip(_: Graph, node: Node) -> bool:
-    bounds = (abs(node.attributes.get(name, float("inf"))) for name in ("min", "max"))
-    return node.since_version < BOUNDS_ARE_INPUTS and any(bound < 3e38 for bound in bounds)
-
-
 def _resize(graph: Graph, node: Node) -> bool:
     if node.since_version < BOUNDS_ARE_INPUTS:
         return True
@@ -503,15 +498,6 @@ def _is(graph: Graph, name: str, types: Container[str]) -> bool:
     return (graph.value(name).dtype or "") in types
 
 
-def _in_a_branch(_: Graph, node: Node) -> bool:
-    return any(row.op_type in IN_A_BRANCH for body in node.bodies for row in body.nodes.values())
-
-
-def _last_axis(graph: Graph, node: Node) -> bool:
-    data, indices = (len(graph.value(name).shape or ()) for name in node.inputs[:2])
-    return indices > 1 and node.attributes.get("axis", 0) in (data - 1, -1)
-
-
 def _norm(graph: Graph, node: Node) -> bool:
     return _is(graph, node.inputs[0], FLOATS)
 
@@ -540,7 +526,9 @@ BEYOND = "squares are summed in half precision, which ends at 65504"
 SUSPECTS: Mapping[str, Suspect] = {
     "Clip": Suspect(
         "convert to opset 11 or later: the bounds of older ones are ignored (`transform --do opset:version=13`)",
-        "bounds of opsets below 11 are ignored", _old_clip),
+        "bounds of opsets below 11 are ignored",
+        lambda _, node: node.since_version < BOUNDS_ARE_INPUTS
+        and any(abs(node.attributes.get(name, float("inf"))) < 3e38 for name in ("min", "max"))),
     "Conv": Suspect(
         "put padding as large as the kernel in a Pad of its own (`transform --do wide-padding`); between 16-bit "
         "values give each channel of the weight a scale of 2**-23 of the output's over the input's or more, as qnn16 "
@@ -556,11 +544,13 @@ SUSPECTS: Mapping[str, Suspect] = {
         "Casts to integers and back cut nothing off", _cut_off),
     "Gather": Suspect(
         "give its indices in one row (`transform --do flat-indices`)",
-        "indices of two dimensions take other elements of the last axis", _last_axis),
+        "indices of two dimensions take other elements of the last axis",
+        lambda graph, node: len(graph.value(node.inputs[1]).shape or ()) > 1
+        and node.attributes.get("axis", 0) in (len(graph.value(node.inputs[0]).shape or ()) - 1, -1)),
     "If": Suspect(
         "compute both branches and choose with Where: in a branch Conv, pools and BatchNormalization take other axes",
         "Conv, pools and BatchNormalization in a branch take other axes",
-        _in_a_branch),
+        lambda _, node: any(row.op_type in IN_A_BRANCH for body in node.bodies for row in body.nodes.values())),
     "Reciprocal": Suspect("write it as a division (`transform --do one-input`)"),
     "Max": Suspect("give a zero beside 16-bit values a scale like theirs, as qnn16 does"),
     "ReduceL2": Suspect(f"{SCALED} (`transform --do scaled-norm`)", BEYOND, _norm),

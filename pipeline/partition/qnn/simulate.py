@@ -85,8 +85,13 @@ def simulate(
     )
     inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-    on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
-    cpu = _decibels(expected, on_cpu) if original else None
+    cpu = None
+    if original:  # what a form computes on the CPU
+        target = folder / "on-cpu.onnx"
+        write_model(loaded, target)
+        session = make_session(target, HostSession())
+        names = [value.name for value in session.get_outputs()]
+        cpu = _decibels(expected, dict(zip(names, session.run(names, inputs), strict=True)))
     if cpu is not None and cpu < LEAST_DB:
         why = f"not even on the CPU is this form near the original: {cpu:.1f} dB of signal to noise"
         remedy = "give test data like the app's; else leave operators float (`transform --do mixed-precision`)"
@@ -145,15 +150,6 @@ def _decibels(expected: Arrays, actual: Arrays) -> float | None:
     return ratio if isinstance(ratio, float) else None
 
 
-def _on_cpu(loaded: LoadedModel, inputs: Arrays, folder: Path) -> Arrays:
-    """What a form computes on the CPU."""
-    target = folder / "on-cpu.onnx"
-    write_model(loaded, target)
-    session = make_session(target, HostSession())
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
 def _simulated(loaded: LoadedModel, model: "ModelProto", chip: Chip, inputs: Arrays, target: Path) -> Arrays | Refusal:
     """The outputs by name, or why there are none."""
     answered = run_samples(replace(loaded, proto=model), chip, [inputs], target)
@@ -186,7 +182,15 @@ def _first_departing(
     loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, inputs: Arrays, max_error: float, folder: Path
 ) -> tuple[Node, str] | None:
     """The first node whose own output departs, and how; None where only the whole does."""
-    nodes = _compared_at(graph)
+    # The values at which models are compared, in their order, with the node that each tells of. What a quantized node
+    # gives is seen behind its QuantizeLinear: as an output it would be another node's, in float.
+    makers = {name: graph.nodes[index] for index in graph.order for name in graph.nodes[index].outputs if name}
+    behind: dict[str, Node] = {}
+    for name, node in makers.items():
+        rounded = makers.get(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
+        if rounded and rounded.op_type == "QuantizeLinear" and rounded.inputs[0] in makers:
+            behind[name] = makers[rounded.inputs[0]]
+    nodes = behind or makers
     values = [
         name
         for name in nodes
@@ -204,20 +208,6 @@ def _first_departing(
         if check.failed and check.output in nodes:
             return nodes[check.output], _why(check, expected[check.output])
     return None
-
-
-def _compared_at(graph: Graph) -> dict[str, Node]:
-    """The values at which models are compared, in their order, with the node that each tells of.
-
-    What a quantized node gives is seen behind its QuantizeLinear: as an output it would be another node's, in float.
-    """
-    makers = {name: graph.nodes[index] for index in graph.order for name in graph.nodes[index].outputs if name}
-    behind: dict[str, Node] = {}
-    for name, node in makers.items():
-        rounded = makers.get(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
-        if rounded and rounded.op_type == "QuantizeLinear" and rounded.inputs[0] in makers:
-            behind[name] = makers[rounded.inputs[0]]
-    return behind or makers
 
 
 def _why(check: OutputCheck, expected: "np.ndarray[Any, Any]") -> str:
