@@ -443,7 +443,10 @@ class _Builder:
         self, proto: "GraphProto", types: Mapping[str, Value], outer: Graph | None, saved: "ort_format.OrtGraph | None"
     ) -> Graph:
         """One graph; `types` are those of its values, `saved` is the same graph as ONNX Runtime saved it."""
-        initializers = dict(self._initializers(proto))
+        initializers = {tensor.name: self._constant(tensor) for tensor in proto.initializer}
+        initializers |= {sparse.values.name: self._sparse(sparse) for sparse in proto.sparse_initializer}
+        for node in filter(_is_constant, proto.node):
+            initializers |= self._constant_node(node)
         inputs = tuple(value.name for value in proto.input)
         values = {name: Value(constant.dtype, constant.dims) for name, constant in initializers.items()}
         for value in proto.input:
@@ -492,15 +495,6 @@ class _Builder:
             bodies=tuple(bodies),
             implicit_inputs=tuple(dict.fromkeys(name for body in bodies for name in _free_names(body))),
         )
-
-    def _initializers(self, proto: "GraphProto") -> Iterable[tuple[str, Constant]]:
-        for tensor in proto.initializer:
-            yield tensor.name, self._constant(tensor)
-        for sparse in proto.sparse_initializer:
-            yield sparse.values.name, self._sparse(sparse)
-        for node in proto.node:
-            if _is_constant(node):
-                yield from self._constant_node(node)
 
     def _constant(self, tensor: "TensorProto") -> Constant:
         return Constant(

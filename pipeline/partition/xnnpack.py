@@ -387,9 +387,16 @@ def softmax_output(case: Case) -> Refusal | None:
     return None
 
 
-def average_pool(case: Case) -> Refusal | None:
-    """A quantized one is no longer taken since release 1.24."""
-    return _refused(case, "not taken since release 1.24") if case.settings.ort_release >= (1, 24) else None
+AVERAGE_POOL_TYPES = when(
+    grouped,
+    refuse(
+        lambda case: case.settings.ort_release >= (1, 24),
+        "quant",
+        lambda case: f"quantized {case.node.op_type}: not taken since release 1.24",
+        REMEDY,
+    ),
+    same_kind("u8"),
+)
 
 
 WITH_I8 = (half_precision, dtype(0, ("f32", "f16", "u8", "i8")))
@@ -412,7 +419,7 @@ TABLE: Table = {
     "Conv": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
     "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
     "MaxPool": Rule(since=8, types=MAX_POOL_TYPES, checks=(when(grouped, same_kind("u8", "s8")), *MAX_POOL)),
-    "AveragePool": Rule(since=7, types=WITH_U8, checks=(when(grouped, average_pool, same_kind("u8")), *AVERAGE_POOL)),
+    "AveragePool": Rule(since=7, types=WITH_U8, checks=(AVERAGE_POOL_TYPES, *AVERAGE_POOL)),
     "Softmax": Rule(types=WITH_U8, checks=(when(grouped, same_kind("u8"), softmax_output), softmax)),
     "Resize": Rule(since=10, types=WITH_I8, checks=RESIZE),
     "Gemm": Rule(since=7, types=(own_half_precision,), checks=(GEMM,)),

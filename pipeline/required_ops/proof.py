@@ -195,7 +195,18 @@ def read_log(text: str, required: RequiredOps, models: Iterable[Needs] = ()) -> 
 def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFinding]:
     for pattern in _KERNEL_TEXTS:
         if match := pattern.search(line):
-            yield _kernel(match, line, required, needs)
+            domain, _, op = match["op"].rpartition(".")
+            key, version = (domain or DEFAULT_DOMAIN, op), int(match["version"])
+            need = _need_of(needs, *key, match["node"], version)
+            if need is None:
+                tensor = _TENSOR.search(line)
+                name = CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
+                types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
+                if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
+                    yield _unknown_type(match[0], op)
+                    return
+                need = Need(*key, version, types, nameless=key in TYPE_SLOTS and not types)
+            yield _judged(need, match["node"], match[0], required)
             return
     if match := _RUN_TEXT.search(line):
         yield from _reduced(match["text"], match["op"], match["node"], required, needs)
@@ -204,21 +215,6 @@ def _findings(line: str, required: RequiredOps, needs: Needs) -> Iterator[LogFin
         yield LogFinding(what=line.strip(), why=other.cause, remedy=other.remedy)
         return
     yield from _reduced(line, "", "", required, needs)
-
-
-def _kernel(match: re.Match[str], line: str, required: RequiredOps, needs: Needs) -> LogFinding:
-    domain, _, op = match["op"].rpartition(".")
-    key = (domain or DEFAULT_DOMAIN, op)
-    version = int(match["version"])
-    need = _need_of(needs, *key, match["node"], version)
-    if need is None:
-        tensor = _TENSOR.search(line)
-        name = CPP_BY_ORT.get(tensor["type"], "") if tensor else ""
-        types = tuple((slot, name) for slot in TYPE_SLOTS.get(key, ())[:1] if name)
-        if not types and key in required.types and not covers(required, {Need(*key, version): ("",)}):
-            return _unknown_type(match[0], op)
-        need = Need(*key, version, types, nameless=key in TYPE_SLOTS and not types)
-    return _judged(need, match["node"], match[0], required)
 
 
 def _unknown_type(message: str, op: str) -> LogFinding:

@@ -348,19 +348,16 @@ def _optimizer_needs(model: OrtModel, label: str) -> Iterator[tuple[Need, str]]:
     for name in _PERMUTED:
         types = (((INPUTS, 0), name), ((INPUTS, 1), "int64_t"))
         yield Need(DEFAULT_DOMAIN, "Gather", _since("Gather", opset), types), label
-    for name in sorted({name for graph in model.graph.walk() for name in _transposed_types(graph)}):
+    # A Transpose may come to stand before all values of rank 2 and more that are computed.
+    computed = {
+        CPP_TYPES[info.elem_type]
+        for graph in model.graph.walk()
+        for name, info in graph.node_args.items()
+        if name not in graph.initializers and isinstance(info, TensorType) and info.elem_type in CPP_TYPES
+        if info.shape is None or len(info.shape) >= 2
+    }
+    for name in sorted(computed):
         yield Need(DEFAULT_DOMAIN, "Transpose", _since("Transpose", opset), (((INPUTS, 0), name),)), label
-
-
-def _transposed_types(graph: OrtGraph) -> Iterator[str]:
-    """Types of the values that a Transpose may come to stand before: all of rank 2 and more that are computed."""
-    for name, info in graph.node_args.items():
-        if (
-            name not in graph.initializers
-            and isinstance(info, TensorType)
-            and (info.shape is None or len(info.shape) >= 2)
-        ):
-            yield from [CPP_TYPES[info.elem_type]] if info.elem_type in CPP_TYPES else []
 
 
 def _opset(model: OrtModel) -> int:
