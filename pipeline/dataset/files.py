@@ -257,8 +257,8 @@ def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
             label = int(folder.name) if numbered else place
             yield from (replace(_read(file, data, takes), label=label) for file in of_class)
     elif all(file.suffix.lower() == ".npy" for file in files) and len(_open(data, takes)) > 1:
-        by_name = [(file.stem, _array(file)) for file in files]
-        yield Sample(name=str(path), inputs=_matched(by_name, data, takes, str(path)))
+        stems = [(file.stem, _array(file)) for file in files]
+        yield Sample(name=str(path), inputs=_matched(stems, data, takes, str(path)))
     else:
         yield from (_read(file, data, takes) for file in files)
 
