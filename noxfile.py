@@ -7,6 +7,7 @@ environment: `commands` and `development` install, the others require one of the
 import functools
 import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -31,7 +32,6 @@ TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 """Each begins with half of the tests, in their order: what the tests of a module share is made in one of them."""
 
 FAST_TESTS = (*TWO_PROCESSES, "-m", f"not ({OWN_SESSIONS} or long)")
-LONG_TESTS = (*TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS})")
 RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", "-n", "2", "-m", f"not ({OWN_SESSIONS})")
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
@@ -81,6 +81,15 @@ def pytest(session: nox.Session, *arguments: str) -> None:
     """Run tests in the development environment."""
     keep_downloads(session)
     run_in("development", session, "python", "-m", "pytest", *arguments)
+
+
+def with_marks(*marks: str) -> list[str]:
+    """Test files, and folders by their conftest.py, that name one of these marks: to read all takes ten seconds."""
+    named = re.compile(rf"\bmark\.({'|'.join(marks)})\b")
+    paths = [path for path in Path("tests").rglob("*.py") if named.search(path.read_text("utf-8"))]
+    folders = {path.parent for path in paths if path.name == "conftest.py"}
+    files = [path for path in paths if path.name.startswith("test_") and not folders & set(path.parents)]
+    return sorted(map(str, (*folders, *files)))
 
 
 @nox.session(default=False)
@@ -176,7 +185,8 @@ def tests(session: nox.Session) -> None:
 @development_session
 def long_tests(session: nox.Session) -> None:
     """Whole jobs, builds of the probe and others that take more than two seconds each: what `tests` leaves out."""
-    pytest(session, *(session.posargs or LONG_TESTS))
+    chosen = (*with_marks("long"), *TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS})")
+    pytest(session, *(session.posargs or chosen))
 
 
 TESTS_OF_C = {
@@ -254,13 +264,13 @@ def device_tests(session: nox.Session) -> None:
 
     Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
     """
-    pytest(session, "tests/device", "-m", "device", *session.posargs)
+    pytest(session, "tests/device", *TWO_PROCESSES, "-m", "device", *session.posargs)
 
 
 @development_session
 def library_tests(session: nox.Session) -> None:
     """Real libraries and sources out of Maven Central, PyPI, npm and Debian; skip without network."""
-    pytest(session, "-m", "network", *session.posargs)
+    pytest(session, *with_marks("network"), "-m", "network", *session.posargs)
 
 
 @development_session
@@ -272,7 +282,7 @@ def consumer_tests(session: nox.Session) -> None:
 @development_session
 def first_hour_tests(session: nox.Session) -> None:
     """`init` and `run`, nothing edited, over ten real models from registry packages; skip without network."""
-    pytest(session, "-m", "first_hour", "-rs", *session.posargs)
+    pytest(session, *with_marks("first_hour"), "-m", "first_hour", "-rs", *session.posargs)
 
 
 @development_session
@@ -298,9 +308,16 @@ def fresh_machine_tests(session: nox.Session) -> None:
 def extra_tests(session: nox.Session) -> None:
     """Tests that need PostgreSQL, scikit-learn, the NPU's compiler, or many seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
-    marks = "postgresql or example or npu or slow"
+    marks = ("postgresql", "example", "npu", "slow")
     # They wait for disks, servers and killed processes for half of their time: a third process fills two processors.
-    session.run("python", "-m", "pytest", "-n", "3", "-m", marks, "--no-skips", *session.posargs)
+    chosen = (*with_marks(*marks), "-n", "3", "-m", f"({' or '.join(marks)}) and not nightly", "--no-skips")
+    session.run("python", "-m", "pytest", *chosen, *session.posargs)
+
+
+@development_session
+def nightly_tests(session: nox.Session) -> None:
+    """By chance, many times over, what other tests show in each run: a thousand schedules of faults, for minutes."""
+    pytest(session, *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
 
 
 @nox.session
@@ -418,8 +435,9 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     keep_downloads(session)
     newest = onnxruntime == "1.29.0"
     marks = "android_host and not sweep" if newest and has_passed(session, "sweep") else "android_host"
-    session.run("python", "-m", "pytest", "tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
-    if newest and marks == "android_host":
+    chosen = ("tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
+    passed = session.run("python", "-m", "pytest", *chosen)  # None where nox only installs
+    if passed and newest and marks == "android_host":
         record_passed(session, "sweep")
 
 
