@@ -32,7 +32,14 @@ TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 """Each begins with half of the tests, in their order: what the tests of a module share is made in one of them."""
 
 FAST_TESTS = (*TWO_PROCESSES, "-m", f"not ({OWN_SESSIONS} or long)")
-RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", "-n", "2", "-m", f"not ({OWN_SESSIONS})")
+RELEASE_TESTS = (
+    "tests/convert",
+    "tests/partition",
+    "tests/required_ops",
+    *TWO_PROCESSES,
+    "-m",
+    f"not ({OWN_SESSIONS})",
+)
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
 development_session = functools.partial(nox.session, venv_backend="none", requires=["development"])
@@ -189,34 +196,45 @@ def long_tests(session: nox.Session) -> None:
     pytest(session, *(session.posargs or chosen))
 
 
-TESTS_OF_C = {
-    "native": ("device_runner/build.py",),
-    "sweep": ("device_runner/build.py", "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
+C_CODE = ("device_runner/**/*.[chSs]", "tests/**/*.[chSs]", "device_runner/build.py")
+APP_CODE = tuple(
+    f"pipeline/{room}/**/*.*"
+    for room in ("release", *map("features/{}".format, ("android", "apple", "languages", "packages")))
+)
+DECIDED_BY = {
+    "native": C_CODE,
+    "sweep": (*C_CODE, "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
+    "consumer": (*APP_CODE, "docs/guide.md", "tests/consumers/*.py"),
 }
-"""Marks of tests that need to run where C changed, or how it is built and asked."""
+"""Marks of tests that need to run where these files changed: C and how it is built and asked, what apps are given."""
 
 
-def c_digest(mark: str) -> str:
-    """The digest of all that decides what tests with a mark say: C, what is named above, and these tests."""
-    code = [path for top in ("device_runner", "tests") for path in Path(top).rglob("*.[chSs]")]
-    asking = [path for pattern in TESTS_OF_C[mark] for path in Path().glob(pattern)]
+def digest_of(mark: str) -> str:
+    """The digest of all that decides what tests with a mark say: what is named above, and these tests."""
+    named = [path for pattern in DECIDED_BY[mark] for path in Path().glob(pattern) if path.suffix != ".pyc"]
     proofs = [path for path in Path("tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text("utf-8")]
     digest = hashlib.sha256()
-    for path in sorted({*code, *asking, *proofs}):
+    for path in sorted({*named, *proofs}):
         digest.update(f"{path.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
+def skip_passed(session: nox.Session, mark: str) -> None:
+    """Leave the session where its tests passed with these very files and nothing else is asked for."""
+    if has_passed(session, mark):
+        session.skip("passed with what decides them as it is: -- --all runs them again")
+
+
 def has_passed(session: nox.Session, mark: str) -> bool:
-    """Whether tests with a mark passed with this very C, and nothing else is asked for. `-- --all`: never."""
+    """Whether tests with a mark passed with these very files, and nothing else is asked for. `-- --all`: never."""
     record = Path(f"tests/ground_truth/{mark}.sha256")
-    return not session.posargs and record.is_file() and record.read_text("ascii").strip() == c_digest(mark)
+    return not session.posargs and record.is_file() and record.read_text("ascii").strip() == digest_of(mark)
 
 
 def record_passed(session: nox.Session, mark: str) -> None:
-    """Write what has_passed reads, to be committed with the change of C, where all of these tests were run."""
+    """Write what has_passed reads, to be committed with the change, where all of these tests were run."""
     if session.posargs in ([], ["--all"]):
-        Path(f"tests/ground_truth/{mark}.sha256").write_text(c_digest(mark) + "\n", "ascii")
+        Path(f"tests/ground_truth/{mark}.sha256").write_text(digest_of(mark) + "\n", "ascii")
 
 
 def pytest_words(session: nox.Session) -> list[str]:
@@ -230,8 +248,7 @@ def native_tests(session: nox.Session) -> None:
 
     What passes is recorded: commit tests/ground_truth/native.sha256 with the change of C.
     """
-    if has_passed(session, "native"):
-        session.skip("these C sources have passed: -- --all runs it again")
+    skip_passed(session, "native")
     pytest(session, *TWO_PROCESSES, "-rs", "-m", "native", *pytest_words(session))
     if shutil.which("valgrind") and shutil.which("gcc"):  # without them, tests skip
         record_passed(session, "native")
@@ -275,8 +292,16 @@ def library_tests(session: nox.Session) -> None:
 
 @development_session
 def consumer_tests(session: nox.Session) -> None:
-    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift; skip without network, JDK or Maven."""
-    pytest(session, "tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *session.posargs)
+    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift; skip without network, JDK or Maven.
+
+    They run where what apps are given changed since they passed; `-- --all` in any case. What passes is recorded:
+    commit tests/ground_truth/consumer.sha256 with the change.
+    """
+    skip_passed(session, "consumer")
+    chosen = ("tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *pytest_words(session))
+    pytest(session, *chosen)
+    if shutil.which("javac") and shutil.which("mvn"):  # without them, tests skip
+        record_passed(session, "consumer")
 
 
 @development_session
