@@ -211,7 +211,10 @@ class RequiredOps:
         operators = {key: ops for key, ops in operators.items() if ops}
         keys = _operator_keys(operators)
         types = {
-            key: _surplus(types, other.types.get(key)) if key in grown else types
+            # Empty sets stand where nothing must be added.
+            key: {slot: names - other.types.get(key, {}).get(slot, names) for slot, names in types.items()}
+            if key in grown and key in other.types
+            else types
             for key, types in self.types.items()
             if key in keys
         }
@@ -253,11 +256,6 @@ def _within(inner: OpTypes | None, outer: OpTypes | None) -> bool:
     if inner is None or outer is None:
         return outer is None
     return all(slot in inner and inner[slot] <= types for slot, types in outer.items())
-
-
-def _surplus(types: OpTypes, others: OpTypes | None) -> OpTypes:
-    """The types that must be added to `theirs`; empty sets where that is nothing."""
-    return types if others is None else {slot: names - others.get(slot, names) for slot, names in types.items()}
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
