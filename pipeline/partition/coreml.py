@@ -644,7 +644,7 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
             if node.op_type == "Split" and len(node.inputs) > 1 and not node.inputs[1]:
                 return Refusal(
                     "crash",
-                    f"Split '{node.name or node.first_output}' lists its second input under an empty name: ONNX "
+                    f"{node.label} lists its second input under an empty name: ONNX "
                     "Runtime's CoreML part reads it all the same and the process ends",
                     "leave the second input out of the list",
                     fatal=True,
@@ -664,10 +664,10 @@ def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Se
 
 
 def _bad_type(graph: Graph, name: str, node: Node, taken: Iterable[str]) -> Refusal:
+    dtype = graph.value(name).dtype or "unknown"
     return Refusal(
         "io_type",
-        f"value '{name}' goes between ONNX Runtime and the Core ML model with {node.op_type} "
-        f"'{node.name or node.first_output}', and is of type {graph.value(name).dtype or 'unknown'}; Core ML has "
-        f"{', '.join(taken)} there, so building the model fails and no session is made",
+        f"value '{name}' goes between ONNX Runtime and the Core ML model with {node.label}, and is of type {dtype}; "
+        f"Core ML has {', '.join(taken)} there, so building the model fails and no session is made",
         "cast the value to one of them before the node",
     )

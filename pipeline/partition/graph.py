@@ -108,6 +108,11 @@ class Node:
         """The name by which answers call the node: its first output that is not left out."""
         return next((name for name in self.outputs if name), "")
 
+    @property
+    def label(self) -> str:
+        """The node in words: its operator, and its name or first output."""
+        return f"{self.op_type} '{self.name or self.first_output}'"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
@@ -219,6 +224,12 @@ class FreshNames:
             name = f"{base}_token_{self.counter}"
             self.counter += 1
         return name
+
+
+def named(nodes: Iterable[Node], most: int = 3) -> str:
+    """The first nodes in words, and how many there are more; "" for none."""
+    labels = [node.label for node in nodes]
+    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
 
 
 def outside_inputs(nodes: Iterable[Node]) -> list[str]:

@@ -135,8 +135,7 @@ class _Builder:
 
 
 def _failure(node: Node, text: str, remedy: str, code: str = "build") -> Refusal:
-    name = node.name or node.first_output
-    return Refusal(code, f"NNAPI claims {node.op_type} '{name}' and cannot build its model: {text}", remedy)
+    return Refusal(code, f"NNAPI claims {node.label} and cannot build its model: {text}", remedy)
 
 
 def _quantized_inputs(unit: Unit) -> list[UnitValue]:
@@ -309,8 +308,7 @@ def _only_consumer(graph: Graph, node: Node) -> Node | None:
 
 
 def _undone(node: Node, why: str, remedy: str = ADVICE) -> Refusal:
-    name = node.name or node.first_output
-    return Refusal("layout", f"NNAPI claims {node.op_type} '{name}' and then refuses it: {why}", remedy)
+    return Refusal("layout", f"NNAPI claims {node.label} and then refuses it: {why}", remedy)
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:

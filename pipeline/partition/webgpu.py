@@ -401,8 +401,7 @@ def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadF
         fatal = next(filter(has_nameless_bias, (graph.nodes[index] for index in sorted(claimed))), None)
         problem = None
         if fatal is not None:
-            mark = f"{fatal.op_type} '{fatal.name or fatal.first_output}'"
-            problem = msgspec.structs.replace(NAMELESS_BIAS, text=NAMELESS_BIAS.text.format(mark=mark))
+            problem = msgspec.structs.replace(NAMELESS_BIAS, text=NAMELESS_BIAS.text.format(mark=fatal.label))
         if problem is None and settings.webgpu.graph_capture and copies(graph, settings, claimed):
             problem = CAPTURE
         if problem is not None:

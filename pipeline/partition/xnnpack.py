@@ -501,7 +501,7 @@ def _dangling(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "fusion",
-        f"{fused.op_type} '{fused.name or fused.first_output}' is fused into {case.label}, whose output others need "
+        f"{fused.label} is fused into {case.label}, whose output others need "
         "too: ONNX Runtime up to 1.27 loses it and makes no session",
         "ship release 1.28 or later, or give the others a copy by a second node",
     )
@@ -518,7 +518,7 @@ def _half_clip(case: Case) -> Refusal | None:
         return None
     return Refusal(
         "fusion",
-        f"Clip '{fused.name or fused.first_output}' in half precision is fused into {case.label}, which reads its "
+        f"{fused.label} in half precision is fused into {case.label}, which reads its "
         "bounds as 32-bit floats: there is no session, or values are wrong",
         "compute in f32, use Relu in place of the Clip, or leave XNNPACK out",
     )
