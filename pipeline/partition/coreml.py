@@ -533,19 +533,15 @@ def refusal(case: Case) -> Refusal | None:
         return Refusal(
             "format", f"{case.node.op_type} is there in format {other}, not in {chosen}", f"use format {other}"
         )
-    return (
-        version_refusal(case, "CoreML", rule.since, by_release(MAX_VERSION, case.settings.ort_release))
-        or external_refusal(case, (value.name for value in case.unit.inputs if value.name))
-        or _inputs(case)
-        or first_refusal(case, rule.types)
-        or first_refusal(case, rule.checks)
-    )
-
-
-def _inputs(case: Case) -> Refusal | None:
-    """Every input that exists counts, small ones like axes too (E.2.5)."""
+    settings = case.settings
+    names = (value.name for value in case.unit.inputs if value.name)
+    newest = by_release(MAX_VERSION, settings.ort_release)
+    problem = version_refusal(case, "CoreML", rule.since, newest) or external_refusal(case, names)
+    if problem is not None:
+        return problem
+    # Every input that exists counts, small ones like axes too (E.2.5).
     for position in filter(case.exists, range(case.listed)):
-        value, settings = case.value(position), case.settings
+        value = case.value(position)
         shape = value.shape
         if shape is None:
             remedy = "export the model with its shapes"
@@ -561,7 +557,7 @@ def _inputs(case: Case) -> Refusal | None:
             return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
         if settings.ort_release < (1, 23) and check.too_long(shape):
             return Refusal("dimension", f"{name} has a dimension above {check.LARGEST}", "work on shorter pieces")
-    return None
+    return first_refusal(case, (*rule.types, *rule.checks))
 
 
 def _whole(graph: Graph, settings: Settings) -> Refusal | None:

@@ -490,9 +490,22 @@ class _Builder:
         bodies = []
         for attribute in proto.attribute:
             for position, body in enumerate(bodies_in(attribute)):
-                saved_body = _saved_body(saved, proto, attribute.name, position)
+                from pipeline.model.ort_format import OrtGraph
+
+                # In the saved graph: by the node's outputs and the attribute
+                outputs = tuple(proto.output)
+                holder = next((row for row in saved.nodes if row.outputs == outputs), None) if saved else None
+                held = holder.attributes.get(attribute.name) if holder else None
+                graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
+                entry = graphs[position] if position < len(graphs) else None
+                saved_body = entry if isinstance(entry, OrtGraph) else None
                 types = {name: _value_of(info) for name, info in saved_body.node_args.items()} if saved_body else {}
                 bodies.append(self.graph(body, types, graph, saved_body))
+        # What bodies, and bodies inside them, read from around them: each once, in the order of first reading
+        implicit: dict[str, None] = {}
+        for inside in bodies:
+            read = (name for row in inside.nodes.values() for name in (*row.inputs, *row.implicit_inputs) if name)
+            implicit |= dict.fromkeys(name for name in (*read, *inside.outputs) if name not in inside.values)
         given = {a.name: self._constant(a.t) if a.type == 4 else attribute_value(a) for a in proto.attribute}
         return Node(
             index=index,
@@ -504,7 +517,7 @@ class _Builder:
             outputs=tuple(proto.output),
             attributes={**attributes, **given},
             bodies=tuple(bodies),
-            implicit_inputs=tuple(dict.fromkeys(name for body in bodies for name in _free_names(body))),
+            implicit_inputs=tuple(implicit),
         )
 
     def _constant(self, tensor: "TensorProto") -> Constant:
@@ -536,19 +549,6 @@ def _is_constant(node: "NodeProto") -> bool:
     return node.op_type == "Constant" and plain_domain(node.domain) == "" and len(node.output) > 0
 
 
-def _saved_body(
-    saved: "ort_format.OrtGraph | None", owner: "NodeProto", attribute: str, position: int
-) -> "ort_format.OrtGraph | None":
-    """The body in the saved graph that belongs to a node of the model: by the node's outputs and the attribute."""
-    from pipeline.model.ort_format import OrtGraph
-
-    holder = next((node for node in saved.nodes if node.outputs == tuple(owner.output)), None) if saved else None
-    held = holder.attributes.get(attribute) if holder else None
-    graphs = held.value if held and isinstance(held.value, tuple) else (held.value,) if held else ()
-    body = graphs[position] if position < len(graphs) else None
-    return body if isinstance(body, OrtGraph) else None
-
-
 def bodies_in(attribute: Any) -> "Iterable[GraphProto]":
     """The graphs that an attribute of an ONNX node has."""
     return [attribute.g] if attribute.type == 5 else attribute.graphs
@@ -578,15 +578,6 @@ def _plain_constant(attribute: Any) -> Constant:
     content = attribute_value(attribute)
     dims = (len(content),) if isinstance(content, tuple) else ()
     return Constant(dtype=dtype, dims=dims, read=lambda: np.array(content, dtype=kind), int64_field=dtype == "i64")
-
-
-def _free_names(body: Graph) -> tuple[str, ...]:
-    """Values that a body, or a body inside it, reads from around it; each once, in the order of first reading."""
-    names: dict[str, None] = {}
-    for node in body.nodes.values():
-        names.update(dict.fromkeys(name for name in (*node.inputs, *node.implicit_inputs) if name))
-    names.update(dict.fromkeys(body.outputs))
-    return tuple(name for name in names if name not in body.values)
 
 
 def view_of_file(path: Path) -> Graph:

@@ -243,8 +243,31 @@ def lay_out(
 
     Gives the centre of each box by node, and the way of each edge over its points.
     """
-    layer = _layers(widths, edges)
-    rows, up, down = _rows(widths, edges, layer)
+    consumers: dict[int, set[int]] = {node: set() for node in widths}
+    for a, b in edges:
+        consumers[a].add(b)
+    layer = dict.fromkeys(widths, 0)
+    for node in _ordered(consumers):
+        for consumer in consumers[node]:
+            layer[consumer] = max(layer[consumer], layer[node] + 1)
+    fed = {b for _, b in edges}
+    late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
+    layer |= late
+    # Boxes and points by layer, and their neighbours above and below
+    rows: list[list[Key]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
+    for node in widths:
+        rows[layer[node]].append((node, -1, -1))
+    with_points = sum(layer[b] - layer[a] - 1 for a, b in edges) <= MOST_POINTS
+    up: dict[Key, list[Key]] = {}
+    down: dict[Key, list[Key]] = {}
+    for a, b in edges:
+        points = [(a, b, between) for between in range(layer[a] + 1, layer[b])] if with_points else []
+        for point in points:
+            rows[point[2]].append(point)
+        way: list[Key] = [(a, -1, -1), *points, (b, -1, -1)]
+        for above, below in pairwise(way):
+            down.setdefault(above, []).append(below)
+            up.setdefault(below, []).append(above)
     for sweep in range(SWEEPS):
         place = {key: float(i) for row in rows for i, key in enumerate(row)}
         for row in reversed(rows) if (sweep % 2 == 1) else rows:
@@ -265,40 +288,6 @@ def lay_out(
         for a, b in dict.fromkeys(edges)
     ]
     return places, ways
-
-
-def _layers(nodes: Mapping[int, float], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    consumers: dict[int, set[int]] = {node: set() for node in nodes}
-    for a, b in edges:
-        consumers[a].add(b)
-    layer = dict.fromkeys(nodes, 0)
-    for node in _ordered(consumers):
-        for consumer in consumers[node]:
-            layer[consumer] = max(layer[consumer], layer[node] + 1)
-    fed = {b for _, b in edges}
-    late = {a: min(layer[b] for b in below) - 1 for a, below in consumers.items() if below and a not in fed}
-    return layer | late
-
-
-def _rows(
-    nodes: Mapping[int, float], edges: Sequence[tuple[int, int]], layer: Mapping[int, int]
-) -> tuple[list[list[Key]], dict[Key, list[Key]], dict[Key, list[Key]]]:
-    """Boxes and points by layer, and their neighbours above and below."""
-    rows: list[list[Key]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
-    for node in nodes:
-        rows[layer[node]].append((node, -1, -1))
-    with_points = sum(layer[b] - layer[a] - 1 for a, b in edges) <= MOST_POINTS
-    up: dict[Key, list[Key]] = {}
-    down: dict[Key, list[Key]] = {}
-    for a, b in edges:
-        points = [(a, b, between) for between in range(layer[a] + 1, layer[b])] if with_points else []
-        for point in points:
-            rows[point[2]].append(point)
-        way: list[Key] = [(a, -1, -1), *points, (b, -1, -1)]
-        for above, below in pairwise(way):
-            down.setdefault(above, []).append(below)
-            up.setdefault(below, []).append(above)
-    return rows, up, down
 
 
 def _positions(
