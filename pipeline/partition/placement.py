@@ -388,6 +388,21 @@ text { font-family: 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif; }
 
 def draw(answer: ModelAnswer) -> str:
     """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
+    share = percent_of(answer.claimed, answer.nodes)
+    name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
+    borders = PROVIDER_RULES[answer.ep].borders(answer.borders)
+    facts = (
+        f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
+        + (f"in {counted(len(answer.partitions), 'partition')}" if answer.copies is None else f"with {borders}")
+    )
+    parts = [
+        f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>',
+        f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>',
+    ]
+    for place, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
+        x = MARGIN + place * 52
+        parts.append(f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>')
+        parts.append(f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>')
     boxes = dict(enumerate(answer.decisions))
     widths = {key: _width(decision) for key, decision in boxes.items()}
     producer = {name: key for key, row in boxes.items() for name in row.outputs if name}
@@ -397,12 +412,10 @@ def draw(answer: ModelAnswer) -> str:
     width = max(right - left, 560.0) + 2 * MARGIN
     height = HEAD + layers * LAYER_HEIGHT + MARGIN
     shift = MARGIN - left + (width - 2 * MARGIN - (right - left)) / 2
-    lines = (f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT))
-    nodes = (
-        _node(decision, x + shift, HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2)
-        for decision, (x, layer) in ((boxes[key], place) for key, place in places.items())
-    )
-    parts = [*_header(answer), *lines, *nodes]
+    parts += [f'<path class="edge" d="{line}"/>' for line in curves(ways, shift, HEAD, LAYER_HEIGHT, BOX_HEIGHT)]
+    for key, (x_centre, layer) in places.items():
+        y = HEAD + layer * LAYER_HEIGHT + BOX_HEIGHT / 2
+        parts.append(_node(boxes[key], x_centre + shift, y))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
@@ -425,22 +438,6 @@ def _second_line(decision: Decision) -> str:
 
 def _width(decision: Decision) -> float:
     return max(CHARACTER * len(decision.op_type), SMALL * len(_second_line(decision)), 40.0) + 20.0
-
-
-def _header(answer: ModelAnswer) -> Iterator[str]:
-    share = percent_of(answer.claimed, answer.nodes)
-    name = answer.path.replace("\\", "/").rsplit("/", 1)[-1]
-    yield f'<text class="title" x="{MARGIN}" y="38">{_clean(name)}</text>'
-    borders = PROVIDER_RULES[answer.ep].borders(answer.borders)
-    facts = (
-        f"{answer.ep}, ONNX Runtime {answer.release_text}: {answer.claimed} of {answer.nodes} nodes ({share} %) "
-        + (f"in {counted(len(answer.partitions), 'partition')}" if answer.copies is None else f"with {borders}")
-    )
-    yield f'<text class="facts" x="{MARGIN}" y="60">{_clean(facts)}</text>'
-    for place, group in enumerate(answer.partitions[: len(COLOURS)] if answer.copies is None else ()):
-        x = MARGIN + place * 52
-        yield f'<rect x="{x}" y="70" width="14" height="14" rx="3" fill="{COLOURS[place]}"/>'
-        yield f'<text class="facts" x="{x + 19}" y="82">{len(group)}</text>'
 
 
 def _node(decision: Decision, x: float, y: float) -> str:
