@@ -472,8 +472,7 @@ def _from_npm(name: Name, say: Say, *, accept_licence: bool) -> Entry:
                 content = _make_aar({f"jni/{abi}/{LIBRARY}": _member(archive, row) for abi, row in package.libraries})
     say(f"its sha256 is {package.sha256}, which ort-mobile knows as that of an unchanged ONNX Runtime {name.release}")
     require_package(io.BytesIO(content), name)
-    file = f"onnxruntime-android-{name.release}.aar"
-    return keep(content, file=file, name=name, source=f"npm {package.title}", licence=package.licence)
+    return keep(content, file=name.file, name=name, source=f"npm {package.title}", licence=package.licence)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
