@@ -103,7 +103,7 @@ def _judged(path: Path, content: bytes) -> Iterator[CustomLibrary]:
         raise NotElf(f"it does not export {SYMBOL}")
     python = any(name.startswith(("Py", "_Py")) for name in elf.undefined)
     java = any(name.startswith("Java_") for name in names)
-    yield CustomLibrary(path, "android" if "libc.so" in elf.needed else "linux", elf.abi, python, java)
+    yield CustomLibrary(path, elf.system, elf.abi, python, java)
 
 
 def _image_of(path: Path, image: MachOImage, *, linked: bool = False) -> CustomLibrary:
@@ -180,4 +180,4 @@ def process_of(library: Path) -> tuple[str, str]:
         elf = parse_elf(content)
     except (ValueError, struct.error) as error:
         raise UnavailableError("this is no library", where=str(library), why=str(error), remedy="check it") from error
-    return "android" if "libc.so" in elf.needed else "linux", elf.abi
+    return elf.system, elf.abi

@@ -136,7 +136,7 @@ def read_facts(path: Path) -> LibraryFacts:
             sha256=digest,
             size_bytes=len(content),
             abi=elf.abi,
-            system="android" if "libc.so" in elf.needed else "linux",
+            system=elf.system,
             page_bytes=elf.page_bytes,
             needed=elf.needed,
             imports=tuple(sorted(elf.undefined)),

@@ -74,11 +74,6 @@ def find_driver(driver_name: str = "") -> VulkanDriver:
     return driver
 
 
-def has_gpu() -> bool:
-    """Whether this computer has a GPU that programs can use: then no driver in software is used, unless it is named."""
-    return platform.system() != "Linux" or any(Path("/dev/dri").glob("renderD*"))
-
-
 def vulkan_environment(driver: VulkanDriver, libraries: str = "") -> dict[str, str]:
     """Variables with which a process finds no Vulkan but the driver's; `libraries` is its LD_LIBRARY_PATH so far.
 
