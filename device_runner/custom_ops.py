@@ -14,10 +14,8 @@ from device_runner.files import (
     are_sound,
     cache_folder,
     check_unpacked,
-    note_digests,
-    own_folder_errors,
+    keep_noted,
     read_regular,
-    replacing,
     sha256,
 )
 from device_runner.library import MAX_BYTES, is_archive
@@ -138,11 +136,7 @@ def _unpacked(archive: Path) -> Iterator[CustomLibrary]:
             path = cache_folder() / "custom-ops" / sha256(archive) / match["abi"] / match["name"] / match["name"]
             (library,) = _judged(path, content)
             if not are_sound(path.parent, [path.name]):
-                with own_folder_errors(path):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with replacing(path) as part:
-                        part.write_bytes(content)
-                    note_digests(path.parent, [path.name])
+                keep_noted(path, content)
             yield library
 
 

@@ -200,6 +200,15 @@ def note_digests(folder: Path, names: Iterable[str]) -> None:
         part.write_text("".join(lines), encoding="utf-8")
 
 
+def keep_noted(path: Path, content: bytes) -> None:
+    """Write a file of a cache, whole or not at all, and note its digest beside it; raises UnavailableError."""
+    with own_folder_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part:
+            part.write_bytes(content)
+        note_digests(path.parent, [path.name])
+
+
 def are_sound(folder: Path, names: Iterable[str]) -> bool:
     """Whether files of a folder are what was noted of them; each is read once in a process while it does not change."""
     try:

@@ -30,7 +30,7 @@ from device_runner.files import (
     cache_folder,
     check_unpacked,
     decode_json,
-    note_digests,
+    keep_noted,
     open_regular,
     own_folder_errors,
     read_regular,
@@ -405,9 +405,7 @@ def resolve(text: str, abi: str = "x86_64") -> Library:
                 # Read by its exact name, so no path can lead out.
                 check_unpacked(opened.getinfo(members[abi]), MAX_BYTES)
                 content = opened.read(members[abi])
-            _write(path, content)
-            with own_folder_errors(path):
-                note_digests(path.parent, [path.name])
+            keep_noted(path, content)
     return Library(text=text, archive=archive, path=path, abi=abi)
 
 

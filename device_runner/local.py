@@ -359,6 +359,8 @@ def machine_system() -> str:
 
 def host_facts(name: str, system: Path = SYSTEM) -> DeviceFacts:
     """What this computer is, as far as it says, the kernel under `system`."""
+    lists = sorted(system.glob("devices/system/node/node[0-9]*/cpulist"))
+    nodes = [_match(str(file), r"^([\d,-]+)$") for file in lists]
     return DeviceFacts(
         name=name,
         platform=machine_system(),
@@ -366,7 +368,8 @@ def host_facts(name: str, system: Path = SYSTEM) -> DeviceFacts:
         abis=(machine_abi(),),
         os_release=platform.release(),
         core_max_mhz=_core_mhz("cpuinfo_max_freq", system),
-        numa_nodes=tuple(_numa_nodes(system)),
+        # The cores of each NUMA node that has any, counted from 1
+        numa_nodes=tuple(re.sub(r"\d+", lambda core: str(int(core[0]) + 1), cores) for cores in nodes if cores),
         memory_bytes=_sysconf("SC_PHYS_PAGES") * _sysconf("SC_PAGE_SIZE"),
         page_bytes=_sysconf("SC_PAGE_SIZE"),
         free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
@@ -383,18 +386,11 @@ def host_conditions(system: Path = SYSTEM) -> Conditions:
     )
 
 
-def _core_mhz(name: str, system: Path = SYSTEM) -> tuple[int, ...]:
+def _core_mhz(name: str, system: Path) -> tuple[int, ...]:
     files = system.glob(f"devices/system/cpu/cpu[0-9]*/cpufreq/{name}")
     paths = sorted(files, key=lambda path: int(path.parts[-3].removeprefix("cpu")))
     texts = [_match(str(path), r"(\d+)") for path in paths]
     return tuple(int(text) // 1000 for text in texts if text)
-
-
-def _numa_nodes(system: Path) -> Iterator[str]:
-    """The cores of each NUMA node that has any, counted from 1."""
-    for file in sorted(system.glob("devices/system/node/node[0-9]*/cpulist")):
-        if cores := _match(str(file), r"^([\d,-]+)$"):
-            yield re.sub(r"\d+", lambda number: str(int(number[0]) + 1), cores)
 
 
 def _match(path: str, pattern: str) -> str:

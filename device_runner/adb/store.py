@@ -412,7 +412,17 @@ class DeviceStore:
         name = digest + (suffix if re.fullmatch(r"\.[a-z0-9]{1,8}", suffix) else "")
         size = path.stat().st_size
         if name not in self._known and not self._is_whole(name, size) and not self._join(path, name):
-            self._push(path, name)
+            self._make_room(self._look(), size, self._known)
+            for _ in range(2):
+                part = part_name()
+                self._send(read_parts(path), part, size)
+                arguments = script(ACCEPT, self._folder, part, name, digest)
+                output = self._link.shell(arguments, seconds=_longest_seconds(size))
+                if output.code == 0:
+                    break
+                logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
+            else:
+                raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
         self._known.add(name)
         self._local[name] = path
         place = f"{self._folder}/{name}"
@@ -426,19 +436,6 @@ class DeviceStore:
     def _is_whole(self, name: str, size: int) -> bool:
         output = self._link.shell(script(CHECK, self._folder, name), seconds=_longest_seconds(size))
         return output.code == 0 and output.text.startswith(digest_of(name))
-
-    def _push(self, path: Path, name: str) -> None:
-        size = path.stat().st_size
-        self._make_room(self._look(), size, self._known)
-        for _ in range(2):
-            part = part_name()
-            self._send(read_parts(path), part, size)
-            arguments = script(ACCEPT, self._folder, part, name, digest_of(name))
-            output = self._link.shell(arguments, seconds=_longest_seconds(size))
-            if output.code == 0:
-                return
-            logger.warning("%s: %s arrived broken (%s)", self._link.serial, path, output.stderr[-200:])
-        raise BrokenTransfer(f"{path.name}: what arrives on the device is not what was sent")
 
     def _join(self, path: Path, name: str) -> bool:
         """Push what the device does not have of a file, and have it put together; False where the whole must go."""

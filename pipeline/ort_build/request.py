@@ -36,7 +36,6 @@ REDUCED_IN_BUILD_TREE_SINCE = Release(1, 11)
 PAGE_16K_SINCE = Release(1, 20)
 PAGE_16K_JNI_SINCE = Release(1, 23)
 ASSET_CACHE_SINCE = Release(1, 21)
-BUILD_ARGS_FILE_SINCE = Release(1, 22)
 
 
 MINIMUMS: dict[Platform, tuple[tuple[Release, str], ...]] = {
