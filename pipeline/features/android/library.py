@@ -27,11 +27,12 @@ from pipeline.core.abis import abis_of_target
 from pipeline.core.errors import CheckFailed, ConfigError, PipelineError
 from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes, write_text, write_zip
 from pipeline.core.releases import line_of, range_of
-from pipeline.features.android.facade import JAVA_WORDS, TAKEN
 from pipeline.features.android.package import (
+    JAVA_WORDS,
     KEEP_RULES,
     METADATA,
     METADATA_LINES,
+    TAKEN,
     AiPack,
     AndroidPackage,
     ai_pack,
@@ -40,11 +41,10 @@ from pipeline.features.android.package import (
     pack_name,
     write_aar,
     write_pack,
-    write_sources,
 )
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
 from pipeline.release.app_code import target_in
-from pipeline.release.manifest import Manifest, ShippedContext
+from pipeline.release.manifest import Manifest
 from pipeline.release.shipped import gradle_notations, release_for
 
 JNI_LIBRARY = "libonnxruntime4j_jni.so"
@@ -70,11 +70,6 @@ class RuntimePackage:
     libraries: tuple[Library, ...]
     warnings: tuple[str, ...]
 
-    @property
-    def abis(self) -> tuple[str, ...]:
-        """The ABIs that it has, sorted."""
-        return tuple(library.abi for library in self.libraries)
-
 
 def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] = ()) -> RuntimePackage:
     """The AAR that a path or a release's name stands for, as far as it can replace the published one.
@@ -97,16 +92,24 @@ def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] 
         raise _no_runtime(archive, f"it has nothing for {', '.join(missing)}, for which the models were released")
     libraries = tuple(resolve(text, abi) for abi in abis)
     release = _one_release(archive, libraries)
-    if mixed := [row for row in releases if not _fits(release, row)]:
+
+    def patch(text: str) -> int:
+        return int(text.split(".")[2]) if text.count(".") == 2 else 0
+
+    # Models may have been released for the same line, and no newer patch of it.
+    if mixed := [row for row in releases if line_of(release) != line_of(row) or patch(release) < patch(row)]:
         raise CheckFailed(
             f"the runtime is ONNX Runtime {release}, and models were released for {', '.join(sorted(set(mixed)))}",
             where=str(archive),
             why="the session options and the outputs of a bundle are those of the release that it was made for",
             remedy="make the bundle for this release (`library` or `ort_release` of the target), or build that one",
         )
-    return RuntimePackage(
-        archive=archive, release=release, libraries=libraries, warnings=tuple(_warnings(archive, libraries))
-    )
+    warnings = []
+    if small := small_pages(archive):
+        warnings.append(f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less")
+    if not {*abis} & {"arm64-v8a", "armeabi-v7a"}:
+        warnings.append(f"there is no library for phones in it: it has {', '.join(abis)}")
+    return RuntimePackage(archive=archive, release=release, libraries=libraries, warnings=tuple(warnings))
 
 
 def _members(archive: Path) -> frozenset[str]:
@@ -124,34 +127,30 @@ def _no_runtime(archive: Path, why: str) -> ConfigError:
 
 
 def _one_release(archive: Path, libraries: Sequence[Library]) -> str:
-    """The release of all libraries and of the JNI libraries beside them."""
-    releases: dict[str, str] = {}
+    """The release of all libraries and of the JNI libraries beside them, which need symbols with that release."""
+    parts: dict[str, str] = {}
     for library in libraries:
-        facts = library.android()
-        releases[f"jni/{library.abi}/{LIBRARY}"] = facts.release
-        releases[f"jni/{library.abi}/{JNI_LIBRARY}"] = _jni_release(archive, library.abi)
-    if len(set(releases.values())) == 1 and (release := next(iter(releases.values()))):
-        return release
-    listed = ", ".join(f"{name} {release or 'of unknown release'}" for name, release in sorted(releases.items()))
-    raise CheckFailed(
-        "the parts of this runtime are not of one build",
-        where=str(archive),
-        why=f"{listed}; the JNI library loads only with the library of its own release",
-        remedy=AAR_REMEDY,
-    )
-
-
-def _jni_release(archive: Path, abi: str) -> str:
-    """The release whose symbols the JNI library needs, "" where it does not tell."""
-    content = _content(archive, f"jni/{abi}/{JNI_LIBRARY}")
-    try:
-        built_for = parse_header(content).abi
-    except NotElf as error:
-        raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY}: {error}") from error
-    if built_for != abi:
-        raise _no_runtime(archive, f"jni/{abi}/{JNI_LIBRARY} is for {built_for}")
-    match = RELEASE_SYMBOL.search(content)
-    return match[1].decode("ascii") if match else ""
+        jni = f"jni/{library.abi}/{JNI_LIBRARY}"
+        parts[f"jni/{library.abi}/{LIBRARY}"] = library.android().release
+        content = _content(archive, jni)
+        try:
+            built_for = parse_header(content).abi
+        except NotElf as error:
+            raise _no_runtime(archive, f"{jni}: {error}") from error
+        if built_for != library.abi:
+            raise _no_runtime(archive, f"{jni} is for {built_for}")
+        match = RELEASE_SYMBOL.search(content)
+        parts[jni] = match[1].decode("ascii") if match else ""
+    release = next(iter(parts.values()))
+    if len(set(parts.values())) > 1 or not release:
+        listed = ", ".join(f"{name} {part or 'of unknown release'}" for name, part in sorted(parts.items()))
+        raise CheckFailed(
+            "the parts of this runtime are not of one build",
+            where=str(archive),
+            why=f"{listed}; the JNI library loads only with the library of its own release",
+            remedy=AAR_REMEDY,
+        )
+    return release
 
 
 def _content(archive: Path, member: str) -> bytes:
@@ -161,19 +160,6 @@ def _content(archive: Path, member: str) -> bytes:
             return opened.read(member)
     except ZIP_ERRORS as error:
         raise _no_runtime(archive, f"{member}: {error}") from error
-
-
-def _fits(release: str, least: str) -> bool:
-    """Whether a release is of the wanted line, and no older patch of it."""
-    patch = [int(text.split(".")[2]) if text.count(".") == 2 else 0 for text in (release, least)]
-    return line_of(release) == line_of(least) and patch[0] >= patch[1]
-
-
-def _warnings(archive: Path, libraries: Sequence[Library]) -> Iterator[str]:
-    if small := small_pages(archive):
-        yield f"{', '.join(small)} cannot be loaded on phones with 16 KB pages: segments are aligned to less"
-    if not {library.abi for library in libraries} & {"arm64-v8a", "armeabi-v7a"}:
-        yield f"there is no library for phones in it: it has {', '.join(library.abi for library in libraries)}"
 
 
 def write_runtime(runtime: RuntimePackage, path: Path) -> None:
@@ -200,6 +186,20 @@ LICENCE = ("MIT License", "https://opensource.org/licenses/MIT")
 SOURCES_JAR = "-sources.jar"
 CHECKSUM_NAMES = ("md5", "sha1", "sha256", "sha512")
 INDEX = "maven-metadata.xml"
+INDEX_TEXT = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<metadata>
+  <groupId>{group}</groupId>
+  <artifactId>{artifact}</artifactId>
+  <versioning>
+    <latest>{newest}</latest>
+    <release>{newest}</release>
+    <versions>
+{versions}    </versions>
+  </versioning>
+</metadata>
+"""
+"""The versions that are there; without a date, which would differ each time."""
 MARK = "do_not_remove: published-with-gradle-metadata"
 """Without this comment in the POM Gradle does not look for the module metadata."""
 
@@ -268,50 +268,6 @@ class MavenModule:
     licence: tuple[str, str] | None = None
 
 
-def models_module(package: AndroidPackage, named: Publication, runtime: Publication | None) -> MavenModule:
-    """The module of models; `runtime` is needed in place of the published runtime where one is given."""
-    off = "" if package.telemetry else (
-        " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
-        "ONNX Runtime before them has sent by then."
-    )  # fmt: skip
-    names = ", ".join(package.models)
-    return MavenModule(
-        named=named,
-        description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}.{off}",
-        files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_sources, package)},
-        needs=(*_runtime_needed(package.release, runtime), *_npu_needed(package.contexts)),
-    )
-
-
-def _runtime_needed(release: str, runtime: Publication | None) -> Iterator[MavenDependency]:
-    if runtime:
-        yield runtime, {"strictly": runtime.version}
-    elif release:
-        exact = {"prefers": release} if release.count(".") == 2 else {}
-        version = release if exact else release_range(release)
-        named = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=version)
-        yield named, {"strictly": release_range(release), **exact}
-
-
-def _npu_needed(contexts: Sequence[ShippedContext]) -> Iterator[MavenDependency]:
-    """The plugin and its runtime, by the very versions that belong together: another pair finds no NPU."""
-    for notation in gradle_notations(contexts) if contexts else ():
-        group, artifact, version = notation.split(":")
-        yield Publication(group=group, artifact=artifact, version=version), {"strictly": version}
-
-
-def runtime_module(runtime: RuntimePackage, named: Publication) -> MavenModule:
-    """The module of a runtime, which stands for the published one of its release."""
-    stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
-    return MavenModule(
-        named=named,
-        description=f"ONNX Runtime {runtime.release} for {', '.join(runtime.abis)}, in place of {stock.notation}",
-        files={".aar": partial(write_runtime, runtime)},
-        provides=(stock,),
-        licence=LICENCE,
-    )
-
-
 def publication(group: str, artifact: str, version: str) -> Publication:
     """The name of a package; ConfigError for one that Maven or Gradle refuse."""
     for value, pattern, what, option, example in (
@@ -368,35 +324,50 @@ def publish(modules: Sequence[MavenModule], repository: Path) -> tuple[bool, ...
     there with other content.
     """
     with contextlib.ExitStack() as stack:
-        folders = [_made(module, repository, stack) for module in modules]
-        for module, new in zip(modules, folders, strict=True):
+        folders: list[Path | None] = []
+        for module in modules:
+            place, stem = repository / module.named.folder, module.named.stem
+            make_folder(place.parent)
+            with storage_errors(place):
+                new = stack.enter_context(staging_folder(place))
+                for ending, write in module.files.items():
+                    write(new / f"{stem}{ending}")
+                metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
+                write_bytes(new / f"{stem}.module", metadata)
+                write_text(new / f"{stem}.pom", _pom(module))
+                for file in sorted(new.iterdir()):
+                    _write_checksums(file)
+                folders.append(None if place.exists() else new)
+                same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
+            if place.exists() and (differing := sorted(same[1] + same[2])):
+                raise PipelineError(
+                    f"{module.named.notation} is published already, with other content",
+                    where=str(place),
+                    why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
+                    remedy="give the release a new --version, or remove the folder if nobody has used it",
+                )
+        for module, folder in zip(modules, folders, strict=True):
             place = repository / module.named.folder
-            if new:
+            if folder:
                 with storage_errors(place):
-                    take_place(new, place)
-                _write_index(module.named, place.parent)
-    return tuple(new is not None for new in folders)
-
-
-def _made(module: MavenModule, repository: Path, stack: contextlib.ExitStack) -> Path | None:
-    """The module's folder beside its place, None where the same is there; raises as `publish`."""
-    named = module.named
-    place = repository / named.folder
-    make_folder(place.parent)
-    with storage_errors(place):
-        new = stack.enter_context(staging_folder(place))
-        stem = module.named.stem
-        for ending, write in module.files.items():
-            write(new / f"{stem}{ending}")
-        metadata = msgspec.json.format(msgspec.json.encode(_metadata(module, new)), indent=2) + b"\n"
-        write_bytes(new / f"{stem}.module", metadata)
-        write_text(new / f"{stem}.pom", _pom(module))
-        for file in sorted(new.iterdir()):
-            _write_checksums(file)
-        if not place.exists():
-            return new
-        _refuse_other(place, new, named)
-        return None
+                    take_place(folder, place)
+                    beside = list(place.parent.iterdir())
+                artifact = module.named.artifact
+                versions = [row.name for row in beside if (row / f"{artifact}-{row.name}.pom").is_file()]
+                # Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9.
+                versions.sort(
+                    key=lambda version: [
+                        (1, int(part), "") if part.isdigit() else (0, 0, part)
+                        for part in re.findall(r"\d+|[A-Za-z]+", version)
+                    ]
+                )
+                items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
+                index = INDEX_TEXT.format(
+                    group=module.named.group, artifact=artifact, newest=escape(versions[-1]), versions=items
+                )
+                write_text(place.parent / INDEX, index)
+                _write_checksums(place.parent / INDEX)
+    return tuple(folder is not None for folder in folders)
 
 
 def _write_checksums(file: Path) -> None:
@@ -410,49 +381,6 @@ def _digests(file: Path) -> dict[str, str]:
         with file.open("rb") as content:
             digests[name] = hashlib.file_digest(content, partial(hashlib.new, name, usedforsecurity=False)).hexdigest()
     return digests
-
-
-def _refuse_other(place: Path, new: Path, named: Publication) -> None:
-    same = filecmp.cmpfiles(place, new, [file.name for file in new.iterdir()], shallow=False)
-    differing = sorted(same[1] + same[2])
-    if differing:
-        raise PipelineError(
-            f"{named.notation} is published already, with other content",
-            where=str(place),
-            why=f"{differing[0]} differs; builds keep what they once resolved, so a version must never change",
-            remedy="give the release a new --version, or remove the folder if nobody has used it",
-        )
-
-
-def _write_index(named: Publication, folder: Path) -> None:
-    """maven-metadata.xml with the versions that are there; without a date, which would differ each time."""
-    with storage_errors(folder):
-        names = [place.name for place in folder.iterdir() if (place / f"{named.artifact}-{place.name}.pom").is_file()]
-    versions = sorted(names, key=_order)
-    items = "".join(f"      <version>{escape(version)}</version>\n" for version in versions)
-    write_text(
-        folder / INDEX,
-        f"""\
-<?xml version="1.0" encoding="UTF-8"?>
-<metadata>
-  <groupId>{named.group}</groupId>
-  <artifactId>{named.artifact}</artifactId>
-  <versioning>
-    <latest>{escape(versions[-1])}</latest>
-    <release>{escape(versions[-1])}</release>
-    <versions>
-{items}    </versions>
-  </versioning>
-</metadata>
-""",
-    )
-    _write_checksums(folder / INDEX)
-
-
-def _order(version: str) -> tuple[tuple[int, int, str], ...]:
-    """Numbers by value, words before them: 1.0-rc1 is older than 1.0.1, and 1.10 newer than 1.9."""
-    parts = re.findall(r"\d+|[A-Za-z]+", version)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
 
 
 def release_range(release: str) -> str:
@@ -495,7 +423,21 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _pom(module: MavenModule) -> str:
-    named = module.named
+    named, licence, needs = module.named, "", ""
+    if module.licence:
+        title, url = module.licence
+        licence = (
+            f"  <licenses>\n    <license>\n      <name>{title}</name>\n      <url>{url}</url>\n"
+            "    </license>\n  </licenses>\n"
+        )
+    if module.needs:
+        rows = "".join(
+            f"    <dependency>\n      <groupId>{name.group}</groupId>\n"
+            f"      <artifactId>{name.artifact}</artifactId>\n      <version>{name.version}</version>\n"
+            "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
+            for name, _ in module.needs
+        )
+        needs = f"  <dependencies>\n{rows}  </dependencies>\n"
     return f"""\
 <?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -506,24 +448,8 @@ def _pom(module: MavenModule) -> str:
   <version>{named.version}</version>
   <packaging>aar</packaging>
   <description>{escape(module.description)}</description>
-{"".join(_pom_licence(module.licence))}{"".join(_pom_needs(module.needs))}</project>
+{licence}{needs}</project>
 """
-
-
-def _pom_licence(licence: tuple[str, str] | None) -> Iterator[str]:
-    if licence:
-        yield f"  <licenses>\n    <license>\n      <name>{licence[0]}</name>\n      <url>{licence[1]}</url>\n"
-        yield "    </license>\n  </licenses>\n"
-
-
-def _pom_needs(needs: Sequence[MavenDependency]) -> Iterator[str]:
-    if needs:
-        yield "  <dependencies>\n"
-        for name, _ in needs:
-            yield f"    <dependency>\n      <groupId>{name.group}</groupId>\n"
-            yield f"      <artifactId>{name.artifact}</artifactId>\n      <version>{name.version}</version>\n"
-            yield "      <type>aar</type>\n      <scope>compile</scope>\n    </dependency>\n"
-        yield "  </dependencies>\n"
 
 
 MAVEN = "maven"
@@ -550,39 +476,70 @@ class AndroidLibrary:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know of the ONNX Runtime that apps get with the models."""
-        return (*self._runtime_warnings, *self._npu_warnings)
-
-    @property
-    def _npu_warnings(self) -> Iterator[str]:
+        release = self.package.release
+        texts = list(self.runtime.warnings) if self.runtime else []
+        if not self.runtime and release.count(".") == 1:
+            texts.append(
+                f"apps get the newest patch of ONNX Runtime {release} that their build finds "
+                f"({release_range(release)}), which need not be the one that was tested; to pin it, name the version "
+                f'in the target, as in library = "android:{release}.0", and make the bundle again'
+            )
         if self.package.contexts:
             plugin, runtime = gradle_notations(self.package.contexts)
-            yield (
+            texts.append(
                 f"apps get {plugin} and {runtime} with the models, from Maven Central; the second is under Qualcomm's "
                 "licence. In the app: android { packaging { jniLibs { useLegacyPackaging = true } } }, and leave "
                 'libQnnHtpPrepare.so out (packaging { jniLibs { excludes += "**/libQnnHtpPrepare.so" } }), 90 MB that '
                 "only compile on the phone"
             )
-
-    @property
-    def _runtime_warnings(self) -> tuple[str, ...]:
-        release = self.package.release
-        if self.runtime or not release or release.count(".") == 2:
-            return self.runtime.warnings if self.runtime else ()
-        newest = (
-            f"apps get the newest patch of ONNX Runtime {release} that their build finds ({release_range(release)}), "
-            "which need not be the one that was tested; to pin it, name the version in the target, as in "
-            f'library = "android:{release}.0", and make the bundle again'
-        )
-        return (newest,)
+        return tuple(texts)
 
     def write(self, repository: Path) -> bool:
         """Publish into a repository and write the pack; False where the models' module is there already."""
-        modules: list[MavenModule] = [models_module(self.package, self.named, self.beside)]
-        if self.runtime and self.beside:
-            modules.append(runtime_module(self.runtime, self.beside))
+        package, runtime, beside = self.package, self.runtime, self.beside
+        needs: list[MavenDependency] = []
+        if beside:
+            needs.append((beside, {"strictly": beside.version}))
+        elif release := package.release:
+            allowed = release_range(release)
+            exact = {"prefers": release} if release.count(".") == 2 else {}
+            stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=release if exact else allowed)
+            needs.append((stock, {"strictly": allowed, **exact}))
+        # The NPU's plugin and its runtime by the very versions that belong together: another pair finds no NPU.
+        for notation in gradle_notations(package.contexts) if package.contexts else ():
+            group, artifact, version = notation.split(":")
+            needs.append((Publication(group=group, artifact=artifact, version=version), {"strictly": version}))
+        off = "" if package.telemetry else (
+            " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
+            "ONNX Runtime before them has sent by then."
+        )  # fmt: skip
+        names = ", ".join(package.models)
+        folder = package.package.replace(".", "/")
+        sources: dict[str, Path | bytes] = {f"{folder}/{name}": text.encode() for name, text in package.sources.items()}
+        modules = [
+            MavenModule(
+                named=self.named,
+                description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}."
+                + off,
+                files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_zip, members=sources)},
+                needs=tuple(needs),
+            )
+        ]
+        if runtime and beside:  # which stands for the published one of its release
+            stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=runtime.release)
+            abis = ", ".join(library.abi for library in runtime.libraries)
+            modules.append(
+                MavenModule(
+                    named=beside,
+                    description=f"ONNX Runtime {runtime.release} for {abis}, in place of {stock.notation}",
+                    files={".aar": partial(write_runtime, runtime)},
+                    provides=(stock,),
+                    licence=LICENCE,
+                )
+            )
         new = publish(modules, repository)[0]
         if self.pack and self.pack_folder:
-            write_pack(self.pack, self.package.bundle, self.pack_folder)
+            write_pack(self.pack, package.bundle, self.pack_folder)
         return new
 
 
