@@ -159,8 +159,9 @@ def _model(shipped: Shipped, signature: ModelSignature | None) -> Iterator[str]:
         yield from _preparation(signature)
     options = shipped.runs[0]
     yield f"Open it with the provider {_code(options.provider)} and exactly these options:\n"
-    for code in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]):
-        yield "\n".join((f"{code.title}:\n", f"```{code.language}", *code.lines, "```\n"))
+    for language, lines in code_for(shipped.platform, options, shipped.file.rpartition("/")[2]).items():
+        fence = "cpp" if language == "C++" else language.lower()
+        yield "\n".join((f"{language}:\n", f"```{fence}", *lines, "```\n"))
 
 
 NPU = """\
