@@ -48,7 +48,7 @@ def bill_of_materials(content: Content, digest: str, evidence: Mapping[str, Any]
     read = ("created_at", "measured", "accuracy", "datasets")
     figures = msgspec.convert({name: evidence[name] for name in read if name in evidence}, Evidence)
     # What apps need for contexts beside ONNX Runtime
-    qualcomms = [
+    qualcomms: list[Json] = [
         {
             "type": "library", "bom-ref": notation, "name": artifact, "version": version,
             "purl": f"pkg:maven/{group}/{artifact}@{version}", "licenses": [licence],
