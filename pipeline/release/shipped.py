@@ -284,11 +284,6 @@ class App:
     providers: tuple[str, ...] = ()
     operators: Path | None = None
 
-    @property
-    def known(self) -> bool:
-        """Whether anything is known of it."""
-        return bool(self.target or self.release or self.providers or self.operators)
-
 
 def operator_configs(config: Config, artifacts: Sequence[Path]) -> dict[str, str]:
     """Both operator configs that the builds of all targets need to run some artifacts in every way of the config."""
@@ -348,7 +343,9 @@ def signature_digest(models: Sequence[ModelSignature]) -> str:
 
 
 def refuse_misfit(app: App, old: Manifest, new: Manifest, folder: Path) -> None:
-    """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one."""
+    """Raise CheckFailed where the bundle in `folder` is not for an app that has the old one, as far as it is known."""
+    if not (app.target or app.release or app.providers or app.operators):
+        return
     if objections := list(_objections(app, old.content, new.content, folder)):
         targets = [] if app.target else [row.target for row in new.content.requires]
         fits = [
