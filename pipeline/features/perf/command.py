@@ -119,9 +119,17 @@ def perf(
     from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
     from pipeline.core.errors import ExitCode
-    from pipeline.features.perf.callers import CallersRow, callers_parts, failed_notes, open_batch, parse_concurrent
-    from pipeline.features.perf.job import exit_code, measure_files
-    from pipeline.features.perf.stream import StreamRow, parse_states, stream_parts
+    from pipeline.features.perf.job import (
+        CallersRow,
+        StreamRow,
+        callers_parts,
+        failed_notes,
+        measure_files,
+        open_batch,
+        parse_concurrent,
+        parse_states,
+        stream_parts,
+    )
     from pipeline.job.bench import PerfOrder
     from pipeline.report.formats import show_report
     from pipeline.report.layout import failed_lines
@@ -170,11 +178,8 @@ def perf(
         show(profile_parts(profiled))
         show([*callers_parts(callers), *stream_parts(streams), *sections_of({"What failed": failed})])
     wrong = [check for row in streams for check in row.checks if check.failed]
-    code = (
-        exit_code(report)
-        or ExitCode.SOME_FAILED * any(row.failure for row in others)
-        or ExitCode.CHECK_FAILED * bool(wrong)
-    )
+    some_failed = bool(report.failures) or not (report.rows or report.modes) or any(row.failure for row in others)
+    code = ExitCode.SOME_FAILED * some_failed or ExitCode.CHECK_FAILED * bool(wrong)
     if code:
         outputs.show_errors([*failed_lines(report), *(f"{note.title}: {note.text}" for note in failed)])
     show_denied(denied)
