@@ -4,7 +4,7 @@ The one rule of every numeric check (conversion, devices, advice, proofs): an er
 of the reference's largest value and an absolute floor, and only where a trivially wrong answer would not pass as well.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +56,11 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """Whether the output was shown to be wrong."""
         return not self.passed and not self.unknown
+
+
+def sound(checks: Sequence[OutputCheck]) -> bool:
+    """Whether outputs were compared, and none was shown to be wrong."""
+    return bool(checks) and not any(check.failed for check in checks)
 
 
 Array: TypeAlias = "npt.NDArray[np.generic]"

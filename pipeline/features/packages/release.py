@@ -111,7 +111,7 @@ def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> 
     for choice in assembled.choices:
         model, variant = choice.artifact.model, choice.artifact.variant
         name = f"{model} {variant.name}"
-        checks = record.checks.get(model, {}).get(variant.name, ())
+        checks = record.checks_of(model, variant.name)
         # Outputs that were judged neither here nor on a device nor in a library that ships
         proven = (row for proof in manifest.proofs for row in proof.rows)
         rows: Iterable[Row | ProofRow] = (*assembled.report.rows, *proven)

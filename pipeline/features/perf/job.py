@@ -41,19 +41,21 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.dataset import Dataset
 from pipeline.dataset.files import write_tensor
 from pipeline.dataset.guess import make_feeds, ort_inputs
-from pipeline.job.assemble import host, new_campaign, versions
 from pipeline.job.bench import (
     Bench,
     PerfOrder,
+    host,
     inputs_of_files,
+    new_campaign,
     open_bench,
     opened_alone,
     planned_files,
     preflight,
     unfinished,
+    versions,
     warnings,
 )
-from pipeline.job.predict import profile_run
+from pipeline.job.prepare import profile_run
 from pipeline.model.onnx_model import load_model
 from pipeline.model.ort_format import read_ort
 from pipeline.model.signature import check_states, own_inputs
