@@ -706,43 +706,31 @@ class SizedInput:
         return self.number if "." in self.number or "e" in self.number else f"{self.number}L"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSizes:
-    """A model that ships in several sizes: that of open sizes, and the others, those of the fewest elements first."""
+def sizes_of(content: Content, target: str) -> list[tuple[ModelSignature, ...]]:
+    """The models of a target that apps have the choice of several sizes of.
 
-    model: ModelSignature
-    sizes: tuple[ModelSignature, ...]
+    For each its sizes, those of the fewest elements first, and then the model of open sizes.
+    """
 
-    @property
-    def names(self) -> list[str]:
-        """The models by their names, that of open sizes last."""
-        return [row.model for row in (*self.sizes, self.model)]
+    def elements(model: ModelSignature) -> int:
+        return sum(prod(axis for axis in tensor.shape or () if isinstance(axis, int)) for tensor in model.inputs)
 
-    def inputs(self, taken: Collection[str]) -> Iterator[SizedInput]:
-        """The inputs whose shape decides, those of open sizes, with identifiers as `identifiers` gives them."""
-        for tensor, identifier in identifiers(self.model.inputs, taken):
-            if not tensor.fixed:
-                rows = (row for size in self.sizes for row in size.inputs if row.name == tensor.name)
-                yield SizedInput(
-                    identifier=identifier,
-                    dtype=tensor.dtype,
-                    shapes=tuple(row.shape or () for row in rows),
-                    padding=self.model.padding.get(tensor.name),
-                )
-
-
-def sizes_of(content: Content, target: str) -> list[ModelSizes]:
-    """The models of a target that apps have the choice of several sizes of."""
     ships = rows_of(content, target)
     shipped = {row.model: row for row in content.models if row.model in ships}
     fixed = [row for row in shipped.values() if all(tensor.fixed for tensor in row.inputs)]
-    by_model = {name: [row for row in fixed if row.size_of == name] for name in shipped}
-    return [
-        ModelSizes(model=shipped[name], sizes=tuple(sorted(sizes, key=_elements)))
-        for name, sizes in by_model.items()
-        if sizes
-    ]
+    by_model = {name: sorted((row for row in fixed if row.size_of == name), key=elements) for name in shipped}
+    return [(*sizes, shipped[name]) for name, sizes in by_model.items() if sizes]
 
 
-def _elements(model: ModelSignature) -> int:
-    return sum(prod(axis for axis in tensor.shape or () if isinstance(axis, int)) for tensor in model.inputs)
+def sized_inputs(sizes: Sequence[ModelSignature], taken: Collection[str]) -> Iterator[SizedInput]:
+    """The inputs whose shape decides on one of `sizes_of`, with identifiers as `identifiers` gives them."""
+    *fixed, model = sizes
+    for tensor, identifier in identifiers(model.inputs, taken):
+        if not tensor.fixed:
+            rows = (row for size in fixed for row in size.inputs if row.name == tensor.name)
+            yield SizedInput(
+                identifier=identifier,
+                dtype=tensor.dtype,
+                shapes=tuple(row.shape or () for row in rows),
+                padding=model.padding.get(tensor.name),
+            )

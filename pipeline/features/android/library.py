@@ -11,7 +11,7 @@ import hashlib
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from device_runner.files import ZIP_ERRORS, check_unpacked, staging_folder, take_place
-from device_runner.library import LIBRARY, Library, find_archive, is_archive, resolve, small_pages
+from device_runner.files import ZIP_ERRORS, check_unpacked, scratch_folder, staging_folder, take_place
+from device_runner.library import LIBRARY, Library, find_archive, is_archive, release_of, resolve, small_pages
 from device_runner.probe.elf import NotElf, parse_header
 from pipeline.config import AndroidRelease, Telemetry
 from pipeline.core.abis import abis_of_target
@@ -29,27 +29,49 @@ from pipeline.core.files import BUNDLE, make_folder, storage_errors, write_bytes
 from pipeline.core.releases import line_of, range_of
 from pipeline.features.android.package import (
     JAVA_WORDS,
-    KEEP_RULES,
-    METADATA,
-    METADATA_LINES,
     TAKEN,
     AiPack,
-    AndroidPackage,
     ai_pack,
-    android_package,
+    asset_path,
+    compiled,
     java_compiler,
+    java_sources,
     pack_name,
-    write_aar,
     write_pack,
 )
 from pipeline.features.packages.release import AppPackage, ReleaseOrder
-from pipeline.release.app_code import target_in
-from pipeline.release.manifest import Manifest
+from pipeline.release.app_code import rows_of, target_in, target_of
+from pipeline.release.manifest import CUSTOM_OPS, Manifest, Shipped, ShippedContext
 from pipeline.release.shipped import gradle_notations, release_for
+
+STORE_BYTES = 200_000_000
+"""What Google Play lets the base of an app have, compressed; models hardly compress."""
+
+LOWEST_API = 21
+"""The lowest API level that the sources need (Context.getNoBackupFilesDir)."""
+
+KEEP_RULES = """\
+# ONNX Runtime's native code looks these classes and their members up by name.
+-keep class ai.onnxruntime.** { *; }
+"""
+METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
+METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
+ANDROID_MANIFEST = """\
+<?xml version="1.0" encoding="utf-8"?>
+<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="{package}">
+    <uses-sdk android:minSdkVersion="{min_api_level}" />
+{npu}</manifest>
+"""
+NPU_LIBRARY = """\
+    <application>
+        <!-- The driver of a Snapdragon's NPU; without this line Android hides it from the app. -->
+        <uses-native-library android:name="libcdsprpc.so" android:required="false" />
+    </application>
+"""
 
 JNI_LIBRARY = "libonnxruntime4j_jni.so"
 CLASSES = "classes.jar"
-ANDROID_MANIFEST = "AndroidManifest.xml"
+MANIFEST = "AndroidManifest.xml"
 FOLDER = re.compile(r"jni/([\w-]+)/[\w.-]+\.so")
 RELEASE_SYMBOL = re.compile(rb"\0VERS_(\d+\.\d+\.\d+)\0")
 MOST_BYTES = 64 << 20
@@ -81,8 +103,8 @@ def runtime_package(text: str, releases: Sequence[str], needed: Collection[str] 
     archive = find_archive(text)
     members = _members(archive)
     abis = sorted({match[1] for name in members if (match := FOLDER.fullmatch(name))})
-    if not abis or CLASSES not in members or ANDROID_MANIFEST not in members:
-        lacks = [name for name in (CLASSES, ANDROID_MANIFEST) if name not in members]
+    if not abis or CLASSES not in members or MANIFEST not in members:
+        lacks = [name for name in (CLASSES, MANIFEST) if name not in members]
         raise _no_runtime(archive, f"it has no {', no '.join(lacks) or 'library for any ABI'}")
     for abi in abis:
         for name in (LIBRARY, JNI_LIBRARY):
@@ -167,7 +189,7 @@ def write_runtime(runtime: RuntimePackage, path: Path) -> None:
     present = _members(runtime.archive)
     rules = _content(runtime.archive, "proguard.txt").rstrip() + b"\n" if "proguard.txt" in present else b""
     members: dict[str, Path | bytes] = {
-        ANDROID_MANIFEST: _content(runtime.archive, ANDROID_MANIFEST),
+        MANIFEST: _content(runtime.archive, MANIFEST),
         CLASSES: _content(runtime.archive, CLASSES),
         "R.txt": b"",
         "proguard.txt": rules.lstrip() + KEEP_RULES.encode(),
@@ -458,25 +480,54 @@ MAVEN = "maven"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AndroidLibrary:
-    """What was checked and can be written; `beside` is the name that `runtime` is published under."""
+    """The models of a bundle for one target as a library that was checked and can be written, named `named`.
 
-    package: AndroidPackage
+    `package` is the Java package and namespace, `sources` are the files of its classes, which switch telemetry off
+    without `telemetry`. `runtime` takes the place of the published one. With `pack` the models are in that AI pack,
+    whose folder is `pack_folder`, else they are assets of the library.
+    """
+
     named: Publication
+    package: str
+    sources: Mapping[str, str]
+    ships: tuple[Shipped, ...]
+    contexts: tuple[ShippedContext, ...]
+    bundle: Path
+    telemetry: bool
     runtime: RuntimePackage | None
-    beside: Publication | None
     pack: AiPack | None
     pack_folder: Path | None
 
     @property
+    def beside(self) -> Publication | None:
+        """The name that `runtime` is published under."""
+        return replace(self.named, artifact=f"{self.named.artifact}-runtime") if self.runtime else None
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The classes that open the models, and those that pick a size, with their package."""
-        names = (file.removesuffix(".java") for file in self.package.sources)
-        return tuple(f"{self.package.package}.{name}" for name in names if name not in TAKEN)
+        names = (file.removesuffix(".java") for file in self.sources)
+        return tuple(f"{self.package}.{name}" for name in names if name not in TAKEN)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the bundle that devices open, each once."""
+        by_chip = (file for context in self.contexts for file in (context.file, context.binary))
+        return tuple(dict.fromkeys((*(file for shipped in self.ships for file in shipped.files), *by_chip)))
+
+    @property
+    def release(self) -> str:
+        """ONNX Runtime's release, exact or a line; "" where the app brings a library of its own."""
+        releases = {
+            shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
+        }
+        reduced = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
+        return "" if reduced or len(releases) != 1 else releases.pop()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to know of the ONNX Runtime that apps get with the models."""
-        release = self.package.release
+        release = self.release
         texts = list(self.runtime.warnings) if self.runtime else []
         if not self.runtime and release.count(".") == 1:
             texts.append(
@@ -484,8 +535,8 @@ class AndroidLibrary:
                 f"({release_range(release)}), which need not be the one that was tested; to pin it, name the version "
                 f'in the target, as in library = "android:{release}.0", and make the bundle again'
             )
-        if self.package.contexts:
-            plugin, runtime = gradle_notations(self.package.contexts)
+        if self.contexts:
+            plugin, runtime = gradle_notations(self.contexts)
             texts.append(
                 f"apps get {plugin} and {runtime} with the models, from Maven Central; the second is under Qualcomm's "
                 "licence. In the app: android { packaging { jniLibs { useLegacyPackaging = true } } }, and leave "
@@ -494,34 +545,56 @@ class AndroidLibrary:
             )
         return tuple(texts)
 
+    def write_aar(self, path: Path) -> None:
+        """Write the AAR. Raises MissingError without a Java compiler."""
+        with scratch_folder("ort-mobile-java-") as work:
+            jar = work / CLASSES
+            write_zip(jar, compiled(self.package, self.sources, work))
+            members: dict[str, Path | bytes] = {
+                MANIFEST: ANDROID_MANIFEST.format(
+                    package=self.package,
+                    min_api_level=max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships)),
+                    npu=NPU_LIBRARY if self.contexts else "",
+                ).encode(),
+                "R.txt": b"",
+                CLASSES: jar,
+                "proguard.txt": KEEP_RULES.encode(),
+                METADATA: METADATA_LINES,
+            }
+            if not self.pack:
+                members |= {f"assets/{asset_path(file)}": self.bundle / file for file in self.files}
+            folder = self.bundle / CUSTOM_OPS / "android"
+            members |= {f"jni/{place.relative_to(folder).as_posix()}": place for place in sorted(folder.glob("*/*"))}
+            write_zip(path, members)
+
     def write(self, repository: Path) -> bool:
         """Publish into a repository and write the pack; False where the models' module is there already."""
-        package, runtime, beside = self.package, self.runtime, self.beside
+        runtime, beside = self.runtime, self.beside
         needs: list[MavenDependency] = []
         if beside:
             needs.append((beside, {"strictly": beside.version}))
-        elif release := package.release:
+        elif release := self.release:
             allowed = release_range(release)
             exact = {"prefers": release} if release.count(".") == 2 else {}
             stock = Publication(group=RUNTIME[0], artifact=RUNTIME[1], version=release if exact else allowed)
             needs.append((stock, {"strictly": allowed, **exact}))
         # The NPU's plugin and its runtime by the very versions that belong together: another pair finds no NPU.
-        for notation in gradle_notations(package.contexts) if package.contexts else ():
+        for notation in gradle_notations(self.contexts) if self.contexts else ():
             group, artifact, version = notation.split(":")
             needs.append((Publication(group=group, artifact=artifact, version=version), {"strictly": version}))
-        off = "" if package.telemetry else (
+        off = "" if self.telemetry else (
             " The classes switch ONNX Runtime's telemetry off when they open a model; not what other code that loads "
             "ONNX Runtime before them has sent by then."
         )  # fmt: skip
-        names = ", ".join(package.models)
-        folder = package.package.replace(".", "/")
-        sources: dict[str, Path | bytes] = {f"{folder}/{name}": text.encode() for name, text in package.sources.items()}
+        names = ", ".join(dict.fromkeys(shipped.model for shipped in self.ships))
+        folder = self.package.replace(".", "/")
+        sources: dict[str, Path | bytes] = {f"{folder}/{name}": text.encode() for name, text in self.sources.items()}
         modules = [
             MavenModule(
                 named=self.named,
                 description=f"Models for ONNX Runtime, and Java classes that open them as they were released: {names}."
                 + off,
-                files={".aar": partial(write_aar, package), SOURCES_JAR: partial(write_zip, members=sources)},
+                files={".aar": self.write_aar, SOURCES_JAR: partial(write_zip, members=sources)},
                 needs=tuple(needs),
             )
         ]
@@ -539,27 +612,48 @@ class AndroidLibrary:
             )
         new = publish(modules, repository)[0]
         if self.pack and self.pack_folder:
-            write_pack(self.pack, package.bundle, self.pack_folder)
+            write_pack(self.pack, self.bundle, self.pack_folder)
         return new
 
 
 def android_library(bundle: Path, manifest: Manifest, table: AndroidRelease, version: str) -> AndroidLibrary:
-    """The release of a verified bundle. Raises as its parts do, for names, targets, sizes and runtimes."""
-    named = publication(table.group, table.artifact or default_artifact(manifest.content.name), version)
+    """The library of a verified bundle's models, for the only target for Android where the table names none.
+
+    Raises ConfigError for names that Java, Gradle or Maven refuse and a target that the bundle does not have,
+    CheckFailed for models larger than a store allows, MissingError without a Java compiler, and as `runtime_package`.
+    """
+    content = manifest.content
+    named = publication(table.group, table.artifact or default_artifact(content.name), version)
     java = java_package(table.package, named)
-    telemetry, folder = table.telemetry is not Telemetry.OFF, Path(table.ai_pack) if table.ai_pack else None
-    package = android_package(bundle, manifest, java, table.target, telemetry=telemetry, assets=folder is None)
-    pack = ai_pack(folder, bundle, manifest.content, package.target, java) if folder else None
-    releases, abis = [row.ort_release for row in package.ships], {abi for row in package.ships for abi in row.abis}
-    runtime = runtime_package(table.runtime, releases, abis) if table.runtime else None
-    return AndroidLibrary(
-        package=package,
+    java_compiler()
+    target = target_of(bundle, manifest, ("android",), "Android", table.target)
+    rows = [row for selected in rows_of(content, target).values() for row in selected]
+    ships = tuple(content.ships[number] for number in dict.fromkeys(row.ships for row in rows))
+    sources = java_sources(manifest, target, java, telemetry=table.telemetry is not Telemetry.OFF)
+    folder = Path(table.ai_pack) if table.ai_pack else None
+    pack = ai_pack(folder, bundle, content, target, java) if folder else None
+    releases, abis = [row.ort_release for row in ships], {abi for row in ships for abi in row.abis}
+    library = AndroidLibrary(
         named=named,
-        runtime=runtime,
-        beside=publication(table.group, f"{named.artifact}-runtime", version) if runtime else None,
+        package=java,
+        sources=sources,
+        ships=ships,
+        contexts=tuple(context for context in content.contexts if context.target == target),
+        bundle=bundle,
+        telemetry=table.telemetry is not Telemetry.OFF,
+        runtime=runtime_package(table.runtime, releases, abis) if table.runtime else None,
         pack=pack,
         pack_folder=folder,
     )
+    size = sum((bundle / file).stat().st_size for file in library.files)
+    if not pack and size > STORE_BYTES:
+        raise CheckFailed(
+            f"the models have {size:,} bytes",
+            where=str(bundle),
+            why=f"Google Play allows {STORE_BYTES:,} bytes for the base of an app",
+            remedy="ship smaller variants (quantized ones) or fewer models, or put them into a pack with --ai-pack",
+        )
+    return library
 
 
 def check_order(order: ReleaseOrder) -> None:

@@ -17,13 +17,12 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from device_runner.device import SOC_MAKER, SOC_PROPERTIES
-from device_runner.files import scratch_folder, staging_folder, take_place
-from device_runner.library import release_of
+from device_runner.files import staging_folder, take_place
 from device_runner.local import run_group, tail
 from device_runner.providers import provider_named
 from pipeline.campaign.plan import options_name
 from pipeline.core.errors import CheckFailed, ConfigError, MissingError, PipelineError
-from pipeline.core.files import copy_file, make_folder, storage_errors, write_text, write_zip
+from pipeline.core.files import copy_file, make_folder, storage_errors, write_text
 from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import TensorInfo
 from pipeline.release.app_code import (
@@ -38,12 +37,11 @@ from pipeline.release.app_code import (
     refuse_equal_names,
     render_source,
     rows_of,
-    target_of,
     tensor_text,
 )
 from pipeline.release.bundle import basis_text
-from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped, ShippedContext
-from pipeline.release.shipped import SOC_MANUFACTURER, gradle_notations, sizes_of
+from pipeline.release.manifest import Content, Manifest, SelectionRow
+from pipeline.release.shipped import SOC_MANUFACTURER, gradle_notations, sized_inputs, sizes_of
 
 _render = partial(render_source, "pipeline.features.android")
 
@@ -152,10 +150,11 @@ def java_sources(manifest: Manifest, target: str, package: str, *, telemetry: bo
 def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> Iterator[tuple[str, dict[str, object]]]:
     """For each model of several sizes the class that opens the one for its inputs, and what its template needs."""
     classes = {model["class_name"]: model for model in models}
-    for row in sizes_of(content, target):
-        model, inputs = classes[java_class(row.model.model)], tuple(row.inputs(UNUSABLE))
-        name = java_class(f"{row.model.model} sizes")
-        refuse_equal_names([(row.model.model, name), *((other["name"], other["class_name"]) for other in models)])
+    for sizes in sizes_of(content, target):
+        title = sizes[-1].model
+        model, inputs = classes[java_class(title)], tuple(sized_inputs(sizes, UNUSABLE))
+        name = java_class(f"{title} sizes")
+        refuse_equal_names([(title, name), *((other["name"], other["class_name"]) for other in models)])
         if model["typed"]:
             filled = [each for each in inputs if each.filled]
             buffers = {tensor["identifier"]: tensor["java_type"] for tensor in model["inputs"]}
@@ -169,8 +168,8 @@ def _sizes(content: Content, target: str, models: Sequence[TemplateModel]) -> It
             }
             yield name, {
                 "model": model, "inputs": inputs, "filled": filled, "buffers": buffers, "imports": sorted(imports),
-                "names": [java_text(each) for each in row.names],
-                "classes": [java_class(each) for each in row.names],
+                "names": [java_text(row.model) for row in sizes],
+                "classes": [java_class(row.model) for row in sizes],
             }  # fmt: skip
 
 
@@ -297,142 +296,22 @@ JAVA = "8"
 """The Java release of the classes: what every toolchain for Android reads."""
 
 JAVAC_SECONDS = 300
-STORE_BYTES = 200_000_000
-"""What Google Play lets the base of an app have, compressed; models hardly compress."""
-
-LOWEST_API = 21
-"""The lowest API level that the sources need (Context.getNoBackupFilesDir)."""
-
-KEEP_RULES = """\
-# ONNX Runtime's native code looks these classes and their members up by name.
--keep class ai.onnxruntime.** { *; }
-"""
-METADATA = "META-INF/com/android/build/gradle/aar-metadata.properties"
-METADATA_LINES = b"aarFormatVersion=1.0\naarMetadataVersion=1.0\nminCompileSdk=1\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AndroidPackage:
-    """What goes into the AAR: the files of the sources and what ships; `package` is the Java package and namespace.
+def compiled(package: str, sources: Mapping[str, str], work: Path) -> dict[str, Path | bytes]:
+    """The classes of a Java package by their path; what they are compiled against is not among them.
 
-    Without `telemetry` the classes switch it off. Without `assets` the models come to the app another way.
+    Raises MissingError without a Java compiler.
     """
-
-    package: str
-    sources: Mapping[str, str]
-    ships: tuple[Shipped, ...]
-    bundle: Path
-    target: str
-    contexts: tuple[ShippedContext, ...] = ()
-    telemetry: bool = True
-    assets: bool = True
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The files of the bundle that devices open, each once."""
-        by_chip = (file for context in self.contexts for file in (context.file, context.binary))
-        return tuple(dict.fromkeys((*(file for shipped in self.ships for file in shipped.files), *by_chip)))
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The models by name; a model may ship as several files."""
-        return tuple(dict.fromkeys(shipped.model for shipped in self.ships))
-
-    @property
-    def min_api_level(self) -> int:
-        """The lowest API level of an app that may have it."""
-        return max(LOWEST_API, *(shipped.min_api_level or 0 for shipped in self.ships))
-
-    @property
-    def release(self) -> str:
-        """ONNX Runtime's release, exact or a line; "" where the app brings a library of its own."""
-        releases = {
-            shipped.ort_release if not shipped.library else release_of(shipped.library) or "" for shipped in self.ships
-        }
-        reduced = any(shipped.library_kind not in ("", "full") for shipped in self.ships)
-        return "" if reduced or len(releases) != 1 else releases.pop()
-
-
-def android_package(
-    bundle: Path, manifest: Manifest, package: str, target: str | None, *, telemetry: bool = True, assets: bool = True
-) -> AndroidPackage:
-    """The package of a verified bundle's models for a target, the only one for Android where none is named.
-
-    Raises ConfigError for a target that the bundle does not have, CheckFailed for models larger than a store allows,
-    MissingError without a Java compiler.
-    """
-    java_compiler()
-    name = target_of(bundle, manifest, ("android",), "Android", target)
-    rows = [row for selected in rows_of(manifest.content, name).values() for row in selected]
-    library = AndroidPackage(
-        package=package,
-        sources=java_sources(manifest, name, package, telemetry=telemetry),
-        ships=tuple(manifest.content.ships[number] for number in dict.fromkeys(row.ships for row in rows)),
-        bundle=bundle,
-        target=name,
-        contexts=tuple(context for context in manifest.content.contexts if context.target == name),
-        telemetry=telemetry,
-        assets=assets,
-    )
-    size = sum((bundle / file).stat().st_size for file in library.files)
-    if assets and size > STORE_BYTES:
-        raise CheckFailed(
-            f"the models have {size:,} bytes",
-            where=str(bundle),
-            why=f"Google Play allows {STORE_BYTES:,} bytes for the base of an app",
-            remedy="ship smaller variants (quantized ones) or fewer models, or put them into a pack with --ai-pack",
-        )
-    return library
-
-
-def write_aar(package: AndroidPackage, path: Path) -> None:
-    """Write the AAR. Raises MissingError without a Java compiler."""
-    with scratch_folder("ort-mobile-java-") as work:
-        jar = work / "classes.jar"
-        write_zip(jar, _compiled(package, work))
-        members: dict[str, Path | bytes] = {
-            "AndroidManifest.xml": ANDROID_MANIFEST.format(
-                package=package.package,
-                min_api_level=package.min_api_level,
-                npu=NPU_LIBRARY if package.contexts else "",
-            ).encode(),
-            "R.txt": b"",
-            "classes.jar": jar,
-            "proguard.txt": KEEP_RULES.encode(),
-            METADATA: METADATA_LINES,
-        }
-        if package.assets:
-            members |= {f"assets/{asset_path(file)}": package.bundle / file for file in package.files}
-        folder = package.bundle / CUSTOM_OPS / "android"
-        members |= {f"jni/{path.relative_to(folder).as_posix()}": path for path in sorted(folder.glob("*/*"))}
-        write_zip(path, members)
-
-
-ANDROID_MANIFEST = """\
-<?xml version="1.0" encoding="utf-8"?>
-<manifest xmlns:android="http://schemas.android.com/apk/res/android" package="{package}">
-    <uses-sdk android:minSdkVersion="{min_api_level}" />
-{npu}</manifest>
-"""
-NPU_LIBRARY = """\
-    <application>
-        <!-- The driver of a Snapdragon's NPU; without this line Android hides it from the app. -->
-        <uses-native-library android:name="libcdsprpc.so" android:required="false" />
-    </application>
-"""
-
-
-def _compiled(package: AndroidPackage, work: Path) -> dict[str, Path | bytes]:
-    """The package's own classes by their path; what they are compiled against is not among them."""
-    folder = work / "sources" / package.package.replace(".", "/")
+    folder = work / "sources" / package.replace(".", "/")
     classes = work / "classes"
     with storage_errors(work):
         classes.mkdir()
-    for name, text in package.sources.items():
+    for name, text in sources.items():
         write_text(folder / name, text)
     arguments = ["--release", JAVA, "-Xlint:-options", "-encoding", "UTF-8", "-proc:none", "-implicit:none"]
     arguments += ["-d", str(classes), "-sourcepath", str(SIGNATURES)]
-    files = [str(folder / name) for name in sorted(package.sources)]
+    files = [str(folder / name) for name in sorted(sources)]
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("JAVA_TOOL_OPTIONS", None)
     code = run_group([java_compiler(), *QUICK_JVM, *arguments, *files], work, JAVAC_SECONDS, environment)
@@ -443,7 +322,7 @@ def _compiled(package: AndroidPackage, work: Path) -> dict[str, Path | bytes]:
             why=tail(work / "stderr") or ("it did not end in time" if code is None else f"exit code {code}"),
             remedy="try another JDK (17 is tested); `ort-mobile --debug` shows more",
         )
-    compiled = classes / package.package.replace(".", "/")
+    compiled = classes / package.replace(".", "/")
     return {file.relative_to(classes).as_posix(): file for file in sorted(compiled.glob("*.class"))}
 
 

@@ -43,7 +43,7 @@ from pipeline.release.app_code import (
 )
 from pipeline.release.bundle import basis_text
 from pipeline.release.manifest import CUSTOM_OPS, Content, Manifest, SelectionRow, Shipped
-from pipeline.release.shipped import ALL_ABIS, release_for, sizes_of
+from pipeline.release.shipped import ALL_ABIS, release_for, sized_inputs, sizes_of
 
 BINARY = "onnxruntime"
 ARCHIVE = f"{BINARY}.xcframework.zip"
@@ -555,15 +555,16 @@ def swift_sources(manifest: Manifest, target: str, module: str, *, telemetry: bo
         f"{model['class_name']}.swift": _render("Model.swift", model=model, maps=release >= MAPS_FILES, **common)
         for model in models
     }
-    for sized in sizes_of(content, target):
-        name = swift_class(f"{sized.model.model} sizes", module)
-        refuse_equal_names([(sized.model.model, name), *((model["name"], model["class_name"]) for model in models)])
-        by_class = {model["class_name"]: model for model in models}
-        classes = [by_class[swift_class(each, module)] for each in sized.names]
-        inputs = list(sized.inputs(SWIFT_WORDS | OWN_NAMES))
+    by_class = {model["class_name"]: model for model in models}
+    for sizes in sizes_of(content, target):
+        title = sizes[-1].model
+        name = swift_class(f"{title} sizes", module)
+        refuse_equal_names([(title, name), *((model["name"], model["class_name"]) for model in models)])
         sources[f"{name}.swift"] = _render(
-            "Sizes.swift", class_name=name, classes=classes, inputs=inputs, names=map(swift_text, sized.names), **common
-        )
+            "Sizes.swift", class_name=name, classes=[by_class[swift_class(row.model, module)] for row in sizes],
+            inputs=list(sized_inputs(sizes, SWIFT_WORDS | OWN_NAMES)), names=[swift_text(row.model) for row in sizes],
+            **common,
+        )  # fmt: skip
     by_device = any(len(model["rows"]) > 1 for model in models)
     return {
         **sources,

@@ -35,7 +35,8 @@ def snippet(bundle: Path, language: str, model: str | None, target: str | None, 
     opened = openings(manifest.content, target_name, model)
     contexts = [row for row in manifest.content.contexts if row.target == target_name and model in (None, row.model)]
     names = {opening.model for opening in opened}
-    sizes = [row for row in sizes_of(manifest.content, target_name) if names.issuperset(row.names)]
+    sizes = sizes_of(manifest.content, target_name)
+    sizes = [rows for rows in sizes if names.issuperset(row.model for row in rows)]
     code, missing = code_for(language, opened, contexts, sizes), lost(language, opened, sizes)
     files = [opening.file for opening in opened]
     files += dict.fromkeys(name for opening in opened for name in opening.weights[:1])

@@ -37,8 +37,8 @@ from pipeline.release.app_code import (
     rows_of,
     session_calls,
 )
-from pipeline.release.manifest import Content, SelectionRow, ShippedContext
-from pipeline.release.shipped import ModelSizes, gradle_notations
+from pipeline.release.manifest import Content, ModelSignature, SelectionRow, ShippedContext
+from pipeline.release.shipped import gradle_notations, sized_inputs
 
 COREML_FLAGS: dict[tuple[str, str], int] = {
     ("MLComputeUnits", "ALL"): 0,
@@ -298,7 +298,7 @@ def snippet(
     language: str,
     opened: Sequence[Opening],
     contexts: Sequence[ShippedContext],
-    sizes: Sequence[ModelSizes] = (),
+    sizes: Sequence[Sequence[ModelSignature]] = (),
 ) -> str:
     """The code for a language of `LANGUAGES`; what its package cannot set stands in comments.
 
@@ -306,7 +306,7 @@ def snippet(
     """
     kind = LANGUAGES[language]
     ways = [way for opening in opened for way in opening.ways]
-    inputs = {row.model.model: list(row.inputs(frozenset())) for row in sizes}
+    inputs = {rows[-1].model: list(sized_inputs(rows, frozenset())) for rows in sizes}
     lines = [*kind.head, *(cpp_helpers(ways) if kind.calls is CPP else ())]
     if kind.support:
         plugin, runtime = gradle_notations(contexts) if contexts else ("", "")
@@ -323,27 +323,28 @@ def snippet(
             name, digest = opening.weights
             lines += [f"{kind.blank} in one folder with its weights, {remark(name)}, sha256 {digest}"]
         lines += [f"{kind.blank} for {remark(opening.where)}"]
-        picked = [row for row in sizes if opening.model == row.model.model]
+        picked = [rows for rows in sizes if opening.model == rows[-1].model]
         lines += [f"{kind.blank} {remark(text)}" for text in lost(language, [opening], picked)]
         lines.append(open_code(language, opening, kind.write).rstrip("\n"))
     by_model = {opening.model: opening for opening in opened}
     values = {"buffers": BUFFERS, "types": CPP_TYPES, "literal": kotlin_text, "cpp_text": cpp_text}
-    for row in sizes if kind.support else ():
+    for rows in sizes if kind.support else ():
+        title = rows[-1].model
         text = render_source(
-            "pipeline.features.languages", f"{language}-sizes.jinja", model=comment_text(row.model.model),
-            openings=[by_model[name] for name in row.names], inputs=inputs[row.model.model], **values,
+            "pipeline.features.languages", f"{language}-sizes.jinja", model=comment_text(title),
+            openings=[by_model[row.model] for row in rows], inputs=inputs[title], **values,
         )  # fmt: skip
         lines.append(text.rstrip("\n"))
     return "\n".join(lines) + "\n"
 
 
-def lost(language: str, opened: Sequence[Opening], sizes: Sequence[ModelSizes] = ()) -> list[str]:
+def lost(language: str, opened: Sequence[Opening], sizes: Sequence[Sequence[ModelSignature]] = ()) -> list[str]:
     """For each way of a model that a package cannot run as it was measured: what it leaves out."""
     kind = LANGUAGES[language]
     texts = [
-        f"{comment_text(row.model.model)}: without the choice of the size that inputs fit into, which C++ and Kotlin "
+        f"{comment_text(rows[-1].model)}: without the choice of the size that inputs fit into, which C++ and Kotlin "
         "(--for cpp, kotlin), and the classes of `release android` and `release apple` have"
-        for row in sizes
+        for rows in sizes
         if not kind.support
     ]
     for opening in opened:
