@@ -334,10 +334,11 @@ def extra_tests(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *chosen, *session.posargs)
 
 
-@development_session
+@nox.session
 def nightly_tests(session: nox.Session) -> None:
-    """By chance, many times over, what other tests show in each run: a thousand schedules of faults, for minutes."""
-    pytest(session, *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
+    """More of what other tests show in each run: a thousand schedules of faults, the example trained with all digits."""
+    session.install("-e", ".", *groups("test", "extra"))
+    session.run("python", "-m", "pytest", *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
 
 
 @nox.session
