@@ -30,11 +30,10 @@ from pipeline.features.tune.answer import (
 )
 from pipeline.features.tune.search import optuna_package
 from pipeline.features.tune.space import Lattice, distinct_candidates, lattice, space_of, without
+from pipeline.job.assemble import EndedCampaign
 from pipeline.job.bench import Bench, libraries_by_device
-from pipeline.job.predict import predict
-from pipeline.job.prepare import Prepared, oldest_release
+from pipeline.job.prepare import Prepared, oldest_release, predict
 from pipeline.job.run import CampaignJob
-from pipeline.job.ship import EndedCampaign
 from pipeline.partition.placement import Placement
 
 log = logging.getLogger(__name__)
