@@ -9,7 +9,7 @@ file costs an error and no more. Slot numbers: ONNX Runtime's schema `ort.fbs`, 
 import mmap
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
@@ -30,12 +30,7 @@ class BrokenError(Exception):
 
 Slots: TypeAlias = tuple[int, ...]
 _WIDEST_TABLE = 16
-_WIDEST_WORDS = 1 + 2 * _WIDEST_TABLE
-_U32 = struct.Struct("<I")
-_I32 = struct.Struct("<i")
-_I64 = struct.Struct("<q")
-_U16_PAIR = struct.Struct("<HH")
-_SCALARS = {code: struct.Struct("<" + code) for code in "bBiIqf"}
+_SCALARS = {code: struct.Struct("<" + code) for code in "bBIqf"}
 
 
 class Reader:
@@ -43,17 +38,19 @@ class Reader:
 
     `budget` counts 4-byte units that may still be read as structure. Each part of an honest file is read once, so
     twice its size suffices; in a file whose offsets make many tables share one part, or go in circles, it runs out.
+    `u32` and `i32` are the file in words, as what it points with lies at multiples of 4; beyond its end: IndexError.
     """
 
-    __slots__ = ("budget", "data", "inner_types", "layouts", "size", "strings")
+    __slots__ = ("budget", "data", "i32", "inner_types", "size", "strings", "u32", "vtables")
 
     def __init__(self, data: Buffer, *, inner_types: bool = True) -> None:
-        self.data = data
+        self.data = memoryview(data)
         self.inner_types = inner_types
         self.size = len(data)
+        whole = self.data[: self.size & ~3]
+        self.u32, self.i32 = whole.cast("I"), whole.cast("i")
         self.budget = self.size // 2 + 64
-        self.layouts: dict[int, tuple[Slots, Callable[[Buffer, int], tuple[int, ...]]]] = {}
-        """By a table's description: the offsets of its slots, and what reads it as words of 4 bytes."""
+        self.vtables: dict[int, Slots] = {}
         self.strings: dict[int, str] = {}
 
     def spend(self, units: int) -> None:
@@ -64,38 +61,29 @@ class Reader:
 
     def table(self, at: int) -> Slots:
         """The offsets of all slots from `at`, 0 for absent ones, padded so that every known slot can be asked for."""
-        return self.layout(at)[0]
-
-    def words(self, at: int) -> tuple[Slots, tuple[int, ...]]:
-        """The same, and the table in words of 4 bytes: for tables of which a model has many, with many slots."""
-        slots, read = self.layout(at)
-        return slots, read(self.data, at)
-
-    def layout(self, at: int) -> tuple[Slots, Callable[[Buffer, int], tuple[int, ...]]]:
-        """What the description of the table at `at` says."""
         self.budget -= 1
         if self.budget < 0:
             self.spend(0)
-        vtable = at - _I32.unpack_from(self.data, at)[0]
-        known = self.layouts.get(vtable)
-        if known is None:
+        vtable = at - self.i32[at >> 2]
+        slots = self.vtables.get(vtable)
+        if slots is None:
             if vtable < 0:
                 raise BrokenError("a table's description lies before the file")
-            size, width = _U16_PAIR.unpack_from(self.data, vtable)
-            count = (size - 4) // 2
+            count: int = struct.unpack_from("<H", self.data, vtable)[0] // 2 - 2
             if count < 0:
                 raise BrokenError("a table's description is too short")
             self.spend(1 + count // 2)
-            slots: Slots = struct.unpack_from(f"<{count}H", self.data, vtable + 4)
-            read = struct.Struct(f"<{min(width // 4, _WIDEST_WORDS)}I").unpack_from
-            known = self.layouts[vtable] = (*slots, *(0,) * (_WIDEST_TABLE - count)), read
-        return known
+            slots = (*struct.unpack_from(f"<{count}H", self.data, vtable + 4), *(0,) * (_WIDEST_TABLE - count))
+            self.vtables[vtable] = slots
+        return slots
 
     def scalar(self, at: int, slots: Slots, slot: int, code: str, default: int = 0) -> int:
         """A whole number; `code` is struct's: b, B, i, I or q."""
         offset = slots[slot]
         if not offset:
             return default
+        if code == "i":
+            return self.i32[at + offset >> 2]
         value: int = _SCALARS[code].unpack_from(self.data, at + offset)[0]
         return value
 
@@ -110,24 +98,21 @@ class Reader:
         offset = slots[slot]
         if not offset:
             return None
-        at += offset
-        target: int = at + _U32.unpack_from(self.data, at)[0]
-        return target
+        return at + offset + self.u32[at + offset >> 2]
 
     def text(self, at: int, slots: Slots, slot: int) -> str:
         """A string; absent is empty."""
         offset = slots[slot]
         if not offset:
             return ""
-        at += offset
-        return self.text_at(at + _U32.unpack_from(self.data, at)[0])
+        return self.text_at(at + offset + self.u32[at + offset >> 2])
 
     def text_at(self, start: int) -> str:
         """The string whose length stands at `start`; bytes that are no UTF-8 come out as backslash escapes."""
-        known = self.strings.get(start)
-        if known is not None:
-            return known
-        length = _U32.unpack_from(self.data, start)[0]
+        text = self.strings.get(start)
+        if text is not None:
+            return text
+        length = self.u32[start >> 2]
         end = start + 4 + length
         if end > self.size:
             raise BrokenError("a text reaches beyond the end of the file")
@@ -140,7 +125,7 @@ class Reader:
         start = self.child(at, slots, slot)
         if start is None:
             return 0, 0
-        count: int = _U32.unpack_from(self.data, start)[0]
+        count = self.u32[start >> 2]
         if count * width > self.size - start - 4:
             raise BrokenError("a list reaches beyond the end of the file")
         return start + 4, count
@@ -158,19 +143,16 @@ class Reader:
     def tables(self, at: int, slots: Slots, slot: int) -> list[int]:
         """The positions that a vector of offsets points to."""
         offset = slots[slot]
-        return self.tables_at(at + offset + _U32.unpack_from(self.data, at + offset)[0]) if offset else []
+        return self.tables_at(at + offset + self.u32[at + offset >> 2]) if offset else []
 
     def tables_at(self, start: int) -> list[int]:
         """The positions that the vector of offsets at `start` points to."""
-        count: int = _U32.unpack_from(self.data, start)[0]
-        start += 4
-        if count * 4 > self.size - start:
+        first = (start >> 2) + 1
+        count = self.u32[first - 1]
+        if count * 4 > self.size - start - 4:
             raise BrokenError("a list reaches beyond the end of the file")
         self.spend(1 + count)
-        if count == 1:
-            return [start + _U32.unpack_from(self.data, start)[0]]
-        offsets = struct.unpack_from(f"<{count}I", self.data, start)
-        return [start + 4 * k + offset for k, offset in enumerate(offsets)]
+        return [start + 4 * k + offset for k, offset in enumerate(self.u32[first : first + count], 1)]
 
     def texts(self, at: int, slots: Slots, slot: int) -> tuple[str, ...]:
         """A vector of strings."""
@@ -178,8 +160,7 @@ class Reader:
 
     def root(self) -> int:
         """The position of the root table."""
-        position: int = _U32.unpack_from(self.data, 0)[0]
-        return position
+        return self.u32[0]
 
     def path(self, *steps: tuple[int, str]) -> tuple[int, Slots]:
         """Follow slots from the root; each step's word names what is missing when it is."""
@@ -447,8 +428,7 @@ def _mapped(path: Path) -> Iterator[Buffer]:
         with open_regular(path) as file:
             if file.seek(0, 2) == 0:
                 _refuse(str(path), "the file is empty", _REMEDY_BROKEN)
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buffer:
-                yield buffer
+            yield mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last reader
     except OSError as error:
         _refuse(str(path), error.strerror or str(error), "name an ORT format file that can be read")
 
@@ -549,27 +529,18 @@ def _graph(reader: Reader, at: int, depth: int) -> OrtGraph:
 
 
 def _node(reader: Reader, at: int, depth: int) -> OrtNode:
-    slots, words = reader.words(at)
-    name, domain, op_type, provider = [
-        reader.text_at(at + offset + words[offset >> 2]) if offset else ""
-        for offset in (slots[0], slots[2], slots[5], slots[7])
-    ]
-    inputs, outputs, implicit, attributes = [
-        reader.tables_at(at + offset + words[offset >> 2]) if offset else []
-        for offset in (slots[8], slots[9], slots[12], slots[10])
-    ]
-    known, text_at = reader.strings.get, reader.text_at
+    slots = reader.table(at)
     return OrtNode(
-        name,
-        op_type,
-        domain,
+        reader.text(at, slots, 0),
+        reader.text(at, slots, 5),
+        reader.text(at, slots, 2),
         reader.scalar(at, slots, 3, "i"),
-        words[slots[4] >> 2] if slots[4] else 0,
-        tuple([known(start) or text_at(start) for start in inputs]),
-        tuple([known(start) or text_at(start) for start in outputs]),
-        tuple([known(start) or text_at(start) for start in implicit]),
-        dict([_attribute(reader, attribute, depth) for attribute in attributes]),
-        provider,
+        reader.scalar(at, slots, 4, "I"),
+        reader.texts(at, slots, 8),
+        reader.texts(at, slots, 9),
+        reader.texts(at, slots, 12) if slots[12] else (),
+        dict([_attribute(reader, attribute, depth) for attribute in reader.tables(at, slots, 10)]),
+        reader.text(at, slots, 7),
     )
 
 
@@ -628,12 +599,10 @@ def _types(reader: Reader, values: list[int], names: set[str] | None) -> dict[st
     """The types of the wanted values, of all with None."""
     types = {}
     for at in values:
-        slots, words = reader.words(at)
-        offset = slots[0]
-        name = reader.text_at(at + offset + words[offset >> 2]) if offset else ""
+        slots = reader.table(at)
+        name = reader.text(at, slots, 0)
         if names is None or name in names:
-            offset = slots[2]
-            types[name] = _type_info(reader, at + offset + words[offset >> 2], 1) if offset else None
+            types[name] = _type_info(reader, reader.child(at, slots, 2), 1)
     return types
 
 
@@ -661,21 +630,20 @@ def _type_info(reader: Reader, at: int | None, depth: int) -> TypeInfo:
 
 def _shape(reader: Reader, at: int) -> tuple[Dim, ...]:
     """Without the reader's methods for what is there: a third of reading a file would be their calls."""
-    data, known, i32, u32 = reader.data, reader.layouts.get, _I32.unpack_from, _U32.unpack_from
+    data, seen, i32, u32 = reader.data, reader.vtables.get, reader.i32, reader.u32
     dims: list[Dim] = []
     places = reader.tables(at, reader.table(at), 0)
     reader.spend(2 * len(places))
     for place in places:
-        layout = known(place - i32(data, place)[0]) or reader.layout(place)
-        offset = layout[0][0]
+        offset = (seen(place - i32[place >> 2]) or reader.table(place))[0]
         if not offset:
             dims.append(None)
             continue
-        value = place + offset + u32(data, place + offset)[0]
-        slots = (known(value - i32(data, value)[0]) or reader.layout(value))[0]
+        value = place + offset + u32[place + offset >> 2]
+        slots = seen(value - i32[value >> 2]) or reader.table(value)
         kind = data[value + slots[0]] if slots[0] else 0
         if kind == 1:
-            dims.append(_I64.unpack_from(data, value + slots[1])[0] if slots[1] else 0)
+            dims.append(_SCALARS["q"].unpack_from(data, value + slots[1])[0] if slots[1] else 0)
         else:
             dims.append((reader.text(value, slots, 2) or None) if kind == 2 else None)
     return tuple(dims)
