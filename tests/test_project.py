@@ -48,6 +48,10 @@ def test_links_in_the_docs_lead_somewhere() -> None:
     assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
 
 
+def test_the_guide_can_be_read_in_one_sitting() -> None:
+    assert len((ROOT / "docs/guide.md").read_text(encoding="utf-8").split()) <= 6000
+
+
 def test_few_dependencies_each_with_a_lower_bound() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert len(project["dependencies"]) <= 11

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -405,14 +405,16 @@ Turn = tuple[PlannedRun, int]
 """A planned run and the number of its round."""
 
 
-def looking(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> dict[str, Schedule]:
-    """The schedule of each device; `planned_runs` are all, also those that run the same as another."""
+def with_looks(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> CampaignPlan:
+    """The plan with schedules that end rounds early, where that is asked for; `planned_runs` are all, also those that
+    run the same as another.
+    """
+    if plan.measure.rounds != "auto":
+        return plan
     compared = baselines(planned_runs, plan.measure.baseline)
     stored = [run for run in store.runs(plan.campaign) if run.result.failure is None]
-    return {
-        device: RoundsWithLooks(plan, device, compared, stored, store)
-        for device in {planned.device for planned in plan.planned_runs}
-    }
+    devices = {planned.device for planned in plan.planned_runs}
+    return replace(plan, schedules={name: RoundsWithLooks(plan, name, compared, stored, store) for name in devices})
 
 
 class OpenTurns:

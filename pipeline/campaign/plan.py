@@ -52,7 +52,7 @@ from device_runner.spec import (
 )
 from pipeline.campaign.record import Host, RecordedRun, RunRecord, Skipped
 from pipeline.campaign.statistics import DecisionRule
-from pipeline.campaign.statistics.compare import looks_until
+from pipeline.campaign.statistics.compare import MLPERF_RUNS, MLPERF_SECONDS, looks_until
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import Loading, NpuContext, built_for, loader_answer
 from pipeline.config import (
@@ -667,9 +667,6 @@ def spec_of(
         spec, stream=inputs.stream, labelled=None, dimensions={}, warmup=0, min_runs=0, min_seconds=0.0
     )
 
-
-MLPERF_RUNS, MLPERF_SECONDS = 1024, 60.0
-"""The least that MLPerf's single-stream scenario runs on phones (measuring M.1)."""
 
 SPARE_SECONDS = 60.0
 """What a run may take for loading beyond the time that it is asked to run for."""

@@ -395,6 +395,10 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     """Of each model and provider with rules, the graph that the provider is predicted to claim most of."""
     stages: tuple[StageTime, ...] = ()
 
+    def checks_of(self, model: str, variant: str) -> tuple[OutputCheck, ...]:
+        """The checks of an artifact or a context; nothing where it was not compared."""
+        return self.checks.get(model, {}).get(variant, ())
+
 
 class CampaignRecord(Struct, frozen=True, kw_only=True):
     """A campaign as stored. Its document is None where it has none, or where `unreadable` says why it is not read."""

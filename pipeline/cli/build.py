@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.cli.command import Group
-from pipeline.cli.outputs import Outputs, json_option
+from pipeline.cli.outputs import Outputs, json_option, show_findings
 
 if TYPE_CHECKING:
     from pipeline.core.errors import Finding
@@ -52,7 +52,6 @@ def build() -> None:
 @json_option
 def plan(output: Path | None, outputs: Outputs, **chosen: Any) -> None:
     """Show the exact commands and settings files of a build; exit code 4 if it cannot work."""
-    from pipeline.cli.show import show_findings
     from pipeline.core.errors import errors
     from pipeline.ort_build.plan import lint
 
@@ -302,7 +301,6 @@ def _refuse(errors: "tuple[Finding, ...]", tree: "SourceTree | None", plans: "li
 
 def _preflight(request: "Request", tree: "SourceTree | None", cache: Path) -> None:
     """Everything that can be known before the first compiler runs."""
-    from pipeline.cli.show import show_findings
     from pipeline.core.errors import errors
     from pipeline.ort_build.doctor import examine, require
     from pipeline.ort_build.plan import lint
@@ -349,7 +347,6 @@ def _run(request: "Request", tree: "SourceTree", cache: Path) -> "tuple[Path, Bu
 
 
 def _check_sizes(record: "BuildRecord", request: "Request") -> None:
-    from pipeline.cli.show import show_findings
     from pipeline.core.errors import CheckFailed, errors
     from pipeline.ort_build.run import check_budget, sizes_of_record
 

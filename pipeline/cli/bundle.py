@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from device_runner.files import visible
 from pipeline.cli.command import Command, OpenGroup
 from pipeline.cli.options import database_option, progress
-from pipeline.cli.outputs import Outputs, ci_options, json_option
+from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
     Exit code 4 and no bundle if a chosen artifact cannot be loaded by its target's library, or that library exceeds its
     budget; also exit code 4 if the bundle fails in that library, on computers that can run it.
     """
-    from pipeline.cli.show import nothing_ships
+    from pipeline.cli.run import nothing_ships
     from pipeline.core.errors import CheckFailed, ExitCode
-    from pipeline.job.ship import ship
+    from pipeline.job.assemble import ship
     from pipeline.job.stored import stored
     from pipeline.release.manifest import content_digest, read_manifest
     from pipeline.release.shipped import context_line
@@ -103,9 +104,8 @@ def rebuild(folder: Path, database: str | None, campaign: str | None, outputs: O
 
 def _gate(assembled: "Assembled", folder: Path) -> None:
     """Show what speaks against shipping, and raise CheckFailed for what must not."""
-    from pipeline.cli.show import show_findings
     from pipeline.core.errors import BUDGET, CheckFailed, errors
-    from pipeline.job.ship import check_shipping
+    from pipeline.job.assemble import check_shipping
 
     findings = check_shipping(assembled, folder)
     show_findings(findings)
@@ -184,7 +184,6 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
     the manifest, and the signature, cover every file. With --key, what the maker attests of tests is shown; nothing is
     run again.
     """
-    from device_runner.files import visible
     from pipeline.release.manifest import MANIFEST_FILE, manifest_digest, refuse_unproven, verify_bundle
 
     manifest = verify_bundle(bundle, digest)
@@ -224,15 +223,12 @@ def verify(bundle: Path, digest: str, key: Path | None, outputs: Outputs) -> Non
 
 def _named(paths: list[str]) -> str:
     """Files by name, not more than a screen holds; the JSON has all."""
-    from device_runner.files import visible
-
     more = f" and {len(paths) - 20:,} more (--json has all)" if len(paths) > 20 else ""
     return visible(", ".join(paths[:20])) + more
 
 
 def _show_signed(fingerprint: str, tests: "AttestedTests | None") -> None:
     """Who signed, and what they say of tests, in words that claim no more than was checked here."""
-    from device_runner.files import visible
     from pipeline.release.signature import results_text
 
     click.echo(f"signed by the owner of the key with sha256 {fingerprint}")

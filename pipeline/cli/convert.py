@@ -1,4 +1,6 @@
-"""`ort-mobile convert`: models to ORT format in every variant; `ort-mobile transform`: steps, each checked."""
+"""`ort-mobile convert`: models to ORT format in every variant; `transform`: steps, each checked; `accuracy`: what a
+changed model has lost.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from pipeline.cli.options import (
     custom_ops_option,
     data_options,
     dataset_from,
+    dimension_option,
     either,
     keep_float_option,
     precision_option,
@@ -419,3 +422,110 @@ def _comparison(verification: "Verification") -> str:
 def _not_compared(verification: "Verification") -> list["OutputCheck"]:
     """The outputs of whose differences there is no figure: NaN, infinity, another shape, strings that differ."""
     return [check for check in verification.checks if check.max_rel_error is None and not check.passed]
+
+
+@click.command(cls=Command)
+@click.argument("paths", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--reference", required=True, metavar="ORIGINAL", help="The .onnx file that the models were made from.")
+@data_options
+@sample_options
+@click.option("--labels", metavar="FILE", help="CSV file with a line `file,label` for each sample.")
+@dimension_option
+@click.option(
+    "--ep",
+    type=click.Choice(["cpu", "qnn"]),
+    default="cpu",
+    show_default=True,
+    help="Run the models on the CPU, or in the simulator of a Snapdragon's NPU; ORIGINAL on the CPU.",
+)
+@click.option(
+    "--chip", metavar="CHIP", default="", help="With --ep qnn: whose NPU, by Build.SOC_MODEL, such as SM8650."
+)
+@click.option(
+    "--metric", metavar="NAME",
+    help="top-1, top-5, f1, map, miou, wer, cer, agreement, cosine, psnr, sqnr, max-error or module:function.  "
+    "[default: top-1 with labels; without, agreement for scores of classes, else cosine]",
+)  # fmt: skip
+@click.option("--model-output", metavar="NAME", help="Output that the metric is computed from.  [default: the first]")
+@click.option("--vocabulary", metavar="FILE", help="For wer and cer: the symbol of each class, one a line.")
+@click.option(
+    "--max-drop", type=click.FloatRange(0, 1),
+    help="Largest drop from ORIGINAL, as in 0.01; exit code 4 where a larger one is not excluded.",
+)  # fmt: skip
+@json_option
+def accuracy(
+    paths: tuple[str, ...],
+    reference: str,
+    test_data: str | None,
+    input_values: dict[str, Any],
+    labels: str | None,
+    dimensions: dict[str, int],
+    ep: str,
+    chip: str,
+    metric: str | None,
+    model_output: str | None,
+    max_drop: float | None,
+    vocabulary: str | None,
+    outputs: Outputs,
+    **sampling: Any,
+) -> None:
+    """Measure the accuracy of .onnx and .ort files beside the model that they were made from.
+
+    Each MODEL and ORIGINAL run over the same samples on this computer's CPU. The drop has an interval that holds at
+    95 %; with --max-drop a model passes only when the interval excludes a larger drop, and the table says how many
+    samples would tell where these do not. Without labels, outputs are compared with those of ORIGINAL.
+    """
+    import msgspec
+
+    from device_runner.providers import chip_named
+    from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
+    from pipeline.cli.main import show_error
+    from pipeline.config import AccuracyConfig
+    from pipeline.core.errors import ConfigError, ExitCode
+    from pipeline.model.sources import find_models
+    from pipeline.partition.qnn.kept import compiler_name
+    from pipeline.report.layout import accuracy_parts, refusal_text
+
+    if not test_data:
+        raise ConfigError(
+            "accuracy is measured on test data", where="--test-data", why="random inputs show nothing of it",
+            remedy="give a folder of samples, an .npz file with inputs and labels, or module:function",
+        )  # fmt: skip
+    data = dataset_from(test_data, input_values, labels=labels, **sampling)
+    asked = AccuracyConfig(metric=metric, max_drop=max_drop, output=model_output, vocabulary=vocabulary)
+    (original, *_) = find_models([reference])
+    models = [source.path for source in find_models(paths, (".onnx", ".ort"))]
+    if chip and ep != "qnn":
+        raise click.UsageError("--chip is for qnn: add --ep qnn")
+    if ep == "qnn":
+        if not chip:
+            remedy = "name one with --chip, such as SM8650"
+            raise ConfigError("what an NPU computes depends on the chip, and none is named", remedy=remedy)
+        if wrong := next((path for path in models if path.lower().endswith(".ort")), ""):
+            raise ConfigError("the simulator runs no ORT format files", where=wrong,
+                              remedy="name the ONNX model that the file was made from")  # fmt: skip
+        compiler_name()
+        chip = chip_named(chip).name
+    requests = [
+        AccuracyRequest(model=path, reference=original, data=data, dimensions=dimensions, chip=chip, accuracy=asked)
+        for path in models
+    ]
+    outcomes = measure_accuracy(requests, progress())
+    results = [outcome.value for outcome in outcomes if outcome.value]
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    if not results and errors:
+        raise errors[0]
+    for error in errors:
+        show_error(error)
+    code = ExitCode.SOME_FAILED if errors else ExitCode.DONE
+    outputs.finish(
+        {"reference": reference, "models": [
+            {"model": outcome.task.label, "error": str(outcome.error), "remedy": outcome.error.remedy}
+            if outcome.error
+            else msgspec.to_builtins(outcome.value)
+            for outcome in outcomes
+        ]},
+        accuracy_parts(results),
+        code=ExitCode.CHECK_FAILED if any(result.refused for result in results) else code,
+        failed=(refusal_text(result) for result in results if result.refused),
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from device_runner.files import visible
 from pipeline.cli.command import Command, Group
 from pipeline.cli.outputs import Outputs, json_option, quiet, write_result
 
@@ -80,8 +81,6 @@ CONNECT = (
 
 def _explain_none(selector: str, connected: "Sequence[DeviceFacts]", no_server: "NoServer | None") -> None:
     """Why no phone is listed, and what helps; on stderr."""
-    from device_runner.files import visible
-
     if connected:
         names = "; ".join(f"{facts.name} {facts.model}".strip() for facts in connected)
         what, why, remedy = f"no device matches {selector!r}", f"connected: {names}", "correct the selector"
@@ -151,7 +150,6 @@ def get(name: str, abi: str | None, accept_licence: bool, outputs: Outputs) -> N
     HTTPS; ORT_MOBILE_MAVEN names another repository), and for Android npm packages that carry the library unchanged.
     Files are compared with the sha256 of the release; a warning says so where ort-mobile does not know it.
     """
-    from device_runner.files import visible
     from device_runner.library import resolve
     from pipeline.library.fetch import get_library
 

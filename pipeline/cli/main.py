@@ -60,7 +60,7 @@ MORE: dict[str, dict[str, tuple[str, str]]] = {
     "Models": {
         "import": ("features.imports:import_model", "Export a trained PyTorch, scikit-learn or TensorFlow model."),
         "partition": ("cli.partition:partition", "Show which nodes a provider supports, why not others, and fixes."),
-        "accuracy": ("cli.accuracy:accuracy", "Measure how much accuracy a changed model has lost."),
+        "accuracy": ("cli.convert:accuracy", "Measure how much accuracy a changed model has lost."),
         "diff": ("features.diff:diff", "Show what changed between two model files, by which optimizer."),
         "transform": ("cli.convert:transform", "Change a model by steps, and check its outputs."),
     },

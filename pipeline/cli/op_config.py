@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from device_runner.files import visible
 from device_runner.providers import CPU, PROVIDERS
 from pipeline.cli.command import Group
 from pipeline.cli.outputs import Outputs, json_option
@@ -285,8 +286,6 @@ def _print_missing(missing: "dict[str, tuple[Missing, ...]]", *, err: bool) -> N
 
 def _show(line: str, *, err: bool = False) -> None:
     """Print a line that holds names from models and logs, which may hold what steers a terminal."""
-    from pipeline.report.wording import visible
-
     click.echo(visible(line), err=err)
 
 

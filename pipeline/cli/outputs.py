@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
+from device_runner.files import visible
 from pipeline.cli.command import QUIET
 from pipeline.core.errors import ExitCode, Finding, Severity
 from pipeline.core.providers import PROVIDER_RULES
@@ -68,8 +69,6 @@ class Outputs:
 
     def show_lines(self, document: Any, lines: Iterable[str]) -> None:
         """Write a document, and show lines for people, in which nothing can steer a terminal."""
-        from device_runner.files import visible
-
         self.write_json(document)
         for line in lines if self.text else ():
             click.echo(visible(line))
@@ -104,8 +103,6 @@ class Outputs:
 
     def show_errors(self, lines: Iterable[str]) -> None:
         """What went wrong, on stderr, where no text says it: with --quiet, or JSON on stdout."""
-        from device_runner.files import visible
-
         for line in () if self.text else lines:
             click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)
 
@@ -305,9 +302,18 @@ def end(conditions: Iterable[Condition], watched: Iterable[Watched], code: int) 
 
     What could not be judged at all keeps its code: a condition that nobody could test did not hold.
     """
-    from device_runner.files import visible
-
     lines = list(breaking(conditions, watched))
     for line in lines:
         click.echo(f"{click.style('error:', fg='red', bold=True)} {visible(line)}", err=True)
     return max(code, ExitCode.CHECK_FAILED) if lines else code
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Print findings to stderr; names of models and libraries in them cannot steer the terminal."""
+    for finding in findings:
+        color = "red" if finding.severity is Severity.ERROR else "yellow"
+        place = f"{finding.where}: " if finding.where else ""
+        click.echo(f"{click.style(finding.severity.value, fg=color)}: {visible(place + finding.what)}", err=True)
+        for label, text in (("why", finding.why), ("remedy", finding.remedy)):
+            if text:
+                click.echo(f"  {label}: {visible(text)}", err=True)

@@ -1,12 +1,13 @@
-"""`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job."""
+"""`ort-mobile init` and `ort-mobile run`: a config to start from, and the whole job with what it shows at its end."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from device_runner.files import visible
 from device_runner.providers import PROVIDERS, provider_named
 from pipeline.cli.command import Command, SessionOption
 from pipeline.cli.options import (
@@ -33,15 +34,16 @@ from pipeline.cli.options import (
     with_given,
     words,
 )
-from pipeline.cli.outputs import Outputs, ci_options, json_option
+from pipeline.cli.outputs import Outputs, ci_options, json_option, show_findings
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
+    from device_runner.options import Denied
     from device_runner.spec import RunOptions
     from pipeline.config import ConditionsConfig, Config
     from pipeline.dataset import Dataset
     from pipeline.job import run as job
-    from pipeline.job import ship
+    from pipeline.job.assemble import Assembled, JobResult
 
 
 @click.command(cls=Command)
@@ -303,10 +305,7 @@ def run(
     )  # fmt: skip
     for plan in PLANS if planned else ():
         plan(settings, options, percents, outputs)
-    result = completed_job(ctx, settings, options)
-    from pipeline.cli.show import finish_job
-
-    finish_job(ctx, result, outputs)
+    finish_job(ctx, completed_job(ctx, settings, options), outputs)
 
 
 run.params += [option for options in PLAN_OPTIONS for option in options()]
@@ -370,7 +369,7 @@ def completed_job(
     options: "job.JobOptions",
     measure: "job.Measure | None" = None,
     nothing: str = NOTHING_MEASURED,
-) -> "ship.JobResult":
+) -> "JobResult":
     """Do a job; one that is interrupted ends the command with what is kept (`nothing` measured yet) and how to go on.
 
     `measure` is how its campaign is measured: by default in rounds.
@@ -384,3 +383,80 @@ def completed_job(
         click.echo(f"interrupted: {str(error) or nothing}", err=True)
         click.echo(f"continue with: {same_command()}", err=True)
         ctx.exit(ExitCode.INTERRUPTED)
+
+
+def show_denied(entries: "Iterable[Denied]") -> None:
+    """What was newly entered in the deny list, and where that is; on stderr."""
+    from pipeline.campaign.plan import deny_list, options_name
+
+    for entry in entries:
+        model = ", this model" if entry.model_sha256 else ""
+        name = f"{options_name(entry.options)} on {entry.devices.chip}{model}"
+        click.echo(f"denied from now on: {visible(name)} ({deny_list()})", err=True)
+
+
+def nothing_ships(assembled: "Assembled") -> str:
+    """Why nothing is in a bundle, for each model once."""
+    reasons = dict.fromkeys(f"{row.model}: {row.reason}" for row in assembled.report.withheld)
+    return visible("no artifact may ship" + (f" ({'; '.join(reasons)})" if reasons else ": the config has no target"))
+
+
+def job_document(result: "JobResult") -> dict[str, Any]:
+    """What a job left, for programs: the files, the bundle, and what speaks against shipping."""
+    from pipeline.release.manifest import content_digest
+
+    folder, content = result.folder, result.content
+    return {
+        "folder": str(folder),
+        "results": str(folder / "results.json"),
+        "reports": [str(folder / "report.html"), str(folder / "report.md")],
+        "bundle": content
+        and {
+            "folder": str(folder / "bundle"),
+            "digest": content_digest(content),
+            "ships": content.ships,
+            "contexts": content.contexts,
+        },
+        "findings": result.findings,
+        "left": [{"device": device, "reason": reason} for device, reason in result.left.items()],
+        "denied": result.denied,
+        "exit_code": result.exit_code,
+    }
+
+
+def show_job(result: "JobResult", outputs: Outputs) -> None:
+    """The report and where everything is on stdout, unless there is to be no text; what went wrong on stderr."""
+    from pipeline.core.errors import errors
+    from pipeline.release.manifest import content_digest
+    from pipeline.release.shipped import context_line
+    from pipeline.report.formats import show_report
+    from pipeline.report.layout import failed_lines
+
+    if outputs.text:
+        show_report(result.assembled.report)
+    if result.exit_code:
+        outputs.show_errors(failed_lines(result.assembled.report))
+    for device, reason in result.left.items():
+        click.echo(visible(f"{device} was left before the end: {reason}"), err=True)
+    show_denied(result.denied)
+    show_findings(result.findings)
+    folder = result.folder
+    if outputs.text:
+        click.echo(f"report   {folder / 'report.html'}, {folder / 'report.md'}, {folder / 'results.json'}")
+    if result.content and outputs.text:
+        for context in result.content.contexts:
+            click.echo(context_line(context))
+        click.echo(f"bundle   {folder / 'bundle'} (digest {content_digest(result.content)[:16]})")
+    elif not result.content:
+        reason = "see the errors above" if errors(result.findings) else nothing_ships(result.assembled)
+        click.echo(f"bundle   none: {reason}", err=True)
+
+
+def finish_job(ctx: click.Context, result: "JobResult", outputs: Outputs, **more: Any) -> NoReturn:
+    """Write what a job left as JSON (with `more`) and for a CI, show it, and end the command."""
+    from pipeline.report.formats import of_campaign
+
+    outputs.write_json(job_document(result) | more)
+    outputs.write_ci(of_campaign(result.assembled.report, result.findings))
+    show_job(result, outputs)
+    ctx.exit(result.exit_code)

@@ -1,32 +1,26 @@
-"""What is stored with a campaign before its runs, and from a stored campaign to its report and its choices."""
+"""From a stored campaign to its report, its choices and the bundle of them, and the end of a job.
 
-import dataclasses
+`check_against_targets` keeps artifacts out of choices that they could not serve; `check_shipping` is the gate: it reads
+the very files.
+"""
+
+import contextlib
 import itertools
-import logging
-import os
-import platform
-import secrets
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeAlias
 
 import msgspec
 
-from device_runner.device import DeviceFacts, is_selector, on_network, split_server
-from device_runner.device import identity as device_identity
-from device_runner.files import decode_json
-from device_runner.result import Status, utc_now
-from pipeline import __version__
-from pipeline.campaign.plan import decision_rule
+from device_runner.device import Device, DeviceFacts
+from device_runner.options import Denied
+from device_runner.result import Status
+from pipeline.campaign.plan import MAKERS, PlannedRun, decision_rule
 from pipeline.campaign.record import (
     CampaignRecord,
-    FailureRow,
-    Host,
     JobRecord,
-    ModelFacts,
     RecordedRun,
     RunRecord,
     Skipped,
@@ -34,14 +28,49 @@ from pipeline.campaign.record import (
     TuneReport,
 )
 from pipeline.campaign.store import Store
-from pipeline.check.compare import OutputCheck
-from pipeline.config import Config, MeasureMode, Target, TuneConfig
-from pipeline.core.errors import Finding, PipelineError, warning
+from pipeline.check.compare import sound
+from pipeline.compat.rules import DEFAULT_USE, ReadArtifacts, first_error, judged, read_artifacts, runtime_on, use_of
+from pipeline.config import BuildKind, Config, MeasureMode, ModelConfig, Target
+from pipeline.core.errors import ExitCode, Finding, PipelineError, Severity, errors, warning
 from pipeline.core.features import Place
-from pipeline.core.variant import Artifact, Level, Variant
-from pipeline.job.predict import profiles_of, unexpected
-from pipeline.job.prepare import Prepared
+from pipeline.core.files import ARTIFACTS, BUNDLE, REFERENCES, TYPED_CONFIG_FILE, sha256_of
+from pipeline.core.groups import grouped
+from pipeline.core.progress import NoProgress, Progress, StageLog
+from pipeline.core.variant import Artifact, Level
+from pipeline.job.prepare import profiled, sizes_of, unexpected
+from pipeline.job.stored import write_reports
+from pipeline.ort_build.run import added_by_operator
+from pipeline.release.bundle import make_bundle
 from pipeline.release.choose import Choice, MeasuredVariant, Rejected, choose, rejections, suits
+from pipeline.release.manifest import (
+    CUSTOM_OPS,
+    MEASURED_FILE,
+    Content,
+    KeptReference,
+    Shipped,
+    ShippedContext,
+    read_manifest,
+)
+from pipeline.release.shipped import (
+    budget_findings,
+    chosen_contexts,
+    context_findings,
+    custom_findings,
+    custom_libraries,
+    keep_reference,
+    libraries_of,
+    library_licenses,
+    library_name,
+    library_release,
+    operator_configs,
+    requirements,
+    runs_of,
+    shipped_context,
+    shipped_library,
+    signature_of,
+    takes_contexts,
+)
+from pipeline.report.formats import measured_text
 from pipeline.report.model import (
     ArtifactCheck,
     CampaignReport,
@@ -59,10 +88,9 @@ from pipeline.report.model import (
     run_group,
     worst_checks,
 )
-from pipeline.report.modes import mode_rows
+from pipeline.report.modes import mode_rows, required_operators
 from pipeline.report.profiles import profile_views
-
-log = logging.getLogger(__name__)
+from pipeline.required_ops import covers, needs_of_artifacts, read_config
 
 ArtifactKey = tuple[str, str]
 """Model and variant name."""
@@ -99,9 +127,15 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     sizes = {key: artifact.total_bytes for key, artifact in artifacts.items()}
     sizes |= {(context.model, context.variant.name): context.total_bytes for context in record.contexts}
     measured = measured_rows(record.planned, runs, sizes)
-    profiles = tuple(profiles_of(record.planned, runs))
+    with_profiler = grouped((run.planned, run) for run in runs if run.spec.profile)
+    profiles = [
+        profiled(planned.model, planned.variant, planned.options, run.result, run.prediction)
+        for planned in record.planned
+        for run in with_profiler.get(planned.id, ())
+    ]
     variants = [*(artifact.variant for artifact in artifacts.values()), *(row.variant for row in record.contexts)]
-    ranks = {variant.name: _optimized(variant) for variant in variants}
+    # How far a variant is from the model as it was given: its level, and any other precision beyond all levels.
+    ranks = {row.name: list(Level).index(row.level) + len(Level) * bool(row.precision) for row in variants}
     rule = decision_rule(record.config.measure)
     rows = make_rows(measured, rule)
     failures, skipped = ends_of(measured)
@@ -110,6 +144,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
     if record.tuned and not tuned:
         warnings.append(warning(NO_ANSWERS, campaign.name))
     choices, withheld = _choices(record, artifacts, measured, devices, tuned)
+    fresh = [(choice, compared_runs(record, choice, rows)) for choice in choices]
     modes, mode_failures, mode_skipped = mode_rows(record.planned, runs, sizes, record.config.measure, rule)
     report = CampaignReport(
         name=campaign.name,
@@ -126,12 +161,27 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         skipped=(*record.skipped, *skipped, *mode_skipped),
         failures=(*record.failures, *failures, *mode_failures),
         modes=modes,
-        choices=tuple(_choice_row(choice, compared_runs(record, choice, rows), runs) for choice in choices),
+        choices=tuple(
+            ChoiceRow(
+                target=choice.target.name,
+                model=choice.artifact.model,
+                variant=choice.artifact.variant.name,
+                run=choice.run,
+                file=choice.artifact.file,
+                reason=choice.reason,
+                fresh=fresh_comparison(runs, *compared) if compared else None,
+                device=choice.device,
+                classes=tuple(device_class.text for device_class in choice.classes),
+                undecided=choice.undecided,
+                slower=dict(choice.slower),
+            )
+            for choice, compared in fresh
+        ),
         profiles=tuple(profile.brief for profile in profiles),
         profile_views=profile_views(profiles, medians(rows), ranks),
         warnings=(*warnings, *unexpected(measured, profiles)),
         checks=tuple(
-            ArtifactCheck(model=model, variant=variant, checks=record.checks.get(model, {}).get(variant, ()))
+            ArtifactCheck(model=model, variant=variant, checks=record.checks_of(model, variant))
             for model, variant in artifacts
         ),
         withheld=withheld,
@@ -139,7 +189,7 @@ def assemble(store: Store, campaign: CampaignRecord) -> Assembled:
         searches=record.searches,
         tuned=tuned,
         contexts=tuple(
-            SimulatedContext(context=row, checks=record.checks.get(row.model, {}).get(row.variant.name, ()))
+            SimulatedContext(context=row, checks=record.checks_of(row.model, row.variant.name))
             for row in record.contexts
         ),
         placements=record.placements,
@@ -152,12 +202,7 @@ def with_earlier(assembled: Assembled, store: Store) -> Assembled:
     report = assembled.report
     before = itertools.takewhile(lambda campaign: campaign.id != report.campaign, store.campaigns(report.name))
     earlier = [campaign for campaign in before if campaign.document and not campaign.document.searching]
-    return dataclasses.replace(assembled, earlier=assemble(store, earlier[-1]).report) if earlier else assembled
-
-
-def _optimized(variant: Variant) -> int:
-    """How far a variant is from the model as it was given: its level, and any other precision beyond all levels."""
-    return list(Level).index(variant.level) + len(Level) * bool(variant.precision)
+    return replace(assembled, earlier=assemble(store, earlier[-1]).report) if earlier else assembled
 
 
 def _choices(
@@ -172,30 +217,50 @@ def _choices(
     Beside them the models of which nothing may ship to a target, with the reason. A search gives a choice for each
     configuration that classes of devices share; without an answer for a target nothing counts as measured there.
     """
-    refused = _over_budget(record)
-    sound = {key: artifact for key, artifact in artifacts.items() if is_sound(record, key) and key not in refused}
-    candidates = _candidates(record, sound, measured)
+    budget = record.config.accuracy.max_drop
+    over = {(row.model, row.variant): reason for row in record.accuracy if (reason := row.refused(budget))}
+    good = {key: artifact for key, artifact in artifacts.items() if key not in over and sound(record.checks_of(*key))}
+    # Runs that may ship: of a good artifact, no failed round, outputs near enough on the device, too.
+    candidates = []
+    steady = [planned for planned in record.planned if planned.mode is MeasureMode.STEADY]
+    for planned, row in zip(steady, measured, strict=True):
+        artifact = good.get((planned.model, planned.variant))
+        fine = row.status is Status.OK and all(run.result.status is Status.OK for run in row.runs)
+        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in row.runs)):
+            candidates.append(
+                MeasuredVariant(device=planned.device, artifact=artifact, options=planned.options, group=run_group(row))
+            )
     rule = decision_rule(record.config.measure)
     choices, withheld = [], []
-    for target in record.config.targets:
-        for model in record.models:
-            whole = [artifact for artifact in sound.values() if artifact.model == model.name]
-            # Where none of them loads, the gate before the bundle says why.
-            allowed = _loadable(record, target, whole) or whole
-            if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
-                choices += by_search
-                continue
-            if reason := NO_ANSWERS if record.tuned and not tuned else _why_none(tuned, devices, target, model.name):
-                withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
-                continue
-            ran = [candidate for candidate in candidates if candidate.artifact in allowed and not record.tuned]
-            rejected = _rejected(record, artifacts, allowed, target, model.name)
-            choice = choose(target, allowed, ran, devices, rule, rejected)
-            if choice:
-                choices.append(choice)
-            else:
-                reason = rejections(rejected) or model.error or "no variant of it could be made"
-                withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
+    for target, model in itertools.product(record.config.targets, record.models):
+        refused = record.unloadable.get(target.name, ())
+        whole = [artifact for artifact in good.values() if artifact.model == model.name]
+        # Where none of them loads, the gate before the bundle says why.
+        allowed = [row for row in whole if f"{row.model}/{row.variant.name}" not in refused] or whole
+        if by_search := list(_tuned_choices(tuned, devices, target, model.name, allowed)):
+            choices += by_search
+            continue
+        no_answer = "; ".join(
+            f"{answer.search.outcome.value} on {answer.search.device}: {answer.search.reason}"
+            for answer in (tuned.answers if tuned else ())
+            if answer.search.model == model.name and not answer.variant and suits(target, devices[answer.search.device])
+        )
+        if reason := NO_ANSWERS if record.tuned and not tuned else no_answer:
+            withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
+            continue
+        ran = [candidate for candidate in candidates if candidate.artifact in allowed and not record.tuned]
+        others = [row for row in artifacts.values() if row.model == model.name and row not in allowed]
+        rejected = [_rejected(record, artifact, over, target) for artifact in others]
+        failures = {row.variant: row for row in record.failures if row.model == model.name and row.variant}
+        rejected += [
+            Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
+            for name, failure in failures.items()
+        ]
+        if choice := choose(target, allowed, ran, devices, rule, rejected):
+            choices.append(choice)
+        else:
+            reason = rejections(rejected) or model.error or "no variant of it could be made"
+            withheld.append(Withheld(target=target.name, model=model.name, reason=reason))
     return tuple(choices), tuple(withheld)
 
 
@@ -218,83 +283,20 @@ def _tuned_choices(
             )  # fmt: skip
 
 
-def _why_none(tuned: TuneReport | None, devices: Mapping[str, DeviceFacts], target: Target, model: str) -> str:
-    """Why searches on devices like a target found nothing of a model that may ship there; "" where none was made."""
-    reasons = (
-        f"{answer.search.outcome.value} on {answer.search.device}: {answer.search.reason}"
-        for answer in (tuned.answers if tuned else ())
-        if answer.search.model == model and not answer.variant and suits(target, devices[answer.search.device])
-    )
-    return "; ".join(reasons)
-
-
-def _rejected(
-    record: JobRecord,
-    artifacts: Mapping[ArtifactKey, Artifact],
-    allowed: Sequence[Artifact],
-    target: Target,
-    model: str,
-) -> list[Rejected]:
-    """The variants of a model that may not ship to a target, and those that could not be made."""
-    rejected = []
-    for artifact in artifacts.values():
-        if artifact.model == model and artifact not in allowed:
-            variant = artifact.variant
-            checks = record.checks.get(model, {}).get(variant.name, ())
-            over = _over_budget(record).get((model, variant.name), "")
-            why, error = (over, None) if over else _why_not(checks, target)
-            rejected.append(Rejected(variant=variant.name, level=variant.level, why=why, error=error))
-    failures = {failure.variant: failure for failure in record.failures if failure.model == model and failure.variant}
-    rejected += [
-        Rejected(variant=name, level=failure.level, why=f"could not be made: {failure.message}")
-        for name, failure in failures.items()
-    ]
-    return rejected
-
-
-def _over_budget(record: JobRecord) -> dict[ArtifactKey, str]:
-    """Why artifacts may not ship for their accuracy."""
-    budget = record.config.accuracy.max_drop
-    reasons = {(accuracy.model, accuracy.variant): accuracy.refused(budget) for accuracy in record.accuracy}
-    return {key: reason for key, reason in reasons.items() if reason}
-
-
-def _why_not(checks: Sequence[OutputCheck], target: Target) -> tuple[str, float | None]:
-    """Why an artifact may not ship, and the largest relative error where that is why."""
-    failed = [check for check in checks if check.failed]
-    if failed:
-        errors = [check.max_rel_error for check in failed if check.max_rel_error is not None]
-        return "failed the numeric check", max(errors, default=None)
-    if not checks:
-        return "could not be compared with the original model", None
-    return f"cannot be loaded by the library of {target.name}", None
-
-
-def _loadable(record: JobRecord, target: Target, artifacts: Sequence[Artifact]) -> list[Artifact]:
-    refused = record.unloadable.get(target.name, ())
-    return [artifact for artifact in artifacts if f"{artifact.model}/{artifact.variant.name}" not in refused]
-
-
-def is_sound(record: JobRecord, key: ArtifactKey) -> bool:
-    """Whether an artifact's outputs were compared on this computer, and none was shown to be wrong."""
-    checks = record.checks.get(key[0], {}).get(key[1], ())
-    return bool(checks) and not any(check.failed for check in checks)
-
-
-def _candidates(
-    record: JobRecord, sound: Mapping[ArtifactKey, Artifact], measured: Sequence[MeasuredRow]
-) -> list[MeasuredVariant]:
-    """Runs that may ship: a sound artifact, no failed round, outputs near enough on the device too."""
-    candidates = []
-    steady = [planned for planned in record.planned if planned.mode is MeasureMode.STEADY]
-    for planned, row in zip(steady, measured, strict=True):
-        artifact = sound.get((planned.model, planned.variant))
-        fine = row.status is Status.OK and all(run.result.status is Status.OK for run in row.runs)
-        if artifact and fine and not any(check.failed for check in worst_checks(run.checks for run in row.runs)):
-            candidates.append(
-                MeasuredVariant(device=planned.device, artifact=artifact, options=planned.options, group=run_group(row))
-            )
-    return candidates
+def _rejected(record: JobRecord, artifact: Artifact, over: Mapping[ArtifactKey, str], target: Target) -> Rejected:
+    """Why an artifact may not ship to a target, and the largest relative error where that is why."""
+    key, error = (artifact.model, artifact.variant.name), None
+    checks = record.checks_of(*key)
+    if key in over:
+        why = over[key]
+    elif failed := [check for check in checks if check.failed]:
+        why = "failed the numeric check"
+        error = max((check.max_rel_error for check in failed if check.max_rel_error is not None), default=None)
+    elif not checks:
+        why = "could not be compared with the original model"
+    else:
+        why = f"cannot be loaded by the library of {target.name}"
+    return Rejected(variant=key[1], level=artifact.variant.level, why=why, error=error)
 
 
 def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tuple[RecordedRun, ...]:
@@ -325,289 +327,375 @@ def compared_runs(record: JobRecord, choice: Choice, rows: Sequence[Row]) -> tup
     return (chosen, other) if row.comparison is not None and row.comparison.low is not None else ()
 
 
-def _choice_row(choice: Choice, compared: Sequence[RecordedRun], runs: Sequence[RunRecord]) -> ChoiceRow:
-    """A choice, with what it came to in fresh rounds."""
-    fresh = fresh_comparison(runs, *compared) if compared else None
-    return ChoiceRow(
-        target=choice.target.name,
-        model=choice.artifact.model,
-        variant=choice.artifact.variant.name,
-        run=choice.run,
-        file=choice.artifact.file,
-        reason=choice.reason,
-        fresh=fresh,
-        device=choice.device,
-        classes=tuple(device_class.text for device_class in choice.classes),
-        undecided=choice.undecided,
-        slower=dict(choice.slower),
-    )
+def check_against_targets(
+    config: Config, artifacts: Sequence[Artifact], folder: Path
+) -> tuple[ReadArtifacts, dict[str, tuple[str, ...]], tuple[Finding, ...]]:
+    """Every artifact against the library of every target, run on the CPU with the session options that it needs.
 
-
-PROGRAMS = ("onnxruntime", "onnx", "numpy", "flatbuffers")
-
-
-def new_campaign(name: str, document: JobRecord | None = None) -> CampaignRecord:
-    """A campaign that begins now, under an id that no other has."""
-    now = utc_now()
-    return CampaignRecord(id=f"{now}-{secrets.token_hex(3)}", name=name, created_at=now, document=document)
-
-
-def conversion_skips(prepared: Sequence[Prepared]) -> list[Skipped]:
-    """Variants that the releases do not have."""
-    return [
-        Skipped(what=f"{failure.why}; {failure.remedy}", model=model.name, variant=failure.variant.name)
-        for model in prepared
-        for failure in model.converted.failures
-        if failure.skipped
-    ]
-
-
-def preparation_failures(prepared: Sequence[Prepared]) -> list[FailureRow]:
-    """Models and variants that could not be made, run as reference, or checked."""
-    rows = []
-    for model in prepared:
-        rows += [_failure_row(error, model.name) for error in model.errors]
-        for failure in model.converted.failures:
-            if not failure.skipped:
-                error = PipelineError(failure.what, where=failure.where, why=failure.why, remedy=failure.remedy)
-                row = _failure_row(error, model.name)
-                variant = failure.variant
-                rows.append(msgspec.structs.replace(row, variant=variant.name, level=variant.level))
-    return rows
-
-
-def _failure_row(error: PipelineError, model: str) -> FailureRow:
-    return FailureRow(kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model)
-
-
-def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Finding]:
-    """What a user should see of a job, and of its models."""
-    yield from map(warning, hints)
-    for model in prepared:
-        texts = [f"precision {verdict.text}" for verdict in model.verdicts]
-        texts += [f"precision {each.precision}: {each.search.text}" for each in model.searches]
-        if (result := model.converted.result) and (dynamic := result.dynamic) and not model.table.lists:
-            texts.append(
-                f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
-                "fix them with `dimensions` in the config, where the model still loads with fixed ones"
-            )
-        texts += model.reference.notes if model.reference else ()
-        if model.table.state:
-            steps = model.table.stream_steps
-            texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
-        texts += [note for artifact in model.artifacts for note in artifact.notes]
-        texts += [each.text for a in model.accuracy if a.result for each in a.result.findings]
-        yield from (warning(text, model.name) for text in dict.fromkeys(texts))
-
-
-def model_facts(prepared: Prepared) -> ModelFacts:
-    """What the report says of a model."""
-    source = prepared.model.source
-    return ModelFacts(
-        name=prepared.name,
-        file=source.name,
-        size_bytes=prepared.model.size_bytes,
-        sha256=prepared.converted.result.content_digest if prepared.converted.result else "",
-        inputs=tuple(_signature(t.name, t.dtype, t.shape) for t in prepared.reference.inputs)
-        if prepared.reference
-        else (),
-        outputs=tuple(_signature(t.name, t.dtype, t.shape) for t in prepared.reference.outputs)
-        if prepared.reference
-        else (),
-        error=prepared.errors[0].what if prepared.errors and not prepared.artifacts else "",
-        remedy=prepared.errors[0].remedy if prepared.errors and not prepared.artifacts else "",
-        dimensions=prepared.model.dimensions,
-        guessed=prepared.table.guessed,
-    )
-
-
-def _signature(name: str, dtype: str, shape: Sequence[int]) -> str:
-    return f"{name}: {dtype}[{', '.join(map(str, shape))}]"
-
-
-def host() -> Host:
-    """The computer that this runs on."""
-    return Host(
-        system=f"{platform.system()} {platform.release()}",
-        machine=platform.machine(),
-        cpu=_cpu_name(),
-        cores=os.cpu_count() or 0,
-        memory_bytes=0 if sys.platform == "win32" else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        python=platform.python_version(),
-    )
-
-
-def _cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def versions() -> dict[str, str]:
-    """Every program that has a part in an artifact."""
-    installed = {"ort-mobile": __version__}
-    for name in PROGRAMS:
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return installed
-
-
-T = TypeVar("T")
-Identity = tuple[str, str, str]
-
-
-def identity(artifact: Artifact) -> Identity:
-    """Model, variant and digest: what must be equal for runs to be compared."""
-    return artifact.model, artifact.variant.name, artifact.sha256
-
-
-def stored_config(config: Config) -> Config:
-    """The config as it is stored: not with the database: its URL may have a password, and is no part of a plan."""
-    output = msgspec.structs.replace(config.output, database=None)
-    return msgspec.structs.replace(config, output=output)
-
-
-def resume(
-    store: Store, record: JobRecord, artifacts: Sequence[Artifact], facts: Mapping[str, DeviceFacts]
-) -> CampaignRecord | None:
-    """The newest campaign of the same config and programs whose artifacts are unchanged, with what is new to it.
-
-    New are planned runs of devices that were not there, and of models that failed then. It may have planned more, for
-    a device that is not there now. None where there is no such campaign; why the newest is none is logged.
+    What was read of the artifacts; by target those that its library refuses, as MODEL/VARIANT; notes for the report.
     """
-    plan = as_read(record)
-    now = {identity(artifact): artifact for artifact in artifacts}
-    same, changed = [], ""
-    for campaign in store.campaigns():
-        if document := campaign.document:
-            others = strangers(store.devices(campaign.id), facts)
-            missing = [row for row in map(identity, store.artifacts(campaign.id)) if row not in now]
-            if not continues(document, plan):
-                changed = "its config, programs or runs are others"
-            elif missing:
-                changed = f"it has other files of {', '.join(f'{model}/{variant}' for model, variant, _ in missing)}"
-            elif others:
-                changed = f"{', '.join(others)} is now another device"
-            else:
-                same.append((campaign.id, document, campaign))
-    if not same:
-        if changed:
-            log.warning("nothing to resume, a new campaign begins: of the last one, %s", changed)
+    read = read_artifacts({artifact.file: folder / ARTIFACTS / artifact.file for artifact in artifacts})
+    installed = version("onnxruntime")
+    unloadable: dict[str, tuple[str, ...]] = {}
+    notes: list[Finding] = []
+    for target in config.targets:
+        library = shipped_library(target, config, installed)
+        notes += (*library.findings, *custom_findings(config, target))
+        for artifact in artifacts:
+            name = f"{artifact.model}/{artifact.variant.name}"
+            findings = judged(read, artifact.file, library.runtime, use_of(DEFAULT_USE, artifact.session_options))
+            if errors(findings):
+                unloadable[target.name] = (*unloadable.get(target.name, ()), name)
+            notes += _placed(target, artifact, findings)
+    return read, unloadable, tuple(dict.fromkeys(notes))
+
+
+def possible_runs(
+    planned_runs: Sequence[PlannedRun],
+    read: ReadArtifacts,
+    devices: Mapping[str, Device],
+    libraries: Mapping[str, str | None],
+    plugins: Collection[str] = (),
+) -> tuple[list[PlannedRun], list[Skipped]]:
+    """Runs that the library of their device can load, and the others with the reason; unknown ones are left in."""
+    possible: list[PlannedRun] = []
+    impossible: list[Skipped] = []
+    runtimes = {
+        name: runtime_on(devices[name], libraries.get(name), plugins)
+        for name in {planned.device for planned in planned_runs}
+    }
+    for planned in planned_runs:
+        runtime = runtimes[planned.device]
+        use = use_of(planned.options, planned.session_options)
+        reason = first_error(judged(read, planned.file, runtime, use)) if runtime else ""
+        if reason:
+            impossible.append(planned.skipped(reason))
+        else:
+            possible.append(planned)
+    return possible, impossible
+
+
+def _placed(target: Target, artifact: Artifact, findings: Iterable[Finding]) -> Iterator[Finding]:
+    where = f"target {target.name}: {artifact.model} {artifact.variant.name}"
+    return (msgspec.structs.replace(finding, where=where) for finding in findings)
+
+
+def check_shipping(assembled: Assembled, folder: Path) -> tuple[Finding, ...]:
+    """Everything that speaks against the choices of a campaign; with an error among it no bundle may be made."""
+    config, choices = assembled.record.config, assembled.choices
+    installed = assembled.report.versions["onnxruntime"]
+    libraries = {target.name: shipped_library(target, config, installed) for target in config.targets}
+    read = read_artifacts({choice.artifact.file: folder / ARTIFACTS / choice.artifact.file for choice in choices})
+    findings = [finding for library in libraries.values() for finding in library.findings]
+    findings += budget_findings(libraries.values(), config)
+    for choice in choices:
+        artifact, library = choice.artifact, libraries[choice.target.name]
+        use = use_of(choice.options, artifact.session_options)
+        findings += _placed(choice.target, artifact, judged(read, artifact.file, library.runtime, use))
+        if library.operators is not None:
+            # What a reduced build of this computer lacks, by the proof of its operator config.
+            file, providers = folder / ARTIFACTS / artifact.file, sorted({choice.options.provider} - {"cpu"})
+            extended = library.runtime.kind is not BuildKind.MINIMAL
+            needs, failed = needs_of_artifacts([file], providers=providers, extended=extended)
+            missing = () if failed else covers(library.operators, next(iter(needs.values())))  # failed: said already
+            findings += _placed(choice.target, artifact, (
+                Finding(
+                    severity=Severity.ERROR,
+                    what=f"the library that ships was built without {row.domain}:{row.op}",
+                    why=f"{row.why}; node {row.node} needs it since {row.since_version}",
+                    remedy=f"build it anew with the bundle's operator config, or add the line {row.line}",
+                )
+                for row in missing
+            ))  # fmt: skip
+    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    for target in config.targets:
+        kind, release = libraries[target.name].runtime.kind, _release_of(target, installed)
+        findings += context_findings(contexts, target, kind, release)
+    # A target that gets fewer models than another gets nothing for them: said, so that nobody finds out late.
+    chosen = {(choice.target.name, choice.artifact.model): None for choice in choices}
+    for target, model in itertools.product(config.targets, dict.fromkeys(model for _, model in chosen)):
+        if (target.name, model) not in chosen:
+            findings.append(
+                Finding(
+                    severity=Severity.WARNING, what="nothing ships to this target for this model",
+                    where=f"target {target.name}: {model}", why="no artifact of it may ship there",
+                    remedy="see the report for what failed",
+                )
+            )  # fmt: skip
+    return tuple(dict.fromkeys(findings))
+
+
+def _release_of(target: Target, installed: str) -> str:
+    """The release of ONNX Runtime that a target ships."""
+    return target.ort_release or library_release(target) or ".".join(installed.split(".")[:2])
+
+
+def _check_unchanged(path: Path, sha256: str) -> None:
+    if not path.is_file() or sha256_of(path) != sha256:
+        raise PipelineError(
+            "an artifact is not what was measured",
+            where=str(path),
+            why="it is missing or was changed after the campaign",
+            remedy="run the campaign again: unchanged models are not converted anew",
+        )
+
+
+MODELS = "models/"
+"""The bundle's folder of artifacts."""
+
+
+PROOFS = Place[Callable[[Mapping[str, tuple[str, ...]], Progress, Path], dict[str, Any]]]("ship.proofs")
+"""The evidence on a finished bundle of libraries that ship, each given with the targets that ship it."""
+
+
+def ship(
+    assembled: Assembled, folder: Path, *, library: str | None = None, progress: Progress | None = None
+) -> Content | None:
+    """Make OUTPUT/bundle from the choices; None where nothing may ship. Raises PipelineError for changed artifacts.
+
+    Android targets are proven in the library that their config names, or in `library`; what came of it, or why it could
+    not be done here, is in the evidence.
+    """
+    choices = assembled.choices
+    if not choices:
         return None
-    name, document, campaign = same[-1]
-    if not new_places(document, plan):
-        return campaign
-    stored = set(map(identity, store.artifacts(name)))
-    return store.amend(
-        name,
-        lambda document: joined(document, plan),
-        facts=[facts[device] for device in sorted(new_devices(document, plan))],
-        new_artifacts=[artifact for key, artifact in now.items() if key not in stored],
+    for choice in choices:
+        _check_unchanged(folder / ARTIFACTS / choice.artifact.file, choice.artifact.sha256)
+    weights = {choice.artifact.weights: choice.artifact.weights_sha256 for choice in choices if choice.artifact.weights}
+    for name, digest in weights.items():
+        _check_unchanged(folder / ARTIFACTS / name, digest)
+    contexts, context_files = _contexts(assembled, folder)
+    ships = tuple(_shipped(assembled, choice) for choice in choices)
+    tables = assembled.record.tables
+    sizes = sizes_of(tables)
+    # Inputs and outputs as each model's file declares them, with what the config says of them.
+    models = tuple(
+        signature_of(model, file, tables.get(model) or ModelConfig(path=""), size_of=sizes.get(model, ""))
+        for model, file in {row.artifact.model: folder / ARTIFACTS / row.artifact.file for row in choices}.items()
+    )
+    files = {shipped.file: folder / ARTIFACTS / shipped.file.removeprefix(MODELS) for shipped in ships}
+    operators = operator_configs(assembled.record.config, list(files.values()))
+    sources: dict[str, Path | bytes] = {**files, **context_files}
+    sources |= {MODELS + name: folder / ARTIFACTS / name for name in weights}
+    sources |= {f"operators/{name}": text.encode() for name, text in operators.items()}
+    custom = (row for choice in choices for row in custom_libraries(assembled.record.config, choice.target))
+    sources |= {f"{CUSTOM_OPS}{row.system}/{row.abi}/{row.path.name}": row.path for row in custom}
+    report = assembled.report
+    references, tensors = kept_references(assembled, folder)
+    libraries = libraries_of((choice.target for choice in choices), library)
+
+    def attested(bundle: Path) -> dict[str, Any]:
+        proofs = [prove(libraries, progress or NoProgress(), bundle) for prove in PROOFS]
+        return {key: value for proof in proofs for key, value in proof.items()}
+
+    manifest = make_bundle(
+        folder / BUNDLE,
+        name=report.name,
+        sources=sources,
+        ships=ships,
+        made_with={name: report.versions[name] for name in MAKERS if name in report.versions},
+        evidence=_evidence(assembled),
+        models=models,
+        contexts=contexts,
+        requires=tuple(
+            requirements(ships, models, files, operators, library_licenses(assembled.record.config.targets))
+        ),
+        classes=[choice.classes for choice in choices],
+        reports={MEASURED_FILE: measured_text(report, choices, assembled.record.checks).encode()},
+        references=references,
+        tensors=tensors,
+        attest=attested,
+    )
+    return manifest.content
+
+
+def proven(assembled: Assembled, folder: Path) -> Assembled:
+    """The same with what came of the libraries that ship, and the operators of a reduced build, of its own bundle."""
+    try:
+        manifest = read_manifest(folder / BUNDLE)
+        proofs = manifest.proofs
+    except (PipelineError, msgspec.ValidationError):
+        return assembled
+    if manifest.evidence.get("campaign") != assembled.report.campaign:
+        return assembled
+    report = msgspec.structs.replace(assembled.report, proofs=proofs)
+    with contextlib.suppress(PipelineError, OSError):  # builds may be removed at this moment
+        config = read_config(folder / BUNDLE / "operators" / TYPED_CONFIG_FILE)
+        report = msgspec.structs.replace(report, required=required_operators(config, added_by_operator()))
+    return replace(assembled, report=report)
+
+
+def kept_references(assembled: Assembled, folder: Path) -> tuple[tuple[KeptReference, ...], dict[str, Path]]:
+    """What the bundle keeps of the originals of its models, and the raw tensors by their paths in the bundle.
+
+    A model is left out whose tensors are no longer there.
+    """
+    kept: list[KeptReference] = []
+    files: dict[str, Path] = {}
+    contexts = chosen_contexts(assembled.record.contexts, assembled.record.checks)
+    sources = [choice.artifact.source for choice in assembled.choices] + [context.source for context in contexts]
+    for model in dict.fromkeys(sources):
+        reference = assembled.record.references.get(model)
+        if reference:
+            references = folder / REFERENCES / model
+            reference_kept = keep_reference(model, reference, references, assembled.record.config.check)
+            kept.append(reference_kept)
+            files |= {
+                tensor.path: references / Path(tensor.path).name
+                for tensor in (*reference_kept.inputs, *reference_kept.outputs)
+            }
+    return tuple(kept), files
+
+
+def _contexts(assembled: Assembled, folder: Path) -> tuple[tuple[ShippedContext, ...], dict[str, Path]]:
+    """The contexts that ship beside the choices, and their files by their paths in the bundle."""
+    ships, files = [], dict[str, Path]()
+    digests = {model.name: model.sha256 for model in assembled.report.models}
+    installed = assembled.report.versions["onnxruntime"]
+    targets = {(choice.target.name, choice.artifact.model): choice.target for choice in assembled.choices}
+    for context in chosen_contexts(assembled.record.contexts, assembled.record.checks):
+        for target in (target for (_, model), target in targets.items() if model == context.model):
+            if takes_contexts(target):
+                release = _release_of(target, installed)
+                ships.append(shipped_context(context, target, digests[context.model], MODELS, release))
+                for name, sha256 in ((context.file, context.sha256), (context.binary, context.binary_sha256)):
+                    files[MODELS + name] = folder / ARTIFACTS / name
+                    _check_unchanged(files[MODELS + name], sha256)
+    return tuple(ships), files
+
+
+def bundled_name(choice: Choice, choices: Iterable[Choice]) -> str:
+    """The name of an artifact's file in the bundle: levels that give the same bytes share that of the first choice."""
+    alike = (row.artifact for row in choices if row.artifact.sha256 == choice.artifact.sha256)
+    return next(row.file for row in alike if row.model == choice.artifact.model)
+
+
+def _shipped(assembled: Assembled, choice: Choice) -> Shipped:
+    record, installed = assembled.record, assembled.report.versions["onnxruntime"]
+    digests = {model.name: model.sha256 for model in assembled.report.models}
+    artifact, target = choice.artifact, choice.target
+    key = (artifact.model, artifact.variant.name, choice.options)
+    mapped = any(run.mapped for run in record.planned if (run.model, run.variant, run.options) == key)
+    return Shipped(
+        target=target.name,
+        platform=target.platform.value,
+        model=artifact.model,
+        model_sha256=digests[artifact.model],
+        variant=artifact.variant,
+        file=MODELS + bundled_name(choice, assembled.choices),
+        weights=artifact.weights and MODELS + artifact.weights,
+        semantic_digest=artifact.semantic_digest,
+        aware_by=artifact.aware_by,
+        steps=artifact.steps,
+        runs=runs_of(record.config, choice),
+        ort_release=_release_of(target, installed),
+        min_api_level=target.min_api_level,
+        min_os_version=target.min_os_version,
+        abis=target.abis,
+        library=library_name(target),
+        library_kind=shipped_library(target, record.config, installed).runtime.kind.value,
+        loading=("mapped" if mapped and record.config.measure.perf_test is None else "path")
+        if choice.measured
+        else None,
+        basis="measured" if choice.measured else "advised",
     )
 
 
-def strangers(stored: Iterable[DeviceFacts], facts: Mapping[str, DeviceFacts]) -> list[str]:
-    """Devices of a stored campaign that are others now, under the same name: `local` and emulators of another host."""
-    return [
-        facts_stored.name
-        for facts_stored in stored
-        if facts_stored.host
-        and facts_stored.name in facts
-        and device_identity(facts_stored) != device_identity(facts[facts_stored.name])
+def _evidence(assembled: Assembled) -> dict[str, object]:
+    """What was measured of the artifacts that ship, on what, and why they were chosen."""
+    report, record = assembled.report, assembled.record
+    shipped = {(choice.artifact.model, choice.artifact.variant.name) for choice in assembled.choices}
+    accuracy = msgspec.to_builtins([row for row in report.accuracy if (row.model, row.variant) in shipped])
+    data = [
+        (model, use, path)
+        for model, table in sorted(record.tables.items())
+        for use, path in (
+            ("test", table.test_data),
+            ("labels", table.labels),
+            ("calibration", table.calibration and table.calibration.test_data),
+            ("evaluation", table.evaluation and table.evaluation.test_data),
+        )
     ]
+    return {
+        "campaign": report.campaign,
+        "created_at": report.created_at,
+        "host": msgspec.to_builtins(report.host),
+        "versions": report.versions,
+        "devices": msgspec.to_builtins(report.devices),
+        "choices": msgspec.to_builtins(report.choices),
+        "checks": {f"{key[0]}/{key[1]}": msgspec.to_builtins(record.checks_of(*key)) for key in sorted(shipped)},
+        "measured": msgspec.to_builtins([row for row in report.rows if (row.model, row.variant) in shipped]),
+        "datasets": [{"model": model, "use": use, "name": Path(path).name} for model, use, path in data if path],
+        "contexts": msgspec.to_builtins(chosen_contexts(record.contexts, record.checks)),
+    } | ({"accuracy": accuracy} if accuracy else {})
 
 
-def as_read(value: T) -> T:
-    """A value as it is read back from the store: numbers and lists of a config may have become other equal ones."""
-    return decode_json(msgspec.json.encode(value), type(value))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """What a job left: the report, its folder, the bundle's content (None: nothing may ship), how it ended."""
+
+    assembled: Assembled
+    folder: Path
+    content: Content | None
+    left: Mapping[str, str] = field(default_factory=dict)
+    """Why devices could not finish."""
+    denied: tuple[Denied, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    """What speaks against shipping; an error among it, and there is no bundle."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """4 when an output check, a budget that leaves a model without an artifact, a constraint of a search or the
+        library that ships says no, 0 when all is done.
+
+        1 when anything else failed, or a search has no answer.
+        """
+        record, report = self.assembled.record, self.assembled.report
+        checks = [c for variants in record.checks.values() for results in variants.values() for c in results]
+        checks += [check for row in report.rows for check in row.checks]
+        refused = any(proof.failed for proof in report.proofs) or bool(errors(self.findings))
+        if report.tuned and (report.tuned.impossible or report.tuned.unanswered):
+            return ExitCode.CHECK_FAILED if report.tuned.impossible else ExitCode.SOME_FAILED
+        refused |= any(row.result and row.result.not_finite for row in record.accuracy)
+        over = {row.model for row in record.accuracy if row.refused(record.config.accuracy.max_drop)}
+        refused |= any(row.model in over for row in report.withheld)
+        if refused or any(check.failed for check in checks):
+            return ExitCode.CHECK_FAILED
+        return ExitCode.SOME_FAILED if report.failures or self.left or not self.content else ExitCode.DONE
 
 
-def known_on_network(store: Store, config: Config) -> list[str]:
-    """Devices on the network that earlier campaigns of a config with selectors met, ready or not.
-
-    An adb server forgets such a device when it loses it, so that no selector would find it again.
-    """
-    if not any(is_selector(name.partition(":")[2]) for name in config.devices):
-        return []
-    stored = as_read(stored_config(config))
-    same = [
-        campaign.document for campaign in store.campaigns() if campaign.document and campaign.document.config == stored
-    ]
-    names = [run.device for document in same for run in document.planned] + [
-        row.device for document in same for row in document.skipped
-    ]
-    adb = [name for name in dict.fromkeys(names) if name.startswith("adb:")]
-    return [name for name in adb if on_network(split_server(name.removeprefix("adb:"))[0])]
+EndedCampaign: TypeAlias = tuple[CampaignRecord, Mapping[str, str], tuple[Denied, ...]]
+"""A campaign after its runs, why devices could not finish, and options newly denied."""
 
 
-def continues(document: JobRecord, plan: JobRecord) -> bool:
-    """Whether a stored campaign is the planned one, as far as it knows the devices and their models."""
-    earlier = places(document)
-    if not earlier and plan.planned:
-        return False  # it was only converted
-    same = _purpose(document) == _purpose(plan)
-    return same and all(run in document.planned for run in plan.planned if device_and_model(run) in earlier)
+def close_job(
+    store: Store,
+    folder: Path,
+    ended: EndedCampaign,
+    library: str | None,
+    progress: StageLog,
+    *,
+    only_reads: bool = False,
+) -> JobResult:
+    """Choose, bundle and report what a campaign measured; the times of the job's stages are stored, too."""
+    campaign, left, denied = ended
+    assembled, content = with_earlier(assemble(store, campaign), store), None
+    findings = check_shipping(assembled, folder)
+    if against := errors(findings):
+        refusals = tuple(f"{finding.where}: {finding.text}" for finding in against)
+        no_bundle = (msgspec.structs.replace(finding, what=f"no bundle: {finding.what}") for finding in against)
+        warnings = (*assembled.report.warnings, *no_bundle)
+        report = msgspec.structs.replace(assembled.report, warnings=warnings, refusals=refusals)
+        assembled = replace(assembled, report=report)
+    else:
+        content = ship(assembled, folder, library=library, progress=progress)
+        assembled = proven(assembled, folder)
 
+    def with_stages(record: JobRecord) -> JobRecord:
+        return msgspec.structs.replace(record, stages=(*record.stages, *progress.stages))
 
-def _purpose(record: JobRecord) -> tuple[object, ...]:
-    """What makes two plans the same: the config, but for how long a search may take, and the programs.
-
-    Campaigns in rounds, of searches, and those that confirm what these found never continue one another; [tune] is of
-    no importance to the first.
-    """
-    kind = record.searching, bool(record.tuned)
-    tune = msgspec.structs.replace(record.config.tune, minutes=TuneConfig().minutes) if any(kind) else TuneConfig()
-    return msgspec.structs.replace(record.config, tune=tune), record.versions, kind
-
-
-def device_and_model(run: RecordedRun) -> tuple[str, str]:
-    """Where and what a run measures: device and model."""
-    return run.device, run.model
-
-
-def places(document: JobRecord) -> set[tuple[str, str]]:
-    """Every device with every model that it measures."""
-    return set(map(device_and_model, document.planned))
-
-
-def new_places(document: JobRecord, plan: JobRecord) -> set[tuple[str, str]]:
-    """Devices and models for which the plan has runs and the stored campaign has none."""
-    return places(plan) - places(document)
-
-
-def new_devices(document: JobRecord, plan: JobRecord) -> set[str]:
-    """Devices for which the plan has runs and the stored campaign has none."""
-    return {run.device for run in plan.planned} - {run.device for run in document.planned}
-
-
-def joined(document: JobRecord, plan: JobRecord) -> JobRecord:
-    """The stored campaign's document with what is planned for new devices and models, and no more why these failed.
-
-    What it says of models is newer where a model that had failed is there now.
-    """
-    new, devices = new_places(document, plan), new_devices(document, plan)
-    models = {model for _, model in new} - {model for _, model in places(document)}
-    newer = plan if models else document
-    return msgspec.structs.replace(
-        newer,
-        config=document.config,
-        host=document.host,
-        versions=document.versions,
-        planned=(*document.planned, *(run for run in plan.planned if device_and_model(run) in new)),
-        skipped=(
-            *(row for row in document.skipped if row.device not in devices and row.model not in models),
-            *(row for row in plan.skipped if row.device in devices or row.model in models),
-        ),
-        tuned=tuple({(search.device, search.model): search for search in (*document.tuned, *plan.tuned)}.values()),
-        placements=tuple(
-            {
-                (placement.model, placement.provider): placement
-                for placement in (*plan.placements, *document.placements)
-            }.values()
-        ),
-    )
+    if not only_reads:
+        store.amend(campaign.id, with_stages)
+    assembled = replace(assembled, record=with_stages(assembled.record))
+    write_reports(assembled, folder)
+    return JobResult(assembled=assembled, folder=folder, content=content, left=left, denied=denied, findings=findings)

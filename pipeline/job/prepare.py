@@ -1,51 +1,56 @@
-"""Before anything is measured: what targets mean for conversion; models found, converted, referenced and checked."""
+"""Before anything is measured: what targets mean for conversion; models found, converted, referenced and checked; what
+is expected of each run, and runs with the profiler on beside that.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import msgspec
 
-from device_runner.files import cache_folder
+from device_runner.device import Device, DeviceFacts
+from device_runner.files import cache_folder, scratch_folder
+from device_runner.profile import measured_coverage, with_profile, with_profiler
 from device_runner.providers import provider_named
-from device_runner.spec import Stream
+from device_runner.result import RunResult
+from device_runner.spec import RunOptions, RunSpec, Stream
 from pipeline.accuracy.evaluate import AccuracyRequest, measure_accuracy
-from pipeline.accuracy.result import AccuracyResult, ArtifactAccuracy
-from pipeline.advice.verdict import PrecisionVerdict
-from pipeline.campaign.plan import run_options
-from pipeline.campaign.record import PrecisionSearch
-from pipeline.check.compare import OutputCheck
-from pipeline.check.many import (
-    CheckedModel,
-    References,
-    check_all,
-    check_all_inputs,
-    make_references,
-)
+from pipeline.accuracy.result import ArtifactAccuracy
+from pipeline.campaign.plan import ALL_FILES, PlannedRun, options_name, planned_id, run_options
+from pipeline.campaign.record import Prediction, RefusedNodes, place
+from pipeline.check.compare import OutputCheck, sound
+from pipeline.check.many import CheckedModel, check_all, check_all_inputs, make_references
 from pipeline.check.reference import saturates_here
 from pipeline.check.result import Reference
-from pipeline.config import Config, MeasureConfig, ModelConfig, Platform, Target, wanted_variants
+from pipeline.compat.contexts import NpuContext
+from pipeline.config import CheckConfig, Config, ModelConfig, Platform, Target, wanted_variants
 from pipeline.config.tables import is_function
 from pipeline.convert.aware import choose_reference
 from pipeline.convert.many import Converted, convert_models, require_compiler, with_contexts, with_shared_weights
 from pipeline.convert.precisions import AutoProviders, PrecisionOrder, PrecisionSet, cpu_of_abi, make_precisions
-from pipeline.convert.request import AwareSource, AwareSpec, OptimizerPlatform
+from pipeline.convert.request import AwareSpec, OptimizerPlatform
 from pipeline.core.abis import abis_of_target, deciding_abi
-from pipeline.core.errors import ConfigError, ExitCode, PipelineError, common_exit_code
+from pipeline.core.errors import ConfigError, ExitCode, Finding, PipelineError, common_exit_code, warning
 from pipeline.core.features import Place
-from pipeline.core.files import ARTIFACTS, REFERENCES
+from pipeline.core.files import ARTIFACTS, REFERENCES, make_folder, safe_name
 from pipeline.core.progress import Progress
-from pipeline.core.providers import on_any_chip, rules_of_run
+from pipeline.core.providers import WEBGPU, on_any_chip, rules_of_run
 from pipeline.core.releases import line_of
 from pipeline.core.variant import Artifact, Level, Style
-from pipeline.core.workers import TaskOutcome, shared_children
+from pipeline.core.workers import Task, memory_budget, needed_bytes, run_tasks, shared_children, time_limit
 from pipeline.dataset import Dataset, Part, dataset_of, labelled_data, part_of
-from pipeline.model.sources import NamedModel, find_models, name_models, numbered_lines
-from pipeline.partition.answer import Settings, make_settings
+from pipeline.model.sources import NamedModel, SourceModel, find_models, name_models
+from pipeline.partition.answer import ModelAnswer, Settings, make_settings
+from pipeline.partition.judge import PartitionRequest, judge
+from pipeline.partition.placement import Placement, placement_of
 from pipeline.passes.precisions import AUTO, PRECISIONS, resolve_precisions
 from pipeline.passes.registry import options_of
 from pipeline.release.shipped import library_release
+from pipeline.report.model import MeasuredRow
+from pipeline.report.profiles import Profiled
 
 
 def oldest_release(config: Config) -> str:
@@ -64,14 +69,6 @@ def _abi_of(*targets: Target) -> str:
 
 COREML_VERSIONS = {15: 5, 16: 6, 17: 7, 18: 8}
 """iOS release to CoreML's version (ep_rules E.1); later ones have the last of these."""
-
-
-def aware_source(config: Config) -> AwareSource | None:
-    """Whose session saves aware variants: that of an Android target's own library before others of its release."""
-    ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
-    return choose_reference(
-        config.variants.reference.value, oldest_release(config), ships, abi=_abi_of(*config.targets)
-    )
 
 
 def provider_settings(config: Config) -> tuple[Settings, ...]:
@@ -115,8 +112,8 @@ def precision_orders(config: Config, models: Sequence[tuple[NamedModel, ModelCon
     for number, table in enumerate(config.models):
         where = f"models[{number}]"
         names[table.precisions] = resolve_precisions(table.precisions, level, f"{where}.precisions") or general
-        for place, step in enumerate(table.transforms):
-            options_of(step, f"{where}.transforms[{place}]")
+        for at, step in enumerate(table.transforms):
+            options_of(step, f"{where}.transforms[{at}]")
     return [
         PrecisionOrder(
             model=model,
@@ -145,24 +142,20 @@ def calibration_data(config: Config, table: ModelConfig) -> Dataset:
 
 
 def auto_providers(config: Config) -> AutoProviders:
-    """What `auto` chooses precisions for: the providers of the runs, on the targets that have them."""
+    """What `auto` chooses precisions for: the providers of the runs that targets have, the CPU by its processor."""
     precisions = [config.variants.precisions, *(model.precisions for model in config.models)]
     if not any(AUTO in names for names in precisions):
         return {}
     settings = {row.provider: row for row in provider_settings(config)}
-    return {name: settings.get(name) for target in config.targets for name in _providers_of(target, config)}
-
-
-def _providers_of(target: Target, config: Config) -> Iterator[str]:
-    """The providers of the runs that a target's platform has, the CPU with the name of its processor."""
-    for run in config.runs:
+    names: dict[str, None] = {}
+    for target, run in product(config.targets, config.runs):
         for options in run_options(run):
+            rules = rules_of_run(options.provider, options.provider_options)
             if options.provider == "cpu":
-                yield cpu_of_abi(_abi_of(target))
-            elif (rules := rules_of_run(options.provider, options.provider_options)) and not rules.run.never_on(
-                target.platform.value
-            ):
-                yield rules.name
+                names[cpu_of_abi(_abi_of(target))] = None
+            elif rules and not rules.run.never_on(target.platform.value):
+                names[rules.name] = None
+    return {name: settings.get(name) for name in names}
 
 
 LEVELS = (Level.BASIC, Level.ALL)
@@ -178,23 +171,20 @@ QUICKER = f"Ctrl-C keeps what is done; `--quick` takes {ROUNDS} rounds of some {
 
 def quick(config: Config) -> Config:
     """The config with less to measure; what it names alone, as a level that LEVELS lacks, stays."""
-    variants = config.variants
+    variants, measure = config.variants, config.measure
     fewer = msgspec.structs.replace(
         variants,
         levels=tuple(level for level in variants.levels if level in LEVELS) or variants.levels,
         styles=tuple(style for style in variants.styles if style in STYLES) or variants.styles,
     )
-    return msgspec.structs.replace(config, variants=fewer, measure=_shorter(config.measure))
-
-
-def _shorter(measure: MeasureConfig) -> MeasureConfig:
-    return msgspec.structs.replace(
+    shorter = msgspec.structs.replace(
         measure,
         rounds=min(measure.timed_rounds, ROUNDS),
         min_seconds=min(measure.min_seconds, MIN_SECONDS),
         min_runs=min(measure.min_runs, MIN_RUNS),
         warmup=1 if isinstance(measure.warmup, str) else min(measure.warmup, 1),
     )
+    return msgspec.structs.replace(config, variants=fewer, measure=shorter)
 
 
 def left_out(config: Config) -> str:
@@ -221,10 +211,10 @@ class Prepared:
     model: NamedModel
     table: ModelConfig
     converted: Converted
+    forms: PrecisionSet
+    """The model in each precision."""
     artifacts: tuple[Artifact, ...] = ()
     references: dict[str, Reference] = field(default_factory=dict)
-    verdicts: tuple[PrecisionVerdict, ...] = ()
-    searches: tuple[PrecisionSearch, ...] = ()
     accuracy: tuple[ArtifactAccuracy, ...] = ()
     checks: dict[str, tuple[OutputCheck, ...]] = field(default_factory=dict)
     errors: tuple[PipelineError, ...] = ()
@@ -241,8 +231,7 @@ class Prepared:
 
     def sound(self, artifact: Artifact) -> bool:
         """Whether its outputs were compared, and none was shown to be wrong."""
-        checks = self.checks.get(artifact.variant.name, ())
-        return bool(checks) and not any(check.failed for check in checks)
+        return sound(self.checks.get(artifact.variant.name, ()))
 
 
 SOURCES = Place[Callable[[str, Path], object]]("find.sources")
@@ -250,17 +239,30 @@ SOURCES = Place[Callable[[str, Path], object]]("find.sources")
 
 
 def find(config: Config) -> list[tuple[NamedModel, ModelConfig]]:
-    """Every model of the config with its table, made of its source first; ConfigError for a path with no models."""
+    """Every model of the config with its table, made of its source first; ConfigError for a path with no models.
+
+    Where a dimension has several sizes there is one more for each of them, if providers want it fixed.
+    """
     for table in config.models:
-        if table.source and _is_stale(Path(table.path), table.source):
-            for make in SOURCES:
-                make(table.source, Path(table.path))
+        if table.source:
+            # The file is made where it is not there, or older than its source: a file, or the module of a function.
+            path, (parent, _, function) = Path(table.path), table.source.rpartition("/")
+            module = Path(parent, *function.partition(":")[0].split(".")).with_suffix(".py")
+            made_of = module if is_function(table.source) else Path(table.source)
+            if not path.exists() or (made_of.exists() and made_of.stat().st_mtime_ns > path.stat().st_mtime_ns):
+                for make in SOURCES:
+                    make(table.source, path)
     pairs = [(source, table) for table in config.models for source in find_models([table.path])]
     models = name_models(
         [source for source, _ in pairs], [table.name for _, table in pairs], [table.sizes for _, table in pairs]
     )
-    named = zip(models, (table for _, table in pairs), strict=True)
-    forms = [form for model, table in named for form in _forms(model, table, config)]
+    fixed = any(provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
+    forms = []
+    for model, (_, table) in zip(models, pairs, strict=True):
+        forms.append((model, table))
+        for name, sizes in table.sized(model.name).items() if fixed or config.variants.contexts else ():
+            sized = replace(model, name=name, dimensions=sizes, numbered=False)
+            forms.append((sized, msgspec.structs.replace(table, name=name, dimensions=sizes)))
     taken = Counter(model.name.lower() for model, _ in forms)
     for model, _ in forms:
         if taken[model.name.lower()] > 1:
@@ -276,217 +278,321 @@ def sizes_of(tables: Mapping[str, ModelConfig]) -> dict[str, str]:
     return {sized: name for name, table in tables.items() for sized in table.sized(name)}
 
 
-def _forms(model: NamedModel, table: ModelConfig, config: Config) -> Iterator[tuple[NamedModel, ModelConfig]]:
-    """The model; and where a dimension has several sizes, one for each of them for providers that want it fixed."""
-    yield model, table
-    fixed = any(provider_named(name).fixed_shapes for run in config.runs for name in run.providers)
-    for name, sizes in table.sized(model.name).items() if fixed or config.variants.contexts else ():
-        sized = replace(model, name=name, dimensions=sizes, numbered=False)
-        yield sized, msgspec.structs.replace(table, name=name, dimensions=sizes)
-
-
-def _is_stale(path: Path, source: str) -> bool:
-    """Whether the file is not there, or older than its source: a file, or the module of a function."""
-    folder, _, function = source.rpartition("/")
-    module = Path(folder, *function.partition(":")[0].split(".")).with_suffix(".py")
-    made_of = module if is_function(source) else Path(source)
-    return not path.exists() or (made_of.exists() and made_of.stat().st_mtime_ns > path.stat().st_mtime_ns)
-
-
-def numbered(models: Sequence[tuple[NamedModel, ModelConfig]]) -> tuple[str, ...]:
-    """What a reader must know of models that share a name."""
-    return tuple(numbered_lines(model for model, _ in models))
-
-
-@shared_children()
-def prepare(
-    config: Config, models: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
-) -> tuple[list[Prepared], list[PrecisionSet]]:
-    """Convert, compute references and check; what fails for one model or artifact is in its `errors`.
-
-    Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
-    """
-    require_compiler(config.variants.contexts)
-    orders = precision_orders(config, models)
-    given = dict(zip((model.name for model, _ in models), models, strict=True))
-    check_all_inputs([_subject(*given[order.model.name]) for order in orders if not order.transforms], work)
-    sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
-    changed = [group.base for group in sets if group.base.steps and not group.base.error]
-    check_all_inputs(
-        [_subject(original.model, given[original.model.name][1]) for original in changed], work / "changed"
-    )
-    with progress.stage("convert", sum(len(group.models) for group in sets)) as stage:
-        # What provider-aware variants may count on: the lowest API level, OS version and release among the
-        # targets. Nothing where the config wants none: rules of claims begin with a later release than
-        # conversion.
-        converted = convert_models(
-            sets,
-            lambda precision: tuple(wanted_variants(config.variants, precision)),
-            output=folder / ARTIFACTS,
-            cache=cache_folder() / "artifacts",
-            release=oldest_release(config),
-            platform=OptimizerPlatform.of_abi(_abi_of(*config.targets)),
-            aware=AwareSpec(providers=provider_settings(config), reference=aware_source(config))
-            if config.variants.aware
-            else AwareSpec(),
-            done=stage.done,
-        )
-    variants = config.variants
-    sizes = sizes_of({model.name: table for model, table in models})
-    converted = with_contexts(
-        converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
-    )
-    converted = with_shared_weights(converted, sizes, folder / ARTIFACTS, oldest_release(config), progress)
-    errors = [model.error for model in converted if model.error]
-    if errors and len(errors) == len(converted) and common_exit_code(errors) is not ExitCode.SOME_FAILED:
-        raise errors[0]
-    # what could not be converted is not tried a second time: it may have taken its whole time
-    prepared = [
-        _named(*pair, conversion, group) for pair, conversion, group in zip(models, converted, sets, strict=True)
-    ]
-    sources = {artifact.source for model in prepared for artifact in model.artifacts}
-    sources |= {context.source for model in prepared for context in model.converted.contexts}
-    usable = [
-        replace(
-            _subject(replace(form.model, name=form.name), given[form.model.name][1]), original=group.original_of(form)
-        )
-        for group in sets
-        for form in group.models
-        if form.name in sources
-    ]
-    references = make_references(usable, folder / REFERENCES, work, progress)
-    _stop_at_config_errors(references)
-    prepared = [_with_references(model, group, references) for model, group in zip(prepared, sets, strict=True)]
-    compared = [
-        (artifact, reference)
-        for model in prepared
-        for artifact in model.artifacts
-        if (reference := model.references.get(artifact.source))
-    ]
-    checks = check_all(compared, folder / ARTIFACTS, config.check, progress)
-    prepared, simulated = _simulated(prepared, folder, config, progress)
-    checks |= simulated
-    return [_with_checks(model, checks) for model in prepared], sets
-
-
-def _simulated(
-    prepared: list[Prepared], folder: Path, config: Config, progress: Progress
-) -> tuple[list[Prepared], dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]]:
-    """The models with what the simulator computes of their contexts beside the references, and the checks of it, by
-    model and variant name.
-    """
-    contexts = [context for model in prepared for context in model.converted.contexts]
-    if not contexts:
-        return prepared, {}
-    from pipeline.convert.contexts import check_contexts
-
-    references = {name: reference for model in prepared for name, reference in model.references.items()}
-    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
-    where = folder / REFERENCES
-    for context, compared, outputs in check_contexts(
-        contexts, folder / ARTIFACTS, references, config.check, progress, where
-    ):
-        checks[context.model, context.variant.name] = compared
-        reference = references[context.source]
-        simulated = {**reference.simulated, context.variant.name: outputs}
-        references[context.source] = msgspec.structs.replace(reference, simulated=simulated)
-    return [replace(row, references={name: references[name] for name in row.references}) for row in prepared], checks
-
-
 def _subject(model: NamedModel, table: ModelConfig) -> CheckedModel:
     stream = Stream(steps=table.stream_steps, states=table.state) if table.state else None
     return CheckedModel(model=model, data=dataset_of(table), labelled=labelled_data(table), stream=stream)
 
 
-def _stop_at_config_errors(references: References) -> None:
-    """Raise what is wrong with the config where it costs every model: no size is known for an open dimension."""
-    errors = [outcome.error for outcome in references.values()]
-    if errors and all(isinstance(error, ConfigError) for error in errors):
-        raise next(error for error in errors if error)
+@shared_children()
+def prepare(
+    config: Config, models: Sequence[tuple[NamedModel, ModelConfig]], folder: Path, work: Path, progress: Progress
+) -> list[Prepared]:
+    """Convert, compute references and check; what fails for one model or artifact is in its `errors`.
 
-
-def _named(model: NamedModel, table: ModelConfig, converted: Converted, group: PrecisionSet) -> Prepared:
-    return Prepared(
-        model=model,
-        table=table,
-        converted=converted,
-        artifacts=tuple(msgspec.structs.replace(a, model=model.name) for a in converted.artifacts),
-        verdicts=group.verdicts,
-        searches=tuple(
-            PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
-            for form in group.models
-            if form.search
-        ),
-        errors=(converted.error,) if converted.error else (),
+    Raises the first error where every model failed and all for want of the same: a wrong command line, a full disk.
+    """
+    variants, release = config.variants, oldest_release(config)
+    require_compiler(variants.contexts)
+    orders = precision_orders(config, models)
+    tables = {model.name: table for model, table in models}
+    check_all_inputs([_subject(row.model, tables[row.model.name]) for row in orders if not row.transforms], work)
+    sets = make_precisions(orders, auto_providers(config), work, cache_folder() / "passes", progress)
+    changed = [group.base for group in sets if group.base.steps and not group.base.error]
+    check_all_inputs([_subject(row.model, tables[row.model.name]) for row in changed], work / "changed")
+    aware = AwareSpec()
+    # What provider-aware variants may count on: the lowest API level, OS version and release among the targets. Nothing
+    # where the config wants none: rules of claims begin with a later release than conversion. The session that saves
+    # them is that of an Android target's own library before others of its release.
+    if variants.aware:
+        ships = [t.library for t in config.targets if t.platform is Platform.ANDROID and t.library]
+        chosen = choose_reference(variants.reference.value, release, ships, abi=_abi_of(*config.targets))
+        aware = AwareSpec(providers=provider_settings(config), reference=chosen)
+    with progress.stage("convert", sum(len(group.models) for group in sets)) as stage:
+        converted = convert_models(
+            sets,
+            lambda precision: tuple(wanted_variants(variants, precision)),
+            output=folder / ARTIFACTS,
+            cache=cache_folder() / "artifacts",
+            release=release,
+            platform=OptimizerPlatform.of_abi(_abi_of(*config.targets)),
+            aware=aware,
+            done=stage.done,
+        )
+    sizes = sizes_of(tables)
+    converted = with_contexts(
+        converted, sets, variants.contexts, folder / ARTIFACTS, progress, sizes=sizes, share=variants.share_weights
     )
+    converted = with_shared_weights(converted, sizes, folder / ARTIFACTS, release, progress)
+    failed = [row.error for row in converted if row.error]
+    if failed and len(failed) == len(converted) and common_exit_code(failed) is not ExitCode.SOME_FAILED:
+        raise failed[0]
+    artifacts = [
+        tuple(msgspec.structs.replace(artifact, model=model.name) for artifact in row.artifacts)
+        for (model, _), row in zip(models, converted, strict=True)
+    ]
+    # what could not be converted is not tried a second time: it may have taken its whole time
+    sources = {artifact.source for rows in artifacts for artifact in rows}
+    sources |= {context.source for row in converted for context in row.contexts}
+    usable = [
+        replace(
+            _subject(replace(form.model, name=form.name), tables[form.model.name]), original=group.original_of(form)
+        )
+        for group in sets
+        for form in group.models
+        if form.name in sources
+    ]
+    outcomes = make_references(usable, folder / REFERENCES, work, progress)
+    wrong = [outcome.error for outcome in outcomes.values()]
+    if wrong and wrong[0] and all(isinstance(error, ConfigError) for error in wrong):
+        raise wrong[0]  # it costs every model: no size is known for an open dimension
+    references = {name: outcome.value for name, outcome in outcomes.items() if outcome.value}
+    compared = [(row, references[row.source]) for rows in artifacts for row in rows if row.source in references]
+    checks = check_all(compared, folder / ARTIFACTS, config.check, progress)
+    if contexts := [context for row in converted for context in row.contexts]:
+        checks |= _simulated(contexts, references, folder, config.check, progress)
+    prepared = []
+    for (model, table), row, group, named in zip(models, converted, sets, artifacts, strict=True):
+        names = [form.name for form in group.models if form.name in outcomes]
+        results = {variant: result for (name, variant), result in checks.items() if name == model.name}
+        errors = [row.error, *(outcomes[name].error for name in names)]
+        errors += [result for result in results.values() if isinstance(result, PipelineError)]
+        prepared.append(
+            Prepared(
+                model=model,
+                table=table,
+                converted=row,
+                forms=group,
+                artifacts=named,
+                references={name: references[name] for name in names if name in references},
+                checks={name: result for name, result in results.items() if not isinstance(result, PipelineError)},
+                errors=tuple(error for error in errors if error),
+            )
+        )
+    return prepared
 
 
-def _with_references(prepared: Prepared, group: PrecisionSet, outcomes: References) -> Prepared:
-    outcomes_by_form = {form.name: outcomes[form.name] for form in group.models if form.name in outcomes}
-    values = {name: outcome.value for name, outcome in outcomes_by_form.items() if outcome.value}
-    errors = [outcome.error for outcome in outcomes_by_form.values() if outcome.error]
-    return replace(prepared, references=values, errors=(*prepared.errors, *errors))
+def _simulated(
+    contexts: Sequence[NpuContext],
+    references: dict[str, Reference],
+    folder: Path,
+    config: CheckConfig,
+    progress: Progress,
+) -> dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]:
+    """The checks of contexts by model and variant; what the simulator computes of them comes into the references."""
+    from pipeline.convert.contexts import check_contexts
 
-
-def _with_checks(
-    prepared: Prepared, checks: Mapping[tuple[str, str], tuple[OutputCheck, ...] | PipelineError]
-) -> Prepared:
-    results = {variant: result for (model, variant), result in checks.items() if model == prepared.name}
-    errors = tuple(result for result in results.values() if isinstance(result, PipelineError))
-    checked = {variant: result for variant, result in results.items() if not isinstance(result, PipelineError)}
-    return replace(prepared, checks=checked, errors=(*prepared.errors, *errors))
+    checks: dict[tuple[str, str], tuple[OutputCheck, ...] | PipelineError] = {}
+    for context, compared, outputs in check_contexts(
+        contexts, folder / ARTIFACTS, references, config, progress, folder / REFERENCES
+    ):
+        checks[context.model, context.variant.name] = compared
+        reference = references[context.source]
+        simulated = {**reference.simulated, context.variant.name: outputs}
+        references[context.source] = msgspec.structs.replace(reference, simulated=simulated)
+    return checks
 
 
 NO_DATA = "there are no evaluation data: give `test_data`, or `evaluation` of the model in the config"
 
 
-def with_accuracy(
-    prepared: Sequence[Prepared], sets: Sequence[PrecisionSet], config: Config, folder: Path, progress: Progress
-) -> list[Prepared]:
+def with_accuracy(prepared: Sequence[Prepared], config: Config, folder: Path, progress: Progress) -> list[Prepared]:
     """The same with the accuracy of every artifact in another precision than the model's own, beside the model's own.
 
     The others compute what the model does, as their check shows. Equal files are measured once; what could not be
-    measured has the reason. Where this computer's processor would be at fault, the model in its precision is measured
-    in place of the artifact: ONNX Runtime computes it exactly.
+    measured has the reason, and those with wrong outputs are left out. Where this computer's processor would be at
+    fault, the model in its precision is measured in place of the artifact: ONNX Runtime computes it exactly.
     """
+    changed = [
+        (model, artifact)
+        for model in prepared
+        for artifact in model.artifacts
+        if artifact.variant.precision and model.sound(artifact)
+    ]
     requests: dict[tuple[str, str], AccuracyRequest] = {}
-    for model, group in zip(prepared, sets, strict=True):
-        for artifact in model.artifacts:
-            if artifact.variant.precision and model.sound(artifact) and part_of(model.table, Part.EVALUATION).test_data:
-                request = _request(artifact, model.table, group, config, folder)
-                requests.setdefault((model.name, artifact.sha256), request)
-    if not requests:
-        return [replace(model, accuracy=_of(model, {})) for model in prepared]
-    outcomes = dict(zip(requests, measure_accuracy(list(requests.values()), progress), strict=True))
-    return [replace(model, accuracy=_of(model, outcomes)) for model in prepared]
+    for model, artifact in changed:
+        data = part_of(model.table, Part.EVALUATION)
+        if data.test_data and (model.name, artifact.sha256) not in requests:
+            file, base = folder / ARTIFACTS / artifact.file, model.forms.base.model
+            form = next(form for form in model.forms.models if form.precision == artifact.variant.precision)
+            calibrated = PRECISIONS[form.precision].needs_data
+            requests[model.name, artifact.sha256] = AccuracyRequest(
+                model=form.model.source.path if saturates_here(file) else str(file),
+                reference=base.source,
+                data=data,
+                dimensions=base.dimensions,
+                session_options=artifact.session_options,
+                accuracy=config.accuracy,
+                calibration=calibration_data(config, model.table) if calibrated else None,
+            )
+    measured = measure_accuracy(list(requests.values()), progress) if requests else []
+    outcomes = dict(zip(requests, measured, strict=True))
+    rows: dict[str, list[ArtifactAccuracy]] = {model.name: [] for model in prepared}
+    for model, artifact in changed:
+        outcome = outcomes.get((model.name, artifact.sha256))
+        why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
+        # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
+        result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
+        row = ArtifactAccuracy(model=model.name, variant=artifact.variant.name, result=result, why=why)
+        rows[model.name].append(row)
+    return [replace(model, accuracy=tuple(rows[model.name])) for model in prepared]
 
 
-def _request(
-    artifact: Artifact, table: ModelConfig, group: PrecisionSet, config: Config, folder: Path
-) -> AccuracyRequest:
-    file = folder / ARTIFACTS / artifact.file
-    form = next(form for form in group.models if form.precision == artifact.variant.precision)
-    return AccuracyRequest(
-        model=form.model.source.path if saturates_here(file) else str(file),
-        reference=group.base.model.source,
-        data=part_of(table, Part.EVALUATION),
-        dimensions=group.base.model.dimensions,
-        session_options=artifact.session_options,
-        accuracy=config.accuracy,
-        calibration=calibration_data(config, table) if PRECISIONS[form.precision].needs_data else None,
+def predict(
+    planned_runs: Sequence[PlannedRun], facts: Mapping[str, DeviceFacts], release: str, folder: Path, progress: Progress
+) -> tuple[dict[str, Prediction], tuple[Placement, ...]]:
+    """What is expected of runs with providers whose rules are known, by their ids; equal questions are asked once.
+
+    And of each model and provider the graph that it claims most of.
+    """
+    asked: dict[str, tuple[PartitionRequest, int, list[PlannedRun]]] = {}
+    for planned in planned_runs:
+        settings = settings_of(planned.options, facts[planned.device], release)
+        if settings:
+            request = PartitionRequest(source=SourceModel(path=str(folder / planned.file)), settings=settings)
+            key = f"{planned.sha256} {settings}"
+            asked.setdefault(key, (request, planned.size_bytes, []))[2].append(planned)
+    predictions: dict[str, Prediction] = {}
+    placed: dict[tuple[str, str], Placement] = {}
+    if not asked:
+        return predictions, ()
+
+    def rank(row: Placement) -> tuple[float, int, str, str]:
+        """Most nodes by share, then fewest partitions, then the first by name: tasks end in any order."""
+        return -row.claimed / len(row.nodes), row.partitions, row.variant, row.device
+
+    tasks = [
+        Task(label=key, call=partial(judge, request), memory_bytes=needed_bytes(size))
+        for key, (request, size, _) in asked.items()
+    ]
+    with progress.stage("predict", len(tasks)) as stage:
+        limit = time_limit(size for _, size, _ in asked.values())
+        for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
+            runs, answer = asked[outcome.task.label][2], outcome.value
+            prediction = summarized(answer) if answer else Prediction(error=str(outcome.error))
+            predictions |= {planned_id(planned): prediction for planned in runs}
+            if answer and answer.decisions:
+                placement = placement_of(answer, model=runs[0].model, variant=runs[0].variant, device=runs[0].device)
+                place = placement.model, placement.provider
+                placed[place] = min(placement, placed.get(place, placement), key=rank)
+            stage.done()
+    return predictions, tuple(placed[place] for place in sorted(placed))
+
+
+def settings_of(options: RunOptions, facts: DeviceFacts, release: str) -> Settings | None:
+    """What a run's options mean to the rules; None where there are none: provider, release or processor unknown."""
+    rules = rules_of_run(options.provider, options.provider_options)
+    if rules is None:
+        return None
+    level = min(facts.api_level, 31) if facts.api_level >= 27 else None
+    given = [f"{key}={value}" for key, value in options.provider_options.items()]
+    try:
+        return make_settings(
+            rules.name,
+            release=release,
+            abi=facts.abis[0] if facts.abis else "",
+            android=facts.platform == "android",
+            api_level=level,
+            coreml_options=given if rules.run.name == "coreml" else (),
+            webgpu_options=given if rules.name == WEBGPU else (),
+            plugin=facts.platform != "android",
+            nnapi_flags=[flag.value for flag in options.flags],
+            stop_ops=options.session_config.get("ep.nnapi.partitioning_stop_ops"),
+        )
+    except ConfigError:
+        return None
+
+
+def summarized(answer: ModelAnswer) -> Prediction:
+    """The part of an answer that a report shows and a run is compared with."""
+    load = answer.load
+    refused: dict[tuple[str, str], list[str]] = {}
+    for decision in answer.decisions:
+        if not decision.claimed:
+            refused.setdefault((decision.op_type, decision.reason or ""), []).append(decision.name)
+    return Prediction(
+        nodes=answer.nodes,
+        claimed=answer.claimed,
+        partitions=load.compiled if load else len(answer.partitions),
+        estimate=bool(load and load.estimate),
+        rules=answer.rules_release if answer.rules_release != answer.ort_release else "",
+        error=answer.error or (load.error if load else None),
+        refused=tuple(
+            RefusedNodes(operator=key[0], reason=key[1], nodes=tuple(names)) for key, names in refused.items()
+        ),
     )
 
 
-def _of(
-    prepared: Prepared, outcomes: dict[tuple[str, str], TaskOutcome[AccuracyResult]]
-) -> tuple[ArtifactAccuracy, ...]:
-    """The accuracy of a model's artifacts in other precisions; those with wrong outputs are left out before."""
-    rows = []
-    for artifact in prepared.artifacts:
-        if artifact.variant.precision and prepared.sound(artifact):
-            outcome = outcomes.get((prepared.name, artifact.sha256))
-            why = outcome.error.text if outcome and outcome.error else "" if outcome else NO_DATA
-            # What was run may lie in a folder that is gone after the job, and no path of a computer goes into a bundle.
-            result = msgspec.structs.replace(outcome.value, model=artifact.file) if outcome and outcome.value else None
-            rows.append(ArtifactAccuracy(model=prepared.name, variant=artifact.variant.name, result=result, why=why))
-    return tuple(rows)
+AFTER_LOAD = frozenset({"inputs", "first_run", "run", "outputs", "release", "done"})
+"""The probe's stages after a session was created. A refused session has a `load_ns`, too: the time until it failed."""
+
+
+def finding(prediction: Prediction | None, results: Sequence[RunResult]) -> str:
+    """Where what was measured is not what was predicted, in words; "" where they agree or nothing can be compared."""
+    if not prediction:
+        return ""
+    loaded = any(
+        result.load_ns and (result.failure is None or result.failure.stage in AFTER_LOAD) for result in results
+    )
+    if prediction.error:
+        return f"a failure was predicted, but the session was created: {prediction.error}" if loaded else ""
+    measured = next((partitions for result in results if (partitions := measured_partitions(result)) is not None), None)
+    if measured is None or measured == prediction.partitions:
+        return ""
+    sure = "estimated" if prediction.estimate else "predicted"
+    return f"{measured} partitions were measured where {prediction.partitions} were {sure}"
+
+
+def unexpected(measured: Iterable[MeasuredRow], profiles: Iterable[Profiled]) -> Iterator[Finding]:
+    """Runs that were not as predicted; profile runs log most, and tell what others leave out."""
+    for row in measured:
+        prediction = next((run.prediction for run in row.runs if run.prediction is not None), None)
+        text = finding(prediction, [run.result for run in row.runs])
+        if text:
+            yield warning(text, row.place)
+    yield from (
+        warning(profile.finding, place(profile.device, profile.name, profile.run))
+        for profile in profiles
+        if profile.finding
+    )
+
+
+def measured_partitions(result: RunResult) -> int | None:
+    """Partitions that the provider logged when it was asked last (NHWC providers are asked twice); None for no log."""
+    coverage = measured_coverage(reversed(result.log))
+    return coverage.partitions if coverage else None
+
+
+def profiled(
+    model: str, variant: str, options: RunOptions, result: RunResult, prediction: Prediction | None
+) -> Profiled:
+    """What one profile run says."""
+    # Nodes as the provider saw the model, partitions as it was asked last. Providers that want NHWC are asked
+    # again when Transposes were put in, which are no nodes of the model.
+    first, last = measured_coverage(result.log), measured_coverage(reversed(result.log))
+    return Profiled(
+        name=variant if model == ALL_FILES else f"{model} / {variant}",
+        model=model,
+        variant=variant,
+        run=options_name(options),
+        provider=options.provider,
+        device=result.device,
+        file=result.profile_file or "",
+        profile=result.profile,
+        coverage=msgspec.structs.replace(first, partitions=last.partitions) if first and last else None,
+        prediction=prediction,
+        finding=finding(prediction, [result]),
+        failure=result.failure.message if result.failure else "",
+    )
+
+
+def profile_run(device: Device, facts: DeviceFacts, name: str, spec: RunSpec, folder: Path) -> Profiled:
+    """Run a spec once more with the profiler on; its trace lies in `folder`. Raises PipelineError for a bad folder."""
+    trace = f"{safe_name(f'{name}-{options_name(spec.options)}')}.json.gz"
+    make_folder(folder)
+    with scratch_folder(".run.", folder) as work:
+        result = device.run(with_profiler(spec, str(work)))
+        result = with_profile(result, folder / trace)
+    # What the rules of the library's release say of the file; nothing where they have no word for the provider.
+    settings = settings_of(spec.options, facts, ".".join(result.ort_version.split(".")[:2]))
+    request = settings and PartitionRequest(source=SourceModel(path=spec.model), settings=settings)
+    return profiled(ALL_FILES, name, spec.options, result, summarized(judge(request)) if request else None)

@@ -19,7 +19,7 @@ from device_runner.providers import provider_named
 from device_runner.result import Mark, RunResult
 from device_runner.spec import TensorFile
 from pipeline.accuracy.evaluate import measure_outputs
-from pipeline.campaign.measure import CampaignPlan, OpenTurns, looking, runs_left
+from pipeline.campaign.measure import CampaignPlan, OpenTurns, runs_left, with_looks
 from pipeline.campaign.plan import (
     ON_THIS_COMPUTER,
     Inputs,
@@ -34,7 +34,17 @@ from pipeline.campaign.plan import (
     planned_id,
     recorded,
 )
-from pipeline.campaign.record import FRESH_FROM, FRESH_ROUNDS, CampaignRecord, JobRecord, Prediction, Skipped
+from pipeline.campaign.record import (
+    FRESH_FROM,
+    FRESH_ROUNDS,
+    CampaignRecord,
+    FailureRow,
+    JobRecord,
+    ModelFacts,
+    PrecisionSearch,
+    Prediction,
+    Skipped,
+)
 from pipeline.campaign.store import Store, open_store
 from pipeline.check.compare import (
     Array,
@@ -42,6 +52,7 @@ from pipeline.check.compare import (
     beside_simulator,
     compare_outputs,
     read_tensor,
+    sound,
     top1_check,
     with_first_step,
 )
@@ -52,46 +63,44 @@ from pipeline.compat.contexts import NpuContext
 from pipeline.compat.rules import ReadArtifacts
 from pipeline.config import AccuracyConfig, CheckConfig, Config, MeasureMode
 from pipeline.core.custom_ops import custom_operators, of_this_computer
-from pipeline.core.errors import Finding, PipelineError
-from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch
+from pipeline.core.errors import Finding, PipelineError, warning
+from pipeline.core.files import ARTIFACTS, DATABASE, PROFILES, scratch, write_text
 from pipeline.core.progress import Progress, StageLog
 from pipeline.job.assemble import (
+    EndedCampaign,
+    JobResult,
     assemble,
+    check_against_targets,
+    close_job,
     compared_runs,
-    conversion_skips,
+    possible_runs,
+)
+from pipeline.job.bench import (
+    Bench,
     host,
     known_on_network,
-    model_facts,
+    libraries_by_device,
     new_campaign,
-    notes,
-    preparation_failures,
+    opened,
+    require_devices,
     resume,
     stored_config,
     versions,
 )
-from pipeline.job.bench import Bench, libraries_by_device, opened, require_devices
-from pipeline.job.predict import predict
 from pipeline.job.prepare import (
     QUICKER,
     Prepared,
     find,
     left_out,
-    numbered,
     oldest_release,
+    predict,
     prepare,
     quick,
     with_accuracy,
 )
-from pipeline.job.ship import (
-    EndedCampaign,
-    JobResult,
-    check_against_targets,
-    close_job,
-    possible_runs,
-    write_operator_configs,
-)
 from pipeline.job.stored import keep_campaign, kept_campaigns, locked
-from pipeline.release.shipped import custom_findings
+from pipeline.model.sources import numbered_lines
+from pipeline.release.shipped import custom_findings, operator_configs
 
 log = logging.getLogger(__name__)
 
@@ -139,34 +148,26 @@ class OutputJudge:
             checks = excused(checks, self.artifacts / planned.file, result.cpu)
         elif Mark.SIMULATED not in result.marks:
             checks = tuple(beside_simulator(checks, self.simulated.get((model, planned.variant), {}), actual))
-        return (*checks, *self._labelled(planned, result))
-
-    def _labelled(self, planned: PlannedRun, result: RunResult) -> Iterator[OutputCheck]:
-        model = planned.source
-        labelled = self.references[model].labelled
-        if labelled and result.labelled_outputs:
-            reference, actual = read_tensor(labelled.outputs), read_tensor(result.labelled_outputs)
-            check = top1_check(labelled.outputs.name, reference, actual, self.tolerances[model])
-            first = planned_id(planned) not in self.measured
-            self.measured.add(planned_id(planned))
-            yield self._with_accuracy(check, planned, result.labelled_outputs) if first else check
-
-    def _with_accuracy(self, check: OutputCheck, planned: PlannedRun, outputs: TensorFile) -> OutputCheck:
-        """The check with the metric of the outputs; as it is where there are no labels or they do not fit."""
-        original = self.references.get(planned.model, self.references[planned.source]).labelled
-        if original is None or not original.labels:
-            return check
-        try:
-            named = msgspec.structs.replace(outputs, name=original.outputs.name)
-            result = measure_outputs(planned.source, [named], [original.outputs], original.labels, self.accuracy)
-        except PipelineError as error:
-            log.warning("%s: no accuracy from this device: %s", planned.source, error)
-            return check
-        if result.value is None or result.reference_value is None:
-            return check
-        return msgspec.structs.replace(
-            check, metric=result.metric, value=result.value, original_value=result.reference_value
+        labelled, outputs = self.references[model].labelled, result.labelled_outputs
+        if labelled is None or not outputs:
+            return checks
+        top1 = top1_check(
+            labelled.outputs.name, read_tensor(labelled.outputs), read_tensor(outputs), self.tolerances[model]
         )
+        given = self.references.get(planned.model, self.references[model]).labelled
+        if given and given.labels and planned_id(planned) not in self.measured:
+            self.measured.add(planned_id(planned))
+            try:
+                named = msgspec.structs.replace(outputs, name=given.outputs.name)
+                metric = measure_outputs(model, [named], [given.outputs], given.labels, self.accuracy)
+            except PipelineError as error:  # labels that do not fit
+                log.warning("%s: no accuracy from this device: %s", model, error)
+            else:
+                if metric.value is not None and metric.reference_value is not None:
+                    top1 = msgspec.structs.replace(
+                        top1, metric=metric.metric, value=metric.value, original_value=metric.reference_value
+                    )
+        return (*checks, top1)
 
 
 def campaign_plan(
@@ -193,11 +194,6 @@ def campaign_plan(
         predictions=predictions,
         profiles=folder / PROFILES,
     )
-
-
-def with_looks(plan: CampaignPlan, planned_runs: Sequence[PlannedRun], store: Store) -> CampaignPlan:
-    """The plan with schedules that end rounds early, where that is asked for."""
-    return replace(plan, schedules=looking(plan, planned_runs, store)) if plan.measure.rounds == "auto" else plan
 
 
 def fresh_plan(plan: CampaignPlan, again: Sequence[PlannedRun], store: Store) -> CampaignPlan:
@@ -276,14 +272,29 @@ class CampaignJob:
             runs = in_modes(possible, self.config.measure)
             release = oldest_release(self.config)  # its rules say what is expected of runs
             predictions, placements = predict(runs, bench.facts, release, self.folder / ARTIFACTS, progress)
-            losses = self.losses_on_gpus(runs, progress)
+            # What a GPU's half precision does to the models that run on one, once for each in a precision.
+            artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
+            on_gpu = {
+                run.source: artifacts[run.model, run.variant]
+                for run in runs
+                if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
+            }
+            compared = [(artifact, self.references[source]) for source, artifact in on_gpu.items()]
+            losses = gpu_losses(compared, self.folder / ARTIFACTS, progress).values()
             campaign = self.enter(
                 bench.facts, runs, [*skipped, *refused, *bench.unusable], losses, placements=placements
             )
             plan = self.plan(campaign.id, distinct(runs), libraries, predictions)
+            # How long a run on this computer takes on average, as long as inferences take that the original took.
+            seconds = [
+                plan.measure.seconds_of(run.mode, self.references[run.source].run_seconds)
+                for run in plan.planned_runs
+                if run.device == "local"
+            ]
             shorter = "" if self.options.quick else QUICKER
+            mean = sum(seconds) / len(seconds) if seconds else None
             try:
-                left = bench.run(with_looks(plan, runs, self.store), shorter, self._seconds_here(plan))
+                left = bench.run(with_looks(plan, runs, self.store), shorter, mean)
                 chosen, ended = to_confirm(campaign, self.store), set(left)
                 again = [run for run in plan.planned_runs if run.device not in ended and planned_id(run) in chosen]
                 left |= bench.run(fresh_plan(plan, again, self.store)) if again else {}
@@ -295,14 +306,6 @@ class CampaignJob:
                 ) from error
             denied = bench.blame(plan) if self.options.blame else ()
             return campaign, left | bench.away(campaign), denied
-
-    def _seconds_here(self, plan: CampaignPlan) -> float | None:
-        """How long a run on this computer takes on average, as long as inferences take that the original took."""
-        took = {name: reference.run_seconds for name, reference in self.references.items()}
-        seconds = [
-            plan.measure.seconds_of(run.mode, took[run.source]) for run in plan.planned_runs if run.device == "local"
-        ]
-        return sum(seconds) / len(seconds) if seconds else None
 
     @contextlib.contextmanager
     def bench(self, work: Path, progress: Progress) -> Iterator[Bench]:
@@ -321,12 +324,11 @@ class CampaignJob:
     @property
     def contexts(self) -> list[NpuContext]:
         """What was compiled for chips and compared in their simulators without being wrong, or cannot be compared."""
-        sound = [(model, context) for model in self.prepared for context in model.converted.contexts]
         return [
             context
-            for model, context in sound
-            if context.not_run
-            or ((checks := model.checks.get(context.variant.name)) and not any(check.failed for check in checks))
+            for model in self.prepared
+            for context in model.converted.contexts
+            if context.not_run or sound(model.checks.get(context.variant.name, ()))
         ]
 
     def possible(
@@ -337,17 +339,6 @@ class CampaignJob:
             return legal, []
         plugins = self.config.measure.plugins
         return possible_runs(legal, self.read, devices, libraries, plugins)
-
-    def losses_on_gpus(self, planned_runs: Iterable[PlannedRun], progress: Progress) -> Iterable[Finding]:
-        """What a GPU's half precision does to the models that run on one, once for each in a precision."""
-        artifacts = {(a.model, a.variant.name): a for model in self.prepared for a in model.artifacts}
-        on_gpu = {
-            run.source: artifacts[run.model, run.variant]
-            for run in planned_runs
-            if provider_named(run.options.provider).gpu and run.file.endswith(".onnx")
-        }
-        compared = [(artifact, self.references[source]) for source, artifact in on_gpu.items()]
-        return gpu_losses(compared, self.folder / ARTIFACTS, progress).values()
 
     def plan(
         self,
@@ -380,15 +371,50 @@ class CampaignJob:
 
         `losses` are warnings about its runs, `fields` more of the record's.
         """
-        prepared = self.prepared
+        prepared, models = self.prepared, []
+        unmade: list[Skipped] = []  # variants that the releases do not have
+        failures: list[FailureRow] = []  # models and variants that could not be made, run as reference, or checked
+        for model in prepared:
+            reference, lost = model.reference, model.errors[0] if model.errors and not model.artifacts else None
+            models.append(
+                ModelFacts(
+                    name=model.name,
+                    file=model.model.source.name,
+                    size_bytes=model.model.size_bytes,
+                    sha256=model.converted.result.content_digest if model.converted.result else "",
+                    inputs=tuple(map(_signature, reference.inputs)) if reference else (),
+                    outputs=tuple(map(_signature, reference.outputs)) if reference else (),
+                    error=lost.what if lost else "",
+                    remedy=lost.remedy if lost else "",
+                    dimensions=model.model.dimensions,
+                    guessed=model.table.guessed,
+                )
+            )
+            failures += [
+                FailureRow(
+                    kind="preparation", message=error.what, cause=error.why, remedy=error.remedy, model=model.name
+                )
+                for error in model.errors
+            ]
+            for row in model.converted.failures:
+                variant = row.variant
+                if row.skipped:
+                    unmade.append(Skipped(what=f"{row.why}; {row.remedy}", model=model.name, variant=variant.name))
+                else:
+                    failures.append(
+                        FailureRow(
+                            kind="preparation", message=row.what, cause=row.why, remedy=row.remedy, model=model.name,
+                            variant=variant.name, level=variant.level,
+                        )
+                    )  # fmt: skip
         record = JobRecord(
             config=stored_config(self.config),
             host=host(),
             versions=versions(),
-            models=tuple(map(model_facts, prepared)),
+            models=tuple(models),
             planned=tuple(recorded(planned_runs, self.config.measure.baseline)),
-            skipped=(*conversion_skips(prepared), *skipped),
-            failures=tuple(preparation_failures(prepared)),
+            skipped=(*unmade, *skipped),
+            failures=tuple(failures),
             warnings=(*notes(prepared, self.hints), *self.findings, *losses),
             unloadable=self.unloadable,
             checks={model.name: model.checks for model in prepared},
@@ -396,7 +422,12 @@ class CampaignJob:
             tables={model.name: model.table for model in prepared},
             contexts=tuple(context for model in prepared for context in model.converted.contexts),
             accuracy=tuple(accuracy for model in prepared for accuracy in model.accuracy),
-            searches=tuple(search for model in prepared for search in model.searches),
+            searches=tuple(
+                PrecisionSearch(model=model.name, precision=form.precision, search=form.search)
+                for model in prepared
+                for form in model.forms.models
+                if form.search
+            ),
         )
         record = msgspec.structs.replace(record, **fields)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
@@ -408,15 +439,33 @@ class CampaignJob:
         return campaign
 
 
+def _signature(tensor: TensorFile) -> str:
+    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+
+
+def notes(prepared: Sequence[Prepared], hints: Iterable[str]) -> Iterator[Finding]:
+    """What a user should see of a job, and of its models."""
+    yield from map(warning, hints)
+    for model in prepared:
+        texts = [f"precision {verdict.text}" for verdict in model.forms.verdicts]
+        texts += [f"precision {form.precision}: {form.search.text}" for form in model.forms.models if form.search]
+        if (result := model.converted.result) and (dynamic := result.dynamic) and not model.table.lists:
+            texts.append(
+                f"open dimensions {', '.join(dynamic)}: NNAPI takes nothing whose shape is open; "
+                "fix them with `dimensions` in the config, where the model still loads with fixed ones"
+            )
+        texts += model.reference.notes if model.reference else ()
+        if model.table.state:
+            steps = model.table.stream_steps
+            texts.append(f"a stream of {steps} steps: times are a step's, outputs those of each")
+        texts += [note for artifact in model.artifacts for note in artifact.notes]
+        texts += [row.text for a in model.accuracy if a.result for row in a.result.findings]
+        yield from (warning(text, model.name) for text in dict.fromkeys(texts))
+
+
 def output_folder(config: Config, options: JobOptions) -> Path:
     """Where results go: the command line goes before the config, the config before output/NAME."""
     return options.output or Path(config.output.folder or Path("output") / config.name)
-
-
-def _with_kept_database(config: Config, folder: Path) -> Config:
-    """The config with the database that the folder keeps, where it names none itself: there is what is to go on."""
-    database = config.output.database or kept_campaigns(folder).database
-    return msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=database))
 
 
 Measure = Callable[[CampaignJob, Path, Progress], EndedCampaign]
@@ -440,16 +489,19 @@ def prepared_job(config: Config, options: JobOptions, progress: Progress) -> Ite
         tuple(custom_findings(config, target))  # what is missing is said before anything is written
     of_this_computer(config.custom_ops)
     folder = output_folder(config, options)
-    config = _with_kept_database(config, folder) if options.resume else config
+    if options.resume:  # the database that the folder keeps, where the config names none: there is what is to go on
+        database = config.output.database or kept_campaigns(folder).database
+        config = msgspec.structs.replace(config, output=msgspec.structs.replace(config.output, database=database))
     models = find(config)
-    hints += numbered(models)
+    hints += tuple(numbered_lines(model for model, _ in models))
     if not (options.convert_only or options.resume):  # to go on costs no conversion, and the store knows more devices
         require_devices(options.devices or config.devices, options.library, options.wait_seconds)
     with custom_operators(config.custom_ops, "custom_ops"), locked(folder), scratch(folder) as work:
-        prepared, sets = prepare(config, models, folder, work, progress)
-        prepared = with_accuracy(prepared, sets, config, folder, progress)
+        prepared = with_accuracy(prepare(config, models, folder, work, progress), config, folder, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
-        write_operator_configs(config, folder, [folder / ARTIFACTS / artifact.file for artifact in artifacts])
+        files = [folder / ARTIFACTS / artifact.file for artifact in artifacts]
+        for name, text in operator_configs(config, files).items() if files else ():
+            write_text(folder / name, text)
         read, unloadable, findings = check_against_targets(config, artifacts, folder)
         entered = partial(keep_campaign, folder, database=config.output.database)
         # The database of a job: the config's, or a file in its output folder.

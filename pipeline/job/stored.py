@@ -5,13 +5,12 @@ the database where that was not its results.sqlite, so that reports and releases
 """
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import os
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,9 +41,8 @@ from pipeline.core.files import (
 )
 
 if TYPE_CHECKING:  # all imported late: `report --list` waits for none of them, a history not for the writers
-    from pipeline.campaign.record import CampaignRecord, JobRecord
+    from pipeline.campaign.record import CampaignRecord
     from pipeline.campaign.store import Store
-    from pipeline.core.progress import StageTime
     from pipeline.job.assemble import Assembled
 
 LOCK = ".lock"
@@ -208,8 +206,7 @@ def stored(folder: Path | None, database: str | None, campaign: str | None) -> "
 
     Raises ConfigError when it is not there.
     """
-    from pipeline.job.assemble import assemble, with_earlier
-    from pipeline.job.ship import proven
+    from pipeline.job.assemble import assemble, proven, with_earlier
 
     with own_campaign(folder, database, campaign) as (store, record):
         assembled = with_earlier(assemble(store, record), store)
@@ -296,20 +293,6 @@ def _url(folder: Path | None, database: str | None) -> str:
             remedy="name the output folder of `ort-mobile run`, or a --database",
         )
     return f"sqlite:///{file}"
-
-
-def with_stages(assembled: "Assembled", store: "Store | None", stages: Iterable["StageTime"]) -> "Assembled":
-    """With the stages of this job beside those of jobs that worked on the campaign before: for its trace.
-
-    They are stored, too, where there is a store.
-    """
-
-    def more(record: "JobRecord") -> "JobRecord":
-        return msgspec.structs.replace(record, stages=(*record.stages, *stages))
-
-    if store:
-        store.amend(assembled.report.campaign, more)
-    return dataclasses.replace(assembled, record=more(assembled.record))
 
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:

@@ -33,7 +33,7 @@ from device_runner.probe.elf import read_elf
 from device_runner.providers import CHIPS
 from device_runner.spec import TYPES_BY_CODE, ElementType, RunOptions, TensorFile
 from pipeline.campaign.plan import PREPACKING_KEY, SPINNING_KEYS, plan_runs
-from pipeline.check.compare import OutputCheck
+from pipeline.check.compare import OutputCheck, sound
 from pipeline.check.many import tolerance_for
 from pipeline.check.result import Reference
 from pipeline.compat.contexts import PLUGINS, Loading, NpuContext, built_for, loader_answer
@@ -440,8 +440,7 @@ def chosen_contexts(
     """
     chosen: dict[tuple[str, str], NpuContext] = {}
     for context in contexts:
-        compared = checks.get(context.model, {}).get(context.variant.name, ())
-        if context.not_run or (compared and not any(check.failed for check in compared)):
+        if context.not_run or sound(checks.get(context.model, {}).get(context.variant.name, ())):
             chosen.setdefault((context.model, context.chip.name), context)
     return tuple(chosen.values())
 

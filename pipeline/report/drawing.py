@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.modes import SustainedNumbers
+from pipeline.campaign.statistics.compare import SustainedNumbers
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import ModelAnswer, percent_of, same_reason

@@ -10,7 +10,6 @@ import numpy as np
 from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, RunResult, Status, Struct
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.modes import ColdNumbers, MlperfNumbers, SustainedNumbers
 from pipeline.campaign.plan import facts_of_run
 from pipeline.campaign.record import (
     FRESH_FROM,
@@ -37,6 +36,7 @@ from pipeline.campaign.statistics import (
     compare,
     summarize,
 )
+from pipeline.campaign.statistics.compare import ColdNumbers, MlperfNumbers, SustainedNumbers
 from pipeline.check.compare import OutputCheck, worst_sqnr
 from pipeline.check.library_proof import LibraryProof
 from pipeline.compat.contexts import NpuContext

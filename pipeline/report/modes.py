@@ -8,7 +8,9 @@ import msgspec
 
 from device_runner.profile import CPU
 from device_runner.result import Status
-from pipeline.campaign.modes import (
+from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
+from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
+from pipeline.campaign.statistics.compare import (
     ColdNumbers,
     SustainedNumbers,
     cold_numbers,
@@ -16,8 +18,6 @@ from pipeline.campaign.modes import (
     mlperf_numbers,
     sustained_numbers,
 )
-from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from pipeline.core.groups import grouped
 from pipeline.report import wording

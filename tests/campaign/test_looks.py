@@ -12,7 +12,7 @@ import pytest
 
 from device_runner.result import FailureKind, RunResult, Status
 from device_runner.spec import RunSpec
-from pipeline.campaign.measure import CampaignPlan, looking, measure
+from pipeline.campaign.measure import CampaignPlan, measure, with_looks
 from pipeline.campaign.plan import PlannedRun, decision_rule, planned_id
 from pipeline.campaign.store import Store
 from pipeline.config import MeasureConfig
@@ -44,7 +44,7 @@ def automatic(most: int = 12, *, profile: bool = False) -> CampaignPlan:
 
 def measured(plan: CampaignPlan, store: Store, folder: Path, device: ScriptedDevice | None = None) -> dict[str, int]:
     """Rounds that are stored by planned run after the campaign ran or went on."""
-    plan = replace(plan, schedules=looking(plan, plan.planned_runs, store))
+    plan = with_looks(plan, plan.planned_runs, store)
     measure(plan, {"one": device or TimedDevice("one")}, store, folder)
     return Counter(run.planned for run in store.runs(CAMPAIGN.id) if run.result.failure is None)
 

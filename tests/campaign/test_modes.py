@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from device_runner.result import ColdStart, DeviceSample, LatencyBin, RunResult, Status, SustainedRun
 from device_runner.spec import RunOptions
-from pipeline.campaign.modes import (
+from pipeline.campaign.plan import Inputs, PlannedRun, in_modes, planned_id, recorded, spec_of
+from pipeline.campaign.statistics.compare import (
     cold_numbers,
     early_stopping,
     mlperf_numbers,
     sustained_numbers,
     throttled_after,
 )
-from pipeline.campaign.plan import Inputs, PlannedRun, in_modes, planned_id, recorded, spec_of
 from pipeline.config import MeasureConfig, MeasureMode, MeasureRule
 from tests.scripted_devices import plan_of
 from tests.values import present

@@ -6,7 +6,7 @@ from device_runner.device import DeviceFacts
 from device_runner.result import Failure, FailureKind, RunResult, Status
 from device_runner.spec import NnapiFlag, RunOptions
 from pipeline.campaign.record import Prediction
-from pipeline.job.predict import finding, measured_partitions, settings_of
+from pipeline.job.prepare import finding, measured_partitions, settings_of
 from tests.values import present
 
 PHONE = DeviceFacts(name="adb:1", platform="android", api_level=29)

@@ -12,7 +12,7 @@ from pipeline.campaign.store import open_store
 from pipeline.config import Config, ModelConfig, RunConfig
 from pipeline.core.progress import NoProgress
 from pipeline.job import bench
-from pipeline.job.assemble import resume, strangers
+from pipeline.job.bench import resume, strangers
 from tests.campaign.store.samples import ARTIFACT
 
 SKIPPED = "it is not connected"

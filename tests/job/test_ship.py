@@ -15,7 +15,7 @@ from pipeline.config import BuildConfig, CheckConfig, Config, ModelConfig, Platf
 from pipeline.config.tables import BuildKind
 from pipeline.core.files import CONFIG_FILE
 from pipeline.core.variant import Artifact, Level, Style, Variant
-from pipeline.job.ship import bundled_name
+from pipeline.job.assemble import bundled_name
 from pipeline.release import shipped
 from pipeline.release.choose import Choice
 from pipeline.release.shipped import keep_reference, libraries_of, operator_configs, runs_of

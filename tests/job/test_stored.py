@@ -10,7 +10,7 @@ from pipeline.campaign.store import open_store
 from pipeline.core.errors import ConfigError
 from pipeline.core.files import DATABASE, KEPT
 from pipeline.features.pairs.measure import read_side
-from pipeline.job.assemble import resume, stored_config
+from pipeline.job.bench import resume, stored_config
 from pipeline.job.stored import keep_campaign, kept_campaigns, list_campaigns, stored
 from tests.campaign.store.samples import ARTIFACT, CAMPAIGN
 from tests.command import ort_mobile

@@ -53,10 +53,17 @@ from pipeline.features.doctor.diagnosis import (
     typical,
     winners,
 )
-from pipeline.job.assemble import host, new_campaign
-from pipeline.job.bench import PerfOrder, inputs_of_files, open_bench, opened_alone, planned_files, preflight
-from pipeline.job.predict import settings_of
-from pipeline.job.prepare import find
+from pipeline.job.bench import (
+    PerfOrder,
+    host,
+    inputs_of_files,
+    new_campaign,
+    open_bench,
+    opened_alone,
+    planned_files,
+    preflight,
+)
+from pipeline.job.prepare import find, settings_of
 from pipeline.job.template import data_beside, guess_for
 from pipeline.model.sources import SourceModel, require_model_file
 from pipeline.passes.registry import parse_step

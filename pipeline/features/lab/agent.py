@@ -22,7 +22,7 @@ from device_runner.device import DeviceFacts, Readiness, identity, on_network, o
 from device_runner.errors import RunnerError
 from device_runner.files import RUN_PREFIX, remove_abandoned, scratch_folder
 from device_runner.result import host_name
-from pipeline.campaign.measure import measure
+from pipeline.campaign.measure import measure, with_looks
 from pipeline.campaign.plan import planned_id
 from pipeline.campaign.store import Store, StoreError, open_store
 from pipeline.core.errors import ConfigError
@@ -57,7 +57,7 @@ from pipeline.features.lab.queue import (
     stages_to_end,
 )
 from pipeline.job.bench import opened
-from pipeline.job.run import fresh_plan, to_confirm, with_looks
+from pipeline.job.run import fresh_plan, to_confirm
 
 log = logging.getLogger(__name__)
 

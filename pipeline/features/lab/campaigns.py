@@ -47,12 +47,10 @@ from pipeline.features.lab.queue import (
     remove_old_files,
     submit_jobs,
 )
-from pipeline.job.assemble import versions
-from pipeline.job.bench import libraries_by_device
-from pipeline.job.predict import predict
-from pipeline.job.prepare import oldest_release
+from pipeline.job.assemble import JobResult, close_job
+from pipeline.job.bench import libraries_by_device, versions
+from pipeline.job.prepare import oldest_release, predict
 from pipeline.job.run import JobOptions, campaign_plan, prepared_job
-from pipeline.job.ship import JobResult, close_job
 from pipeline.job.stored import keep_campaign, locked
 
 LIBRARIES = "libraries"

@@ -154,7 +154,7 @@ def close_command(
 
     Without --output it writes to output/NAME here, whatever folder the submitted config names.
     """
-    from pipeline.cli.show import job_document, show_job
+    from pipeline.cli.run import job_document, show_job
     from pipeline.features.lab.campaigns import close
 
     result = close(_lab_database(database), campaign, output, progress())

@@ -9,8 +9,8 @@ import click
 from pipeline.cli.bundle import KEY, PASSPHRASE
 from pipeline.cli.command import OpenGroup
 from pipeline.cli.options import devices_option, library_option, output_option
-from pipeline.cli.outputs import Outputs, json_option
-from pipeline.cli.run import completed_job
+from pipeline.cli.outputs import Outputs, json_option, show_findings
+from pipeline.cli.run import completed_job, job_document, show_job
 from pipeline.core.features import Place
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def release_all(
     ORT_MOBILE_PASSPHRASE.
     """
     from device_runner.files import visible
-    from pipeline.cli.show import job_document, show_findings, show_job
     from pipeline.config import read_config
     from pipeline.core.errors import errors
     from pipeline.features.packages.release import (

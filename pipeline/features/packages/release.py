@@ -112,7 +112,7 @@ def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> 
     for choice in assembled.choices:
         model, variant = choice.artifact.model, choice.artifact.variant
         name = f"{model} {variant.name}"
-        checks = record.checks.get(model, {}).get(variant.name, ())
+        checks = record.checks_of(model, variant.name)
         yield from _unjudged(assembled, manifest, model, variant.name)
         if bad := [check.output for check in checks if check.failed]:
             yield _refused(
@@ -136,7 +136,7 @@ def _accuracy(order: ReleaseOrder, assembled: Assembled, manifest: Manifest) -> 
 
 def _unjudged(assembled: Assembled, manifest: Manifest, model: str, variant: str) -> Iterator[Finding]:
     """An artifact whose outputs were judged neither here nor on a device nor in a library that ships."""
-    checks = assembled.record.checks.get(model, {}).get(variant, ())
+    checks = assembled.record.checks_of(model, variant)
     rows: Iterable[Row | ProofRow] = itertools.chain(assembled.report.rows, *(proof.rows for proof in manifest.proofs))
     elsewhere = [row.checks for row in rows if (row.model, row.variant) == (model, variant) and row.checks]
     unknown = [check for check in checks if check.unknown]

@@ -19,7 +19,7 @@ from pipeline.cli.options import (
     with_given,
 )
 from pipeline.cli.outputs import Condition, Outputs, Watched, end, fail_on_option, json_option, write_result
-from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings
+from pipeline.cli.run import conditions_of, measure_options, options_of, run_conditions, run_settings, show_denied
 
 
 def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -116,7 +116,6 @@ def perf(
     import msgspec
 
     from device_runner.spec import Stream
-    from pipeline.cli.show import show_denied
     from pipeline.config import MeasureConfig
     from pipeline.core.errors import ExitCode
     from pipeline.features.perf.callers import CallersRow, callers_parts, failed_notes, open_batch, parse_concurrent

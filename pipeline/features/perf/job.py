@@ -12,19 +12,21 @@ from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
 from pipeline.features.perf.callers import CallersRow, measure_callers, parse_concurrent
 from pipeline.features.perf.stream import StreamRow, measure_streams, original_stream
-from pipeline.job.assemble import host, new_campaign, versions
 from pipeline.job.bench import (
     Bench,
     PerfOrder,
+    host,
     inputs_of_files,
+    new_campaign,
     open_bench,
     opened_alone,
     planned_files,
     preflight,
     unfinished,
+    versions,
     warnings,
 )
-from pipeline.job.predict import profile_run
+from pipeline.job.prepare import profile_run
 from pipeline.model.sources import require_model_file
 from pipeline.report.model import CampaignReport, ends_of, make_rows, measured_rows, medians
 from pipeline.report.modes import mode_rows

@@ -30,11 +30,10 @@ from pipeline.campaign.statistics.groups import LEAST_ROUNDS, noise, paired_log_
 from pipeline.config import Config, MeasureMode
 from pipeline.core.groups import grouped
 from pipeline.core.progress import Progress
-from pipeline.job.assemble import new_campaign
-from pipeline.job.bench import libraries_by_device, open_bench, opened, require_library
+from pipeline.job.assemble import check_against_targets
+from pipeline.job.bench import libraries_by_device, new_campaign, open_bench, opened, require_library
 from pipeline.job.prepare import find, prepare
 from pipeline.job.run import CampaignJob, JobOptions
-from pipeline.job.ship import check_against_targets
 from pipeline.report import wording
 from pipeline.report.wording import Listing, ListingNote, Section, sections_of
 
@@ -204,7 +203,7 @@ def pilot(
     # Devices come first: what they lack would otherwise be told after minutes of conversion.
     with open_bench(opened(options.devices or config.devices, options.wait_seconds), None, progress) as bench:
         require_library(bench.devices.values(), options.library)
-        prepared, _ = prepare(short, find(config), bench.work, bench.work, progress)
+        prepared = prepare(short, find(config), bench.work, bench.work, progress)
         artifacts = [artifact for model in prepared for artifact in model.artifacts]
         read, unloadable, _ = check_against_targets(short, artifacts, bench.work)
         job = CampaignJob(short, options, prepared, bench.work, bench.store, read, unloadable)

@@ -19,7 +19,7 @@ from pipeline.cli.options import (
     with_given,
 )
 from pipeline.cli.outputs import Outputs, ci_options, json_option
-from pipeline.cli.run import completed_job, config_of_model, with_overrides
+from pipeline.cli.run import completed_job, config_of_model, finish_job, with_overrides
 from pipeline.config import TuneConfig
 
 LIMITS = ("max_latency_ms", "max_p90_ms", "max_memory_mb", "max_size_mb")
@@ -99,6 +99,4 @@ def tune(
     from pipeline.features.tune.job import tune as search
 
     result = completed_job(ctx, whole, options, search, "nothing was measured; what was converted is kept")
-    from pipeline.cli.show import finish_job
-
     finish_job(ctx, result, outputs, tuned=result.assembled.report.tuned)

@@ -67,11 +67,10 @@ from pipeline.features.tune.space import (
     values_of,
     without,
 )
+from pipeline.job.assemble import EndedCampaign
 from pipeline.job.bench import Bench, libraries_by_device
-from pipeline.job.predict import predict
-from pipeline.job.prepare import Prepared, oldest_release
+from pipeline.job.prepare import Prepared, oldest_release, predict
 from pipeline.job.run import CampaignJob
-from pipeline.job.ship import EndedCampaign
 from pipeline.partition.placement import Placement
 from pipeline.report import wording
 
