@@ -32,8 +32,7 @@ from pipeline.model.onnx_model import (
     scan_message,
 )
 from pipeline.model.types import CODES, SHORT_NAMES
-from pipeline.partition.graph import Value
-from pipeline.partition.view import infer
+from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:

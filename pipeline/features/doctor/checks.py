@@ -23,8 +23,9 @@ from pipeline.core.releases import Release, line_of
 from pipeline.model.signature import names_of, open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
+from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn.kept import compiler_lacking, compiler_name
+from pipeline.partition.subject import open_views, scratch_folder
 from pipeline.passes.surgery import CONSTANT_INITIALIZERS, FIXED_DIMENSIONS
 
 HEAVY = frozenset({
