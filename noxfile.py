@@ -336,7 +336,7 @@ def extra_tests(session: nox.Session) -> None:
 
 @nox.session
 def nightly_tests(session: nox.Session) -> None:
-    """More of what other tests show in each run: a thousand schedules of faults, the example trained with all digits."""
+    """More of what other tests show in each run: a thousand schedules of faults, the example with all digits."""
     session.install("-e", ".", *groups("test", "extra"))
     session.run("python", "-m", "pytest", *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
 
