@@ -49,8 +49,7 @@ from pipeline.partition.view import write_model as write_lean
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import IR_OF_CONSTANTS, GraphFacts, write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe
-from pipeline.passes.registry import run_passes
-from pipeline.passes.rewrites.table import REWRITES
+from pipeline.passes.registry import REWRITES, run_passes
 from pipeline.passes.surgery import (
     CONSTANT_INITIALIZERS,
     FIXED_DIMENSIONS,
