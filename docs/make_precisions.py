@@ -24,8 +24,8 @@ from pipeline.model.onnx_model import load_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import judge_views, open_views
-from pipeline.partition.view import write_model
+from pipeline.partition.judge import judge_views
+from pipeline.partition.subject import open_views, write_model
 from pipeline.passes.base import PassContext
 from pipeline.passes.precisions import OLDER, PER_CHANNEL_SINCE_API_LEVEL, PRECISIONS, RECIPES
 from pipeline.passes.registry import run_passes

@@ -43,9 +43,10 @@ from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
+from pipeline.partition.graph import tensor_reader, view
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.view import open_subject, tensor_reader, view
-from pipeline.partition.view import write_model as write_lean
+from pipeline.partition.subject import open_subject
+from pipeline.partition.subject import write_model as write_lean
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import IR_OF_CONSTANTS, GraphFacts, write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe

@@ -38,8 +38,7 @@ from pipeline.model.onnx_model import (
 from pipeline.model.signature import Array
 from pipeline.model.types import CODES, SHORT_NAMES
 from pipeline.partition.answer import Settings
-from pipeline.partition.graph import Graph, Value
-from pipeline.partition.view import infer
+from pipeline.partition.graph import Graph, Value, infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from pipeline.core.variant import Level
 from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.types import FLOAT, FLOAT16
-from pipeline.partition.graph import Value
-from pipeline.partition.view import infer
+from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.edit import whole
 from pipeline.passes.optimize import name_nodes

@@ -22,7 +22,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn.kept import require_compilers
-from pipeline.partition.view import write_model
+from pipeline.partition.subject import write_model
 from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
