@@ -198,14 +198,15 @@ def _platform_of(facts: DeviceFacts) -> OptimizerPlatform:
 def shell_of(remedy: Remedy, start: RunOptions, facts: DeviceFacts, model: Path) -> MeasuredRemedy:
     """A remedy with how it is set, before it is measured."""
     options = remedy.options(start)
-    before, after = (code_for(facts.platform, options_of_run, model.name)[0] for options_of_run in (start, options))
+    before, after = (code_for(facts.platform, options_of_run, model.name) for options_of_run in (start, options))
+    language = next(iter(after))
     return MeasuredRemedy(
         remedy=remedy,
         run=options_name(options),
         set=tuple(_set(remedy)),
         commands=tuple(_commands(remedy, model, _platform_of(facts))),
-        calls=tuple(line for line in after.lines if line and line not in before.lines),
-        language=after.title,
+        calls=tuple(line for line in after[language] if line and line not in before[language]),
+        language=language,
     )
 
 
