@@ -72,7 +72,7 @@ from pipeline.passes.optimize import for_processors, loads_where
 from pipeline.required_ops.value import replays
 
 if TYPE_CHECKING:
-    from pipeline.convert.claims import WholeGraph
+    from pipeline.convert.aware import WholeGraph
 
 BASIC = SessionSettings(level=Level.BASIC)
 BASIC_AGAIN = SessionSettings(level=Level.BASIC, keep_constants=True)
