@@ -178,7 +178,11 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
     shown = timed[:MOST_LINES]
     if not shown:
         return None
-    curves = [_quantiles(row, samples) for row in shown]
+    curves = []
+    for row in shown:  # up to 60 latencies at even shares, ascending and not below 1 ns
+        raw = samples.get(row.names) or row.shape.latencies_ns
+        number = min(len(raw), 60)
+        curves.append([max(raw[int((n + 0.5) * len(raw) / number)], 1) for n in range(number)])
     low = min(curve[0] for curve in curves)
     high = max(low * 1.05, *(curve[max(0, int(len(curve) * 0.99) - 1)] for curve in curves))
 
@@ -205,13 +209,6 @@ def distribution(rows: Sequence[Row], samples: Mapping[RowKey, Sequence[int]]) -
             for place, (row, curve) in enumerate(zip(shown, curves, strict=True))
         ),
     )
-
-
-def _quantiles(row: Row, samples: Mapping[RowKey, Sequence[int]]) -> list[int]:
-    """Up to 60 latencies at even shares, ascending and not below 1 ns."""
-    raw = samples.get(row.names) or row.shape.latencies_ns
-    count = min(len(raw), 60)
-    return [max(raw[int((n + 0.5) * len(raw) / count)], 1) for n in range(count)]
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -451,7 +448,12 @@ def draw_graph(
     """
     groups, edges = collapse(placement.kinds, [(a, b) for b, node in enumerate(placement.nodes) for a in node.inputs])
     drawn = len(groups) <= most_boxes
-    texts = list(_texts(groups, placement)) if drawn else []
+    texts = []  # the two lines of each box
+    for kind, nodes in groups if drawn else ():
+        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
+        head = f"Partition {kind + 1}" if kind >= 0 else kernels
+        line = _begun(_operators(nodes, placement.nodes), LINE_LENGTH)
+        texts.append((f"{head} · {counted(len(nodes), 'node')}", line))
     widths = {place: CHARACTER * max(map(len, pair)) + 22 for place, pair in enumerate(texts)}
     places, ways = lay_out(widths, edges if drawn else ())
     left, right, layers = extent(places, ways, widths)
@@ -489,14 +491,6 @@ def _predicted(placement: Placement) -> str:
     about = "".join(f" {word} {text}" for word, text in (("for", placement.variant), ("on", placement.device)) if text)
     claimed = f"{placement.claimed} of {counted(count, 'node')} ({percent_of(placement.claimed, count)} %)"
     return f"Predicted{about}: {claimed}{groups}, ONNX Runtime {placement.release}"
-
-
-def _texts(groups: Sequence[NodeGroup], placement: Placement) -> Iterator[tuple[str, str]]:
-    """The two lines of each box."""
-    for kind, places in groups:
-        kernels = f"{placement.title} kernels" if kind == KERNEL_KIND else "CPU"
-        head = f"Partition {kind + 1}" if kind >= 0 else kernels
-        yield f"{head} · {counted(len(places), 'node')}", _begun(_operators(places, placement.nodes), LINE_LENGTH)
 
 
 def _operators(places: Sequence[int], nodes: Sequence[PlacedNode]) -> str:
@@ -575,26 +569,33 @@ def _refused(placement: Placement) -> Iterator[tuple[int, str, str, str]]:
 
 def graphs(report: CampaignReport) -> tuple[GraphDrawing, ...]:
     """The drawings of a campaign: what was predicted, and what providers took where a profile run says so."""
-    placements = report.placements
-    return drawings(placements, [tuple(_measured(placement, report)) for placement in placements])
+    facts = []
+    for placement in report.placements:
+        # As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too
+        rules, variant = PROVIDER_RULES.get(placement.provider), placement.variant
+        place = (placement.model, rules.provider if rules else "")
+        alike = [row for row in report.profiles if rules and (row.model, row.provider) == place and taken(row)]
+        ordered = [row for row in alike if row.variant == variant] + [row for row in alike if row.variant != variant]
+        texts = (f"Measured for {row.variant} {row.run} on {row.device}: {taken(row)}" for row in ordered)
+        facts.append(tuple(dict.fromkeys(itertools.islice(texts, MOST_MEASURED))))
+    return drawings(report.placements, facts)
 
 
 def draw_answers(answers: Sequence[ModelAnswer]) -> tuple[GraphDrawing, ...]:
     """The drawings of answers that have no error."""
-    good = [answer for answer in answers if not answer.error]
-    names = [PurePath(answer.path.replace("\\", "/")).name for answer in good]
-    placements = [placement_of(answer, model=name) for answer, name in zip(good, names, strict=True)]
-    return drawings(placements, [tuple(_facts(answer)) for answer in good])
-
-
-def _facts(answer: ModelAnswer) -> Iterator[str]:
-    if answer.load and answer.load.error:
-        yield f"It does not load on the phone: {answer.load.error}"
-    if answer.fixed:
-        sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
-        claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"
-        yield f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}"
-    yield from (warning.rstrip(".") for warning in answer.warnings)
+    placements, facts = [], []
+    for answer in (answer for answer in answers if not answer.error):
+        texts = []
+        if answer.load and answer.load.error:
+            texts.append(f"It does not load on the phone: {answer.load.error}")
+        if answer.fixed:
+            sizes = ", ".join(f"{name}={size}" for name, size in answer.fixed.sizes.items())
+            claimed = f"{answer.fixed.claimed} of {counted(answer.fixed.nodes, 'node')}"
+            texts.append(f"Dimensions are dynamic ({', '.join(answer.dynamic)}): with {sizes} it would be {claimed}")
+        texts += [warning.rstrip(".") for warning in answer.warnings]
+        placements.append(placement_of(answer, model=PurePath(answer.path.replace("\\", "/")).name))
+        facts.append(tuple(texts))
+    return drawings(placements, facts)
 
 
 def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) -> tuple[GraphDrawing, ...]:
@@ -605,12 +606,3 @@ def drawings(placements: Sequence[Placement], facts: Sequence[Sequence[str]]) ->
         left = MOST_BOXES - sum(len(drawing["boxes"]) for drawing in page)
         page.append(draw_graph(placement, f"graph-{place}", facts=texts, most_boxes=left, names=names))
     return tuple(page)
-
-
-def _measured(placement: Placement, report: CampaignReport) -> Iterator[str]:
-    """As in `Measured for all-fixed nnapi on adb:A: 3 of 4 nodes in 2 partitions`; of other variants too."""
-    rules = PROVIDER_RULES.get(placement.provider)
-    same = [row for row in report.profiles if rules and (row.model, row.provider) == (placement.model, rules.provider)]
-    same.sort(key=lambda row: row.variant != placement.variant)
-    texts = (f"Measured for {row.variant} {row.run} on {row.device}: {taken(row)}" for row in same if taken(row))
-    yield from dict.fromkeys(itertools.islice(texts, MOST_MEASURED))
