@@ -8,13 +8,12 @@ import msgspec
 
 from device_runner.profile import CPU
 from device_runner.result import Status
-from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
+from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
+from pipeline.campaign.statistics import Comparison, DecisionRule, summarize
 from pipeline.campaign.statistics.compare import (
     ColdNumbers,
     SustainedNumbers,
     cold_numbers,
-    cold_round,
     mlperf_numbers,
     sustained_numbers,
 )
@@ -73,11 +72,9 @@ def _of_mode(
         bases.append(base)
         if mode is MeasureMode.COLD:
             # Cold starts with the baseline's of their device and model, in pairs by round
-            cold_groups = []
-            for row in group:
-                passed = (record for record in row.runs if record.result.status is Status.OK)
-                rounds = tuple(cold_round(record.round, record.result) for record in passed)
-                cold_groups.append(RunGroup(key=row.key, rounds=rounds))
+            cold_groups = [
+                rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,)) for row in group
+            ]
             for key, (_, comparison, _) in summarize(cold_groups, base.key if base else None, rule).items():
                 compared[group[0].device, group[0].model, key] = comparison
     for timed in measured:

@@ -25,7 +25,7 @@ ROUNDS = 3
 
 
 def wanted(plan: CampaignPlan) -> set[tuple[str, int]]:
-    return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.rounds)}
+    return {(planned_id(lane), number) for lane in plan.planned_runs for number in range(plan.measure.timed_rounds)}
 
 
 def test_every_device_runs_its_own_lanes_and_no_other(tmp_path: Path) -> None:

@@ -203,7 +203,8 @@ def _made(bench: DoctorBench, remedy: Remedy, folder: Path) -> Path:
 def shell_of(bench: DoctorBench, remedy: Remedy) -> MeasuredRemedy:
     """A remedy with how it is set, before it is measured."""
     options, name = remedy.options(bench.start), bench.model.name
-    before, after = (code_for(bench.facts.platform, each, name)[0] for each in (bench.start, options))
+    before, after = (code_for(bench.facts.platform, each, name) for each in (bench.start, options))
+    language = next(iter(after))
     lines, commands = [], []  # of a config, and what makes the file
     if remedy.settings:
         lines += ["[[runs]]", *(f"{key} = {_toml(value)}" for key, value in remedy.settings.items())]
@@ -222,8 +223,8 @@ def shell_of(bench: DoctorBench, remedy: Remedy) -> MeasuredRemedy:
         run=options_name(options),
         set=tuple(lines),
         commands=tuple(commands),
-        calls=tuple(line for line in after.lines if line and line not in before.lines),
-        language=after.title,
+        calls=tuple(line for line in after[language] if line and line not in before[language]),
+        language=language,
     )
 
 
