@@ -14,7 +14,6 @@ from pathlib import PurePath
 from typing import Any
 
 from pipeline.accuracy.result import ArtifactAccuracy
-from pipeline.campaign.statistics.compare import SustainedNumbers
 from pipeline.core.groups import counted, grouped
 from pipeline.core.providers import PROVIDER_RULES
 from pipeline.partition.answer import ModelAnswer, percent_of, same_reason
@@ -33,7 +32,7 @@ from pipeline.partition.placement import (
 from pipeline.partition.placement import curves as graph_curves
 from pipeline.report import wording
 from pipeline.report.layout import decibel, higher_is_better, number
-from pipeline.report.model import CampaignReport, ModeRow, Row
+from pipeline.report.model import CampaignReport, Row
 from pipeline.report.profiles import OperatorChange, ProfileView, taken
 from pipeline.report.wording import visible
 
@@ -239,7 +238,14 @@ def scatters(rows: Sequence[Row]) -> tuple[Plot, ...]:
 def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot:
     """Median latency along, a cost up (less is lower), both logarithmic."""
     values = [(max(_median(row), 1.0), float(cost(row))) for row in rows]
-    along, up = (_span(ends) for ends in zip(*values, strict=True))
+    spans = []  # the ends of each axis: those of the values, or around their middle where these lie close together
+    for ends in zip(*values, strict=True):
+        low, high = min(ends), max(ends)
+        if high / low < SMALLEST_SPAN:
+            middle = math.sqrt(low * high)
+            low, high = middle / math.sqrt(SMALLEST_SPAN), middle * math.sqrt(SMALLEST_SPAN)
+        spans.append((low, high))
+    along, up = spans
 
     def x(value: float) -> float:
         return round(COST_LEFT + INSET + log_place(value, *along) * (WIDTH - COST_LEFT - RIGHT - 2 * INSET), 1)
@@ -268,15 +274,6 @@ def _scatter(name: str, cost: Callable[[Row], int], rows: Sequence[Row]) -> Plot
     )
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis for such values: their own, or around their middle where they lie close together."""
-    low, high = min(values), max(values)
-    if high / low >= SMALLEST_SPAN:
-        return low, high
-    middle = math.sqrt(low * high)
-    return middle / math.sqrt(SMALLEST_SPAN), middle * math.sqrt(SMALLEST_SPAN)
-
-
 # ---- A model: latency under load, accuracy against cost, losses of layers
 
 FRONT_WIDTH, FRONT_HEIGHT, FRONT_MARGIN = 480, 200, 64
@@ -292,27 +289,29 @@ def curves(report: CampaignReport) -> tuple[Plot, ...]:
 
     Ticks along are the end and, where latency began to rise, that moment; ticks up are the top and the first latency.
     """
-    return tuple(_curve(row, row.sustained) for row in report.modes if row.sustained and row.sustained.curve)
-
-
-def _curve(row: ModeRow, numbers: SustainedNumbers) -> Plot:
-    most, end = max(*(median_ns for _, median_ns in numbers.curve), 1), max(numbers.length_ns, 1)
-
-    def x(start_ns: int) -> float:
-        return round(FRONT_MARGIN + start_ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1)
-
-    def y(median_ns: int) -> float:
-        return round((FRONT_HEIGHT - FRONT_MARGIN) * (1 - median_ns / most), 1)
-
-    began = numbers.throttled_after_ns
-    slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
-    return Plot(
-        title=f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}",
-        line=" ".join(f"{x(start_ns)},{y(median_ns)}" for start_ns, median_ns in numbers.curve),
-        x_ticks=((x(end), f"{end / 1e9:.0f} s"), *([] if began is None else [(x(began), "slower")])),
-        y_ticks=((0.0, wording.duration(most)), (y(numbers.fresh_ns), "fresh")),
-        label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
-    )
+    plots = []
+    for row in report.modes:
+        numbers = row.sustained
+        if numbers is None or not numbers.curve:
+            continue
+        most, end = max(*(median_ns for _, median_ns in numbers.curve), 1), max(numbers.length_ns, 1)
+        began = numbers.throttled_after_ns
+        moments = [end, *(start_ns for start_ns, _ in numbers.curve), *([] if began is None else [began])]
+        x = {ns: round(FRONT_MARGIN + ns / end * (FRONT_WIDTH - FRONT_MARGIN), 1) for ns in moments}
+        medians = [numbers.fresh_ns, *(median_ns for _, median_ns in numbers.curve)]
+        y = {ns: round((FRONT_HEIGHT - FRONT_MARGIN) * (1 - ns / most), 1) for ns in medians}
+        slower = "" if began is None else f", slower from {began / 1e9:.1f} s on (dashes)"
+        title = f"{row.model} on {row.device}, {row.variant} {row.run}: median latency over time, from 0 up{slower}"
+        plots.append(
+            Plot(
+                title=title,
+                line=" ".join(f"{x[start_ns]},{y[median_ns]}" for start_ns, median_ns in numbers.curve),
+                x_ticks=((x[end], f"{end / 1e9:.0f} s"), *([] if began is None else [(x[began], "slower")])),
+                y_ticks=((0.0, wording.duration(most)), (y[numbers.fresh_ns], "fresh")),
+                label=f"fresh {wording.duration(numbers.fresh_ns)}, late {wording.duration(numbers.late_ns)}{slower}",
+            )
+        )
+    return tuple(plots)
 
 
 def fronts(report: CampaignReport) -> tuple[Plot, ...]:

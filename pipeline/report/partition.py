@@ -173,9 +173,13 @@ def _table(model: "ModelFit") -> Iterator[str]:
     each = sum(widths[: len(HEAD)]) + 2 * len(HEAD)
     yield (" " * first + "".join(f"  {side:<{each - 2}}" for side in sides)).rstrip()
     for name, line in zip(["", *titles], table, strict=True):
-        pairs = enumerate(zip(line, widths, strict=True))
-        cells = "".join(f"  {_padded(cell, width, column)}" for column, (cell, width) in pairs)
-        yield f"{name:<{first}}{cells}".rstrip()
+        text = f"{name:<{first}}"
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True)):
+            # Numbers to the right, verdicts to the left and in colour
+            verdicts = column % len(HEAD) == len(HEAD) - 1
+            coloured = click.style(cell, fg=COLOURS[cell]) if cell in COLOURS else cell
+            text += f"  {coloured}{' ' * (width - len(cell))}" if verdicts else f"  {cell:>{width}}"
+        yield text.rstrip()
 
 
 def _sizes(sizes: Mapping[str, int]) -> list[str]:
@@ -185,14 +189,6 @@ def _sizes(sizes: Mapping[str, int]) -> list[str]:
 def _cells(fit: "ProviderFit") -> tuple[str, str, str]:
     borders = fit.partitions if fit.copies is None else f"{fit.copies} cop{'y' if fit.copies == 1 else 'ies'}"
     return f"{fit.supported}/{fit.nodes}", "-" if borders is None else str(borders), fit.verdict
-
-
-def _padded(cell: str, width: int, column: int) -> str:
-    """Numbers to the right, verdicts to the left and in colour."""
-    if column % len(HEAD) != len(HEAD) - 1:
-        return f"{cell:>{width}}"
-    coloured = click.style(cell, fg=COLOURS[cell]) if cell in COLOURS else cell
-    return coloured + " " * (width - len(cell))
 
 
 def _helps(model: "ModelFit") -> Iterator[str]:
