@@ -20,7 +20,7 @@ import msgspec
 from msgspec import field
 
 from device_runner.files import ZIP_ERRORS, check_unpacked, read_regular, scratch_folder
-from device_runner.probe.macho import MachOImage, read_images
+from device_runner.probe.elf import MachOImage, read_images
 from pipeline.core.errors import CheckFailed, ConfigError
 from pipeline.core.files import write_bytes
 from pipeline.core.releases import Release
