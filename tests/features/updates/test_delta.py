@@ -35,6 +35,7 @@ from tests.command import ort_mobile
 from tests.ort_models import convert, parsed
 from tests.release.test_bundle import SHIPS, proof
 from tests.release.test_signature import write_keys
+from tests.values import files_of
 
 WEIGHTS = np.random.default_rng(0).normal(0, 0.05, 100_000).astype(np.float32)
 
@@ -52,10 +53,6 @@ def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Pat
         },
     )  # fmt: skip
     return folder / name
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 @pytest.fixture(scope="module")
