@@ -37,37 +37,21 @@ from pipeline.core.progress import duration_text, say
 POLL_SECONDS = 5.0
 """Heat and charge change slowly."""
 
-Rule = Callable[[ConditionsConfig, Conditions], str]
-
-
-def _heat(limits: ConditionsConfig, now: Conditions) -> str:
-    hot = (now.thermal_status or 0) > limits.max_thermal_status
-    return f"thermal status {now.thermal_status}, at most {limits.max_thermal_status} is wanted" if hot else ""
-
-
-def _battery_heat(limits: ConditionsConfig, now: Conditions) -> str:
-    limit = limits.max_battery_celsius
-    hot = limit is not None and now.battery_celsius is not None and now.battery_celsius > limit
-    return f"battery at {now.battery_celsius:g} °C, at most {limit:g} is wanted" if hot else ""
-
-
-def _charge(limits: ConditionsConfig, now: Conditions) -> str:
-    low = now.battery_percent is not None and now.battery_percent < limits.min_battery_percent
-    return f"battery at {now.battery_percent} %, at least {limits.min_battery_percent} is wanted" if low else ""
-
-
-def _charging(limits: ConditionsConfig, now: Conditions) -> str:
-    if limits.charging is None or now.charging in (None, limits.charging):
-        return ""
-    return "not charging: plug it in" if limits.charging else "charging: unplug it, or join it over the network"
-
-
-RULES: tuple[Rule, ...] = (_heat, _battery_heat, _charge, _charging)
-
 
 def unfit(limits: ConditionsConfig, now: Conditions) -> list[str]:
     """What is beyond the limits; what a device does not tell counts as it should be."""
-    return [reason for rule in RULES if (reason := rule(limits, now))]
+    reasons = []
+    if (now.thermal_status or 0) > limits.max_thermal_status:
+        reasons.append(f"thermal status {now.thermal_status}, at most {limits.max_thermal_status} is wanted")
+    most = limits.max_battery_celsius
+    if most is not None and now.battery_celsius is not None and now.battery_celsius > most:
+        reasons.append(f"battery at {now.battery_celsius:g} °C, at most {most:g} is wanted")
+    if now.battery_percent is not None and now.battery_percent < limits.min_battery_percent:
+        reasons.append(f"battery at {now.battery_percent} %, at least {limits.min_battery_percent} is wanted")
+    if limits.charging is not None and now.charging not in (None, limits.charging):
+        advice = "not charging: plug it in" if limits.charging else "charging: unplug it, or join it over the network"
+        reasons.append(advice)
+    return reasons
 
 
 def wait_until_fit(
@@ -93,12 +77,6 @@ def wait_until_fit(
         warned = True
         stop.wait(min(poll_seconds, max(0.0, deadline - time.monotonic())))
     return ""
-
-
-def arrange(device: Conditioned, limits: ConditionsConfig) -> None:
-    """Set what runs want of the device; a warning for what it cannot do. It restores everything when it is closed."""
-    for reason in device.arrange(fixed_performance=limits.stable, screen_on=limits.keep_screen_on):
-        log.warning("%s: %s", device.name, reason)
 
 
 log = logging.getLogger(__name__)
@@ -159,16 +137,12 @@ class CampaignPlan:
     host: str = field(default_factory=host_name)
     """The name of this computer in results."""
 
-    @property
-    def rounds(self) -> int:
-        """Timed rounds, and one more where runs are profiled: its times are compared with nothing."""
-        return self.measure.timed_rounds + self.measure.profile
-
     def turns(self, planned_runs: Sequence[PlannedRun]) -> Iterator[tuple[PlannedRun, int]]:
         """Runs with their rounds, in order: what heats the device for minutes comes last, and once."""
         lasting = [planned for planned in planned_runs if planned.mode is MeasureMode.SUSTAINED]
         others = [planned for planned in planned_runs if planned.mode is not MeasureMode.SUSTAINED]
-        for number in range(self.rounds):
+        # Where runs are profiled there is one more round: its times are compared with nothing.
+        for number in range(self.measure.timed_rounds + self.measure.profile):
             for planned in order_of_round(others, number):
                 if planned.mode is MeasureMode.STEADY or not self.is_profiled(number):
                     yield planned, number
@@ -209,8 +183,9 @@ def measure(
     Ctrl-C ends the runs on this computer, too: they are not stored.
     """
     stop = threading.Event()
-    stored = _Stored(store, plan.campaign, next(iter(devices)) if len(devices) == 1 else None)
-    workers = [_Worker(plan, device, stored, work, progress, stop) for device in devices.values()]
+    name = next(iter(devices)) if len(devices) == 1 else None
+    finished, failed = store.finished(plan.campaign, name), store.failed(plan.campaign, name)
+    workers = [_Worker(plan, row, store, finished, failed, work, progress, stop) for row in devices.values()]
     pool = ThreadPoolExecutor(max_workers=max(1, len(workers)), thread_name_prefix="device")
     futures = [pool.submit(worker.run) for worker in workers]
     patient = True
@@ -240,40 +215,39 @@ ENDED_SECONDS = 5.0
 
 def runs_left(plan: CampaignPlan, store: Store) -> Counter[str]:
     """How many runs of each device are not stored yet."""
-    stored = _Stored(store, plan.campaign)
+    finished, failed = store.finished(plan.campaign), store.failed(plan.campaign)
     scheduled = [turn for each in plan.schedules.values() if isinstance(each, OpenTurns) for turn in each.turns]
     return Counter(
         planned.device
         for planned, number in scheduled or plan.turns(plan.planned_runs)
-        if planned_id(planned) not in stored.given_up and (planned_id(planned), number) not in stored.finished
+        if planned_id(planned) not in failed and (planned_id(planned), number) not in finished
     )
-
-
-class _Stored:
-    """What is stored of a campaign when it starts or goes on: runs that are done, planned runs that cannot work."""
-
-    def __init__(self, store: Store, campaign: str, device: str | None = None) -> None:
-        self.store = store
-        self.finished = store.finished(campaign, device)
-        self.given_up = store.failed(campaign, device)
 
 
 class _Worker:
     """The rounds of one device."""
 
     def __init__(
-        self, plan: CampaignPlan, device: Device, stored: _Stored, work: Path, progress: OnRun, stop: threading.Event
+        self,
+        plan: CampaignPlan,
+        device: Device,
+        store: Store,
+        finished: Iterable[tuple[str, int]],
+        failed: Iterable[str],
+        work: Path,
+        progress: OnRun,
+        stop: threading.Event,
     ) -> None:
         self.plan = plan
         self.device = device
-        self.store = stored.store
+        self.store = store
         self.work = work
         self.progress = progress
         self.stop = stop
         self.schedule = plan.schedules.get(device.name)
         self.planned_runs = [planned for planned in plan.planned_runs if planned.device == device.name]
-        self.finished = set(stored.finished)
-        self.given_up = set(stored.given_up)
+        self.finished = set(finished)
+        self.given_up = set(failed)
         self.failures_in_a_row = 0
         self.may_come_back = False
         self.quarantines = iter(plan.quarantine_seconds)
@@ -281,54 +255,41 @@ class _Worker:
     def run(self) -> str:
         """Everything that is left to run; why the device had to be left before the end, or ""."""
         try:
-            if self.plan.conditions and isinstance(self.device, Conditioned):
-                arrange(self.device, self.plan.conditions)
-            return self._until_left()
+            if self.plan.conditions and isinstance(self.device, Conditioned):  # it restores all when it is closed
+                limits = self.plan.conditions
+                for lack in self.device.arrange(fixed_performance=limits.stable, screen_on=limits.keep_screen_on):
+                    log.warning("%s: %s", self.device.name, lack)
+            while True:
+                reason = self._rounds()
+                seconds = next(self.quarantines, None) if reason and self.may_come_back else None
+                if seconds is None or self.stop.is_set():
+                    return reason
+                log.warning("%s: in quarantine for %g s: %s", self.device.name, seconds, reason)
+                self.failures_in_a_row, self.may_come_back = 0, False
+                if self.stop.wait(seconds):
+                    return reason
         except BaseException:
             self.stop.set()
             raise
 
-    def _until_left(self) -> str:
-        while (reason := self._rounds()) and self._quarantined(reason):
-            pass
-        return reason
-
-    def _quarantined(self, reason: str) -> bool:
-        """Leave the device in peace for a while; whether it is to be tried again then."""
-        seconds = next(self.quarantines, None) if self.may_come_back else None
-        if seconds is None or self.stop.is_set():
-            return False
-        log.warning("%s: in quarantine for %g s: %s", self.device.name, seconds, reason)
-        self.failures_in_a_row, self.may_come_back = 0, False
-        return not self.stop.wait(seconds)
-
     def _rounds(self) -> str:
-        for planned, number in self._due():
-            if reason := self._unfit() or self._stopped() or self._run_one(planned, number):
+        """Run what is due, as the schedule decides or else what is left of the rounds; why that had to end, or ""."""
+        for planned, number in iter(self.schedule.due, None) if self.schedule else self.plan.turns(self.planned_runs):
+            name = planned_id(planned)
+            if not self.schedule and (name in self.given_up or (name, number) in self.finished):
+                continue
+            if reason := self._hindered() or self._run_one(planned, number):
                 return reason
         return ""
 
-    def _stopped(self) -> str:
-        """Why no further run may begin, or ""."""
-        if self.stop.is_set():
-            return "interrupted"
-        return self.plan.fence(self.device.name) if self.plan.fence else ""
-
-    def _due(self) -> Iterator[tuple[PlannedRun, int]]:
-        """What is to be run: as the device's schedule decides, else what is left of the rounds."""
-        if self.schedule:
-            while turn := self.schedule.due():
-                yield turn
-            return
-        for planned, number in self.plan.turns(self.planned_runs):
-            if planned_id(planned) not in self.given_up and (planned_id(planned), number) not in self.finished:
-                yield planned, number
-
-    def _unfit(self) -> str:
-        """Wait for the conditions; why the device is to be left alone, or ""."""
+    def _hindered(self) -> str:
+        """Wait for the conditions; why no further run may begin, or ""."""
+        reason = ""
         if self.plan.conditions and isinstance(self.device, Conditioned):
-            return wait_until_fit(self.device, self.plan.conditions, self.stop)
-        return ""
+            reason = wait_until_fit(self.device, self.plan.conditions, self.stop)
+        if not reason and self.stop.is_set():
+            return "interrupted"
+        return reason or (self.plan.fence(self.device.name) if self.plan.fence else "")
 
     def _run_one(self, planned: PlannedRun, number: int) -> str:
         """Run one spec and store what it gave; the reason when the device must be left alone, else ""."""
@@ -344,11 +305,22 @@ class _Worker:
             checks = self.plan.judge(planned, result) if self.plan.judge and judged else ()
             if spec.profile:
                 result = with_profile(result, self.plan.profiles / f"{safe_name(planned.key)}.json.gz")
-        record = self._record(planned, number, spec, result, checks)
+        name = planned_id(planned)
+        expected = self.plan.predictions.get(name)
+        record = RunRecord(
+            campaign=self.plan.campaign,
+            planned=name,
+            round=number,
+            model=planned.model,
+            variant=planned.variant,
+            spec=spec,
+            result=result,
+            checks=checks,
+            prediction=expected if expected is None or spec.profile else expected.brief,
+        )
         self.store.add_run(record, self.stop)
         reason = self._learn(planned, number, result)
-        counts = (planned_id(planned), number) in self.finished or planned_id(planned) in self.given_up
-        if self.schedule and counts:
+        if self.schedule and ((name, number) in self.finished or name in self.given_up):
             self.schedule.learn(record)
         return reason
 
@@ -364,22 +336,6 @@ class _Worker:
             result = self.device.run(spec)
         elapsed_ns = time.monotonic_ns() - begun
         return msgspec.structs.replace(result, started_at=started, elapsed_ns=elapsed_ns, host=self.plan.host)
-
-    def _record(
-        self, planned: PlannedRun, number: int, spec: RunSpec, result: RunResult, checks: tuple[OutputCheck, ...]
-    ) -> RunRecord:
-        expected = self.plan.predictions.get(planned_id(planned))
-        return RunRecord(
-            campaign=self.plan.campaign,
-            planned=planned_id(planned),
-            round=number,
-            model=planned.model,
-            variant=planned.variant,
-            spec=spec,
-            result=result,
-            checks=checks,
-            prediction=expected if expected is None or spec.profile else expected.brief,
-        )
 
     def _learn(self, planned: PlannedRun, number: int, result: RunResult) -> str:
         """A run that cannot work is not tried in later rounds; a device that fails again and again is left alone."""

@@ -108,26 +108,21 @@ def run_options(run: RunConfig) -> list[RunOptions]:
 
     Raises ConfigError for a flag that NNAPI does not have, a setting that is made twice, and far too many of them.
     """
-    axes = {key: _listed(getattr(run, key)) for key in (*FIELDS, *ENTRIES)}
-    axes |= {f"options.{key}": _listed(value) for key, value in run.options.items()}
-    axes |= {f"session_config.{key}": _listed(value) for key, value in run.session_config.items()}
-    axes["flags"] = _flag_sets(run.flags)
-    _check(run, axes)
-    return [_options(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
-
-
-def check_runs(runs: Iterable[RunConfig]) -> None:
-    """Raise ConfigError for a table that `run_options` refuses, or with an option that its provider does not have."""
-    for failure in (wrong_option(options) for run in runs for options in run_options(run)):
-        if failure:
-            raise ConfigError(failure.message, where="[[runs]] options", why=failure.cause, remedy=failure.remedy)
-
-
-def _listed(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _check(run: RunConfig, axes: Mapping[str, tuple[Any, ...]]) -> None:
+    settings = {key: getattr(run, key) for key in (*FIELDS, *ENTRIES)}
+    settings |= {f"options.{key}": value for key, value in run.options.items()}
+    settings |= {f"session_config.{key}": value for key, value in run.session_config.items()}
+    axes = {key: value if isinstance(value, tuple) else (value,) for key, value in settings.items()}
+    # Flags: one set for a list of names, one for each list in a list of lists, every set for the word `all`.
+    named = (run.flags,) if isinstance(run.flags, str) else run.flags
+    lists = [value for value in named if isinstance(value, tuple)]
+    flags = tuple(value for value in named if isinstance(value, str))
+    if lists and flags:
+        raise ConfigError(
+            "flags are a list of names or a list of lists, not both",
+            where="[[runs]] flags",
+            remedy='write [["USE_FP16"], ["USE_FP16", "USE_NCHW"]] for two sets, and [] in it for none',
+        )
+    axes["flags"] = tuple(subsets()) if run.flags == ALL_FLAGS else tuple(map(_flag_set, lists or [flags]))
     count = math.prod(len(values) for values in axes.values())
     if count > MOST_RUNS:
         sizes = ", ".join(f"{key} {len(values)}" for key, values in axes.items() if len(values) > 1)
@@ -139,26 +134,44 @@ def _check(run: RunConfig, axes: Mapping[str, tuple[Any, ...]]) -> None:
         )
     for key, meant in ENTRIES.items():
         values = [value for value in axes[key] if value is not None]
-        twice = {name for value in values for name in meant(value)} & set(run.session_config)
-        if twice:
+        if twice := {name for value in values for name in meant(value)} & set(run.session_config):
             raise ConfigError(
                 f"`{key}` and session_config both set {', '.join(sorted(twice))}",
                 where="[[runs]]",
                 remedy="leave out one of the two",
             )
+    combinations = []
+    for combination in product(*axes.values()):
+        chosen = dict(zip(axes, combination, strict=True))
+        config = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("session_config.")}
+        for key, meant in ENTRIES.items():
+            config |= {} if chosen[key] is None else meant(chosen[key])
+        combinations.append(
+            RunOptions(
+                provider_options={key.partition(".")[2]: v for key, v in chosen.items() if key.startswith("options.")},
+                flags=chosen["flags"],
+                session_config=config,
+                **{field: chosen[key] for key, field in FIELDS.items()},
+            )
+        )
+    return combinations
 
 
-def _options(chosen: dict[str, Any]) -> RunOptions:
-    """One combination: key to value, provider options and session config entries under dotted keys."""
-    config = {key.partition(".")[2]: value for key, value in chosen.items() if key.startswith("session_config.")}
-    for key, meant in ENTRIES.items():
-        config |= {} if chosen[key] is None else meant(chosen[key])
-    return RunOptions(
-        provider_options={key.partition(".")[2]: v for key, v in chosen.items() if key.startswith("options.")},
-        flags=chosen["flags"],
-        session_config=config,
-        **{field: chosen[key] for key, field in FIELDS.items()},
-    )
+def _flag_set(names: Iterable[str]) -> tuple[NnapiFlag, ...]:
+    """The flags once each, in NNAPI's order."""
+    chosen = {name.removeprefix("NNAPI_FLAG_"): name for name in names}
+    for name, text in chosen.items():
+        if name not in set(NnapiFlag):
+            remedy = f"it takes: {', '.join(NnapiFlag)}, or `all`"
+            raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=remedy)
+    return tuple(flag for flag in NnapiFlag if flag.value in chosen)
+
+
+def check_runs(runs: Iterable[RunConfig]) -> None:
+    """Raise ConfigError for a table that `run_options` refuses, or with an option that its provider does not have."""
+    for failure in (wrong_option(options) for run in runs for options in run_options(run)):
+        if failure:
+            raise ConfigError(failure.message, where="[[runs]] options", why=failure.cause, remedy=failure.remedy)
 
 
 def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
@@ -172,36 +185,6 @@ def changed(options: RunOptions, settings: Mapping[str, Any]) -> RunOptions:
     return msgspec.structs.replace(
         options, session_config=config, flags=flags, provider_options=provider_options, **fields
     )
-
-
-def _flag_sets(flags: str | tuple[str | tuple[str, ...], ...]) -> tuple[tuple[NnapiFlag, ...], ...]:
-    """One set for a list of names, one for each list in a list of lists, every set for the word `all`."""
-    if flags == ALL_FLAGS:
-        return tuple(subsets())
-    named = (flags,) if isinstance(flags, str) else flags
-    lists = [value for value in named if isinstance(value, tuple)]
-    words = tuple(value for value in named if isinstance(value, str))
-    if lists and words:
-        raise ConfigError(
-            "flags are a list of names or a list of lists, not both",
-            where="[[runs]] flags",
-            remedy='write [["USE_FP16"], ["USE_FP16", "USE_NCHW"]] for two sets, and [] in it for none',
-        )
-    return tuple(_flag_set(flags_of_set) for flags_of_set in lists or [words])
-
-
-def _flag_set(names: Iterable[str]) -> tuple[NnapiFlag, ...]:
-    """The flags once each, in NNAPI's order."""
-    chosen = {_flag(name) for name in names}
-    return tuple(flag for flag in NnapiFlag if flag in chosen)
-
-
-def _flag(text: str) -> NnapiFlag:
-    name = text.removeprefix("NNAPI_FLAG_")
-    if name in set(NnapiFlag):
-        return NnapiFlag(name)
-    names = ", ".join(NnapiFlag)
-    raise ConfigError(f"unknown NNAPI flag {text!r}", where="[[runs]] flags", remedy=f"it takes: {names}, or `all`")
 
 
 SHORT: dict[str, dict[str, str]] = {
@@ -219,12 +202,10 @@ PREFIXES = ("config.", "option.")
 
 
 def options_name(options: RunOptions) -> str:
-    """The provider with what differs from the defaults, as in `nnapi+USE_FP16` or `cpu+threads=2+spinning=off`."""
-    return "+".join([_plain(options.provider), *_flags_and_fields(options), *sorted(_entries(options))])
+    """The provider with what differs from the defaults, as in `nnapi+USE_FP16` or `cpu+threads=2+spinning=off`.
 
-
-def _flags_and_fields(options: RunOptions) -> Iterator[str]:
-    yield from sorted({flag.value for flag in options.flags})
+    No two different sets of provider options and session config entries give the same name.
+    """
     fields = {
         "threads": (options.intra_op_threads, 0),
         "inter_op_threads": (options.inter_op_threads, 0),
@@ -234,25 +215,23 @@ def _flags_and_fields(options: RunOptions) -> Iterator[str]:
         "thread_nice": (options.thread_nice, 0),
         "allocator": (options.allocator, Allocator.DEFAULT),
     }
-    yield from (f"{name}={value}" for name, (value, default) in fields.items() if value != default)
-    yield from () if options.cpu_arena else ("memory_arena=off",)
-    yield from () if options.memory_pattern else ("memory_pattern=off",)
-    yield from ("device_tensors=on",) if options.device_tensors else ()
-
-
-def _entries(options: RunOptions) -> Iterator[str]:
-    """Provider options and session config entries; no two different sets of them give the same texts."""
+    parts = [_plain(options.provider), *sorted({flag.value for flag in options.flags})]
+    parts += [f"{name}={value}" for name, (value, default) in fields.items() if value != default]
+    parts += [] if options.cpu_arena else ["memory_arena=off"]
+    parts += [] if options.memory_pattern else ["memory_pattern=off"]
+    parts += ["device_tensors=on"] if options.device_tensors else []
     config = options.session_config
     short = {word: entries for word, entries in SHORT.items() if entries.items() <= config.items()}
     covered = {key for entries in short.values() for key in entries}
-    yield from short
+    entries = list(short)
     for key, value in config.items():
         if key not in covered:
             raw = key if "." in key and not key.startswith(PREFIXES) else f"config.{key}"
-            yield f"{SHORT_KEYS.get(key) or _plain(raw)}={_plain(value, '+%')}"
+            entries.append(f"{SHORT_KEYS.get(key) or _plain(raw)}={_plain(value, '+%')}")
     for key, value in options.provider_options.items():
         raw = f"option.{key}" if "." in key or key in (*FIELDS, *ENTRIES, "level") else key
-        yield f"{_plain(raw)}={_plain(value, '+%')}"
+        entries.append(f"{_plain(raw)}={_plain(value, '+%')}")
+    return "+".join([*parts, *sorted(entries)])
 
 
 def _plain(text: str, special: str = "+%=") -> str:
@@ -460,11 +439,13 @@ def plan_runs(
     for facts in devices:
         for planned, artifact in _wanted(runs, artifacts, facts):
             failure = denied_here(planned.run_options, facts, denied, planned.sha256)
+            replayed = artifact.unreplayable if planned.options.session_config.get(REPLAY_KEY) == "1" else ()
             if advised and facts.gpu is None and provider_named(planned.options.provider).gpu:
                 skipped.append(planned.skipped(*NO_GPU))
             elif failure:
                 skipped.append(planned.skipped(failure.message, failure.remedy))
-            elif reason := _unreplayable(artifact, planned.options):
+            elif replayed:
+                reason = f"ONNX Runtime cannot replay its own records of {', '.join(replayed)}"
                 skipped.append(planned.skipped(reason))
             else:
                 planned_runs.append(planned)
@@ -484,11 +465,15 @@ def _of_contexts(
 ) -> Iterator[tuple[PlannedRun, str]]:
     """Runs of contexts on a device, with why it cannot be; a simulator is told the context's chip."""
     ways = [(run.variants, options) for run in runs for options in run_options(run) if options.provider == QNN]
+    phone = chip_of_phone(facts.soc.rpartition(" ")[2])
     seen = set()
     for context, (patterns, options) in product(contexts, ways):
         chip, asked = context.chip, options.provider_options.get("soc_model")
-        if facts.name.startswith("adb:"):
-            refused = _phone_refuses(context, facts)
+        if facts.name.startswith("adb:") and phone is None:
+            refused = f"no Snapdragon whose NPU is known: {facts.soc or 'the phone does not tell its chip'}"
+        elif facts.name.startswith("adb:") and phone:
+            loading, why, _ = loader_answer(built_for(context.compatibility), phone)
+            refused = why if loading is Loading.REFUSED else ""
         else:
             other = "" if asked in (None, chip.name, str(chip.soc_model)) else f"the run asks for {asked}"
             refused = context.not_run or other
@@ -508,22 +493,6 @@ def _of_contexts(
         if any(context.variant.matches(pattern) for pattern in patterns) and planned.key not in seen:
             seen.add(planned.key)
             yield planned, refused
-
-
-def _phone_refuses(context: NpuContext, facts: DeviceFacts) -> str:
-    """Why a phone's loader takes no such context; "" where it takes it."""
-    phone = chip_of_phone(facts.soc.rpartition(" ")[2])
-    if phone is None:
-        return f"no Snapdragon whose NPU is known: {facts.soc or 'the phone does not tell its chip'}"
-    loading, why, _ = loader_answer(built_for(context.compatibility), phone)
-    return why if loading is Loading.REFUSED else ""
-
-
-def _unreplayable(artifact: Artifact, options: RunOptions) -> str:
-    """Why a run that asks for replay cannot load the artifact, or ""."""
-    broken = artifact.unreplayable
-    asked = options.session_config.get(REPLAY_KEY) == "1"
-    return f"ONNX Runtime cannot replay its own records of {', '.join(broken)}" if broken and asked else ""
 
 
 def _wanted(
@@ -564,7 +533,12 @@ def representatives(planned_runs: Sequence[PlannedRun]) -> dict[str, PlannedRun]
     The same bytes with the same session options: measuring them twice gives noise and no knowledge.
     """
     first: dict[tuple[str | None, ...], PlannedRun] = {}
-    return {planned_id(planned): first.setdefault(_what_runs(planned), planned) for planned in planned_runs}
+    run_for = {}
+    for run in planned_runs:
+        options = msgspec.json.encode(run.run_options, order="sorted").decode()
+        what = run.device, run.model, run.sha256, options, run.mode, run.library
+        run_for[planned_id(run)] = first.setdefault(what, run)
+    return run_for
 
 
 def distinct(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -606,11 +580,6 @@ def baselines(runs: Sequence[PlannedRun], name: str | None) -> dict[str, str]:
     }
 
 
-def _what_runs(planned: PlannedRun) -> tuple[str | None, ...]:
-    options = msgspec.json.encode(planned.run_options, order="sorted").decode()
-    return planned.device, planned.model, planned.sha256, options, planned.mode, planned.library
-
-
 def order_of_round(planned_runs: Sequence[PlannedRun], number: int) -> list[PlannedRun]:
     """Runs in the order of a round: every other round runs backwards, so that none always runs warm."""
     return list(planned_runs) if number % 2 == 0 else list(reversed(planned_runs))
@@ -632,10 +601,8 @@ def spec_id(planned: PlannedRun, number: int) -> str:
     return f"{planned_id(planned)}#{number}"
 
 
-def plugin_of(provider: str, measure: MeasureConfig) -> Plugin | None:
-    """The plugin that is given for a provider."""
-    library, *files = measure.plugins.get(provider, ("",))
-    return Plugin(library=library, files=tuple(files)) if library else None
+SPARE_SECONDS = 60.0
+"""What a run may take for loading beyond the time that it is asked to run for."""
 
 
 def spec_of(
@@ -643,42 +610,27 @@ def spec_of(
 ) -> RunSpec:
     """The RunSpec of one planned run in one round; the artifact's own session options come with it.
 
-    The labelled set is answered in the first round only: the same file gives the same answers in each.
+    The labelled set is answered in the first round only: the same file gives the same answers in each. A cold run ends
+    with its first inference, a sustained one when its time is over.
     """
+    change, limit = msgspec.structs.replace, measure.timeout_seconds
+    plugin, *files = measure.plugins.get(planned.run_options.provider, ("",))
     spec = RunSpec(
         id=spec_id(planned, number),
         model=model_file,
         model_sha256=planned.sha256,
         library=library,
-        options=msgspec.structs.replace(
-            planned.run_options, custom_ops=(*planned.run_options.custom_ops, *custom_ops.given())
-        ),
-        plugin=plugin_of(planned.run_options.provider, measure),
+        options=change(planned.run_options, custom_ops=(*planned.run_options.custom_ops, *custom_ops.given())),
+        plugin=Plugin(library=plugin, files=tuple(files)) if plugin else None,
         inputs=inputs.tensors,
         labelled=inputs.labelled if number == 0 and planned.mode is MeasureMode.STEADY else None,
         dimensions=inputs.dimensions,
         outputs_limit_bytes=inputs.outputs_limit_bytes,
         perf_test=measure.perf_test,
     )
-    spec = _timed(spec, planned.mode, measure)
-    if inputs.stream is None or planned.mode is not MeasureMode.STEADY:
-        return spec
-    return msgspec.structs.replace(
-        spec, stream=inputs.stream, labelled=None, dimensions={}, warmup=0, min_runs=0, min_seconds=0.0
-    )
-
-
-SPARE_SECONDS = 60.0
-"""What a run may take for loading beyond the time that it is asked to run for."""
-
-
-def _timed(spec: RunSpec, mode: MeasureMode, measure: MeasureConfig) -> RunSpec:
-    """How a mode measures: a cold run ends with its first inference, a sustained one when its time is over."""
-    limit = measure.timeout_seconds
-    change = msgspec.structs.replace
-    if mode is MeasureMode.COLD:
+    if planned.mode is MeasureMode.COLD:
         return change(spec, warmup=0, min_runs=0, min_seconds=0.0, timeout_seconds=limit, cold=True)
-    if mode is MeasureMode.SUSTAINED:
+    if planned.mode is MeasureMode.SUSTAINED:
         seconds = measure.sustained_seconds
         return change(spec, warmup=0, timeout_seconds=max(limit, seconds + SPARE_SECONDS), sustain_seconds=seconds)
     runs, seconds, longest = measure.min_runs, measure.min_seconds, measure.max_seconds
@@ -687,9 +639,12 @@ def _timed(spec: RunSpec, mode: MeasureMode, measure: MeasureConfig) -> RunSpec:
         runs, seconds = max(runs, MLPERF_RUNS), max(seconds, MLPERF_SECONDS)
         longest = max(longest, 10 * seconds)
         limit = max(limit, longest + SPARE_SECONDS)
-    return change(
+    spec = change(
         spec, warmup=measure.warmup, min_runs=runs, min_seconds=seconds, max_seconds=longest, timeout_seconds=limit
     )
+    if inputs.stream is None:
+        return spec
+    return change(spec, stream=inputs.stream, labelled=None, dimensions={}, warmup=0, min_runs=0, min_seconds=0.0)
 
 
 ARTIFACT, RELEASE, OPTIONS = "artifact", "ONNX Runtime", "session options"

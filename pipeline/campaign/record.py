@@ -67,12 +67,8 @@ class Dropped(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """All of it in one line."""
-        return ": ".join(filter(None, (self.reason, span_text(self.above), self.detail)))
-
-
-def span_text(above: tuple[float, float] | None) -> str:
-    """`+0.2% to +1.4%`, or the one of two that are equal."""
-    return " to ".join(dict.fromkeys(f"{share:+.1%}" for share in above or ()))
+        above = " to ".join(dict.fromkeys(f"{share:+.1%}" for share in self.above or ()))
+        return ": ".join(filter(None, (self.reason, above, self.detail)))
 
 
 class TunedCandidate(Struct, frozen=True, kw_only=True):
@@ -217,11 +213,6 @@ class TuneReport(Struct, frozen=True, kw_only=True):
     def impossible(self) -> bool:
         """Whether no candidate of a search keeps to the constraints."""
         return any(answer.search.outcome is TuneOutcome.NONE_POSSIBLE for answer in self.answers)
-
-
-def encode_tuning(report: TuneReport) -> bytes:
-    """The bytes of tune.json."""
-    return msgspec.json.format(msgspec.json.encode(report, order="deterministic"), indent=2) + b"\n"
 
 
 class Host(Struct, frozen=True, kw_only=True):

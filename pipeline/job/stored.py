@@ -297,14 +297,14 @@ def _url(folder: Path | None, database: str | None) -> str:
 
 def write_reports(assembled: "Assembled", folder: Path) -> None:
     """results.json, report.md, report.html and trace.json.gz; tune.json where a search was made."""
-    from pipeline.campaign.record import encode_tuning
     from pipeline.report import formats, html, model, trace
 
     report = assembled.report
     timeline = trace.encode(report.name, report.campaign, assembled.runs, assembled.record.stages)
     write_bytes(folder / TRACE, timeline)
-    write_bytes(folder / RESULTS, model.encode(assembled.report))
-    write_text(folder / REPORT, formats.markdown_page(assembled.report))
-    write_text(folder / PAGE, html.render(assembled.report, assembled.measured, assembled.earlier))
-    if assembled.report.tuned:
-        write_bytes(folder / TUNING, encode_tuning(assembled.report.tuned))
+    write_bytes(folder / RESULTS, model.encode(report))
+    write_text(folder / REPORT, formats.markdown_page(report))
+    write_text(folder / PAGE, html.render(report, assembled.measured, assembled.earlier))
+    if report.tuned:
+        tuned = msgspec.json.encode(report.tuned, order="deterministic")
+        write_bytes(folder / TUNING, msgspec.json.format(tuned, indent=2) + b"\n")

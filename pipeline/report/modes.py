@@ -8,13 +8,12 @@ import msgspec
 
 from device_runner.profile import CPU
 from device_runner.result import Status
-from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped
-from pipeline.campaign.statistics import Comparison, DecisionRule, RunGroup, summarize
+from pipeline.campaign.record import FailureRow, RecordedRun, RunRecord, Skipped, rounds_of
+from pipeline.campaign.statistics import Comparison, DecisionRule, summarize
 from pipeline.campaign.statistics.compare import (
     ColdNumbers,
     SustainedNumbers,
     cold_numbers,
-    cold_round,
     mlperf_numbers,
     sustained_numbers,
 )
@@ -93,13 +92,7 @@ def _cold_comparisons(
     for group in groups:
         base = baseline_row(group)
         run_groups = [
-            RunGroup(
-                key=row.key,
-                rounds=tuple(
-                    cold_round(record.round, record.result) for record in row.runs if record.result.status is Status.OK
-                ),
-            )
-            for row in group
+            rounds_of(row.runs, row.key, lambda result: (result.load_ns + result.first_run_ns,)) for row in group
         ]
         for key, (_, comparison, _) in summarize(run_groups, base.key if base else None, rule).items():
             comparisons[group[0].device, group[0].model, key] = comparison

@@ -18,7 +18,6 @@ from pipeline.campaign.statistics.groups import (
     Caution,
     Interval,
     Pairs,
-    Round,
     RunGroup,
     Statistics,
     cautions,
@@ -356,11 +355,6 @@ def cold_numbers(results: Iterable[RunResult], comparison: Comparison | None = N
     )
 
 
-def cold_round(number: int, result: RunResult) -> Round:
-    """A cold run as a round of one value, so that cold starts are compared as latencies are: by round, in pairs."""
-    return Round(number=number, latencies_ns=(result.load_ns + result.first_run_ns,), marks=result.marks)
-
-
 def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
     """What a sustained run says; None without bins."""
     bins = run.bins
@@ -368,12 +362,16 @@ def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
         return None
     length = bins[-1].start_ns + bins[-1].total_ns
     first, last = length * FRESH_SHARE, length * (1 - LATE_SHARE)
-    fresh, late = (
-        _level([part for part in bins if part.start_ns <= first]),
-        _level([part for part in bins if part.start_ns >= last] or bins[-1:]),
-    )
+    fresh = int(median(part.median_ns for part in bins if part.start_ns <= first))
+    late = int(median(part.median_ns for part in [part for part in bins if part.start_ns >= last] or bins[-1:]))
     early = [sample for sample in run.samples if sample.at_ns <= first]
     end = [sample for sample in run.samples if sample.at_ns >= last]
+
+    def middle(values: Iterable[int]) -> int | None:
+        numbers = [value for value in values if value]
+        return int(median(numbers)) if numbers else None
+
+    celsius = (middle(sample.millidegrees for sample in early), middle(sample.millidegrees for sample in end))
     return SustainedNumbers(
         length_ns=length,
         inferences=sum(part.inferences for part in bins),
@@ -381,25 +379,12 @@ def sustained_numbers(run: SustainedRun) -> SustainedNumbers | None:
         late_ns=late,
         ratio=late / max(fresh, 1),
         throttled_after_ns=throttled_after(bins, fresh) if late > fresh * (1 + LEAST_RISE) else None,
-        fresh_mhz=_median_of(sample.mhz for sample in early),
-        late_mhz=_median_of(sample.mhz for sample in end),
-        fresh_celsius=_celsius(_median_of(sample.millidegrees for sample in early)),
-        late_celsius=_celsius(_median_of(sample.millidegrees for sample in end)),
+        fresh_mhz=middle(sample.mhz for sample in early),
+        late_mhz=middle(sample.mhz for sample in end),
+        fresh_celsius=None if celsius[0] is None else celsius[0] / 1000,
+        late_celsius=None if celsius[1] is None else celsius[1] / 1000,
         curve=tuple((part.start_ns, part.median_ns) for part in bins),
     )
-
-
-def _level(bins: Sequence[LatencyBin]) -> int:
-    return int(median(part.median_ns for part in bins))
-
-
-def _median_of(values: Iterable[int]) -> int | None:
-    numbers = [value for value in values if value]
-    return int(median(numbers)) if numbers else None
-
-
-def _celsius(millidegrees: int | None) -> float | None:
-    return None if millidegrees is None else millidegrees / 1000
 
 
 def throttled_after(bins: Sequence[LatencyBin], fresh_ns: int) -> int | None:
@@ -449,18 +434,12 @@ def early_stopping(latencies_ns: Sequence[int], share: float = 0.9, confidence: 
     count = len(latencies_ns)
     discarded, below = 0, 0.0
     while True:
-        below += _binomial(count, discarded, 1 - share)
+        if discarded <= count:  # the probability that exactly so many of the independent inferences exceed it
+            ways = math.lgamma(count + 1) - math.lgamma(discarded + 1) - math.lgamma(count - discarded + 1)
+            below += math.exp(ways + discarded * math.log(1 - share) + (count - discarded) * math.log1p(share - 1))
         if below >= 1 - confidence or discarded > count:
             break
         discarded += 1
     if discarded < 2:
         return None
     return sorted(latencies_ns)[count - (discarded - 1)]
-
-
-def _binomial(count: int, number: int, chance: float) -> float:
-    """The probability of exactly so many of `count` independent events."""
-    if number > count:
-        return 0.0
-    choose = math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)
-    return math.exp(choose + number * math.log(chance) + (count - number) * math.log1p(-chance))

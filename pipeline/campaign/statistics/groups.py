@@ -429,10 +429,24 @@ def cautions(group: RunGroup, statistics: Statistics | None, paired: int | None 
     """
     counts = {mark: sum(mark in timed.marks for timed in group.rounds) for mark in MARKED}
     total = len(group.rounds)
-    reasons = {
-        **(_doubts_in_numbers(statistics) if statistics else {}),
-        **{MARKED[mark][0]: f"{MARKED[mark][1]} in {n} of {total} rounds" for mark, n in counts.items() if n},
-    }
+    reasons: dict[Doubt, str] = {}
+    if statistics:
+        risen = drift(statistics.round_medians_ns)
+        if abs(risen) > DRIFT_LIMIT:
+            reasons[Doubt.DRIFT] = f"the median changes by {risen:+.0%} over the rounds"
+        spread = statistics.sd_ns / max(statistics.mean_ns, 1.0)
+        if spread > SPREAD_LIMIT:
+            reasons[Doubt.SPREAD] = f"standard deviation is {spread:.0%} of the mean"
+        middle = max(statistics.median_ns, 1.0)
+        extremes = {"slowest": statistics.max_ns / middle, "fastest": statistics.min_ns / middle}
+        reasons[Doubt.EXTREME] = " and ".join(
+            f"the {name} inference is {x:{'.2g' if x < 10 else '.0f'}} times the median"
+            for name, x in extremes.items()
+            if not 1 - EXTREME_LIMIT < x < 1 + EXTREME_LIMIT
+        )
+        if statistics.min_ns < SHORT_NS:
+            reasons[Doubt.SHORT_SAMPLES] = f"the fastest inference takes {statistics.min_ns / 1000:.3g} µs"
+    reasons |= {MARKED[mark][0]: f"{MARKED[mark][1]} in {n} of {total} rounds" for mark, n in counts.items() if n}
     rounds = len(statistics.round_medians_ns) if statistics and paired is None else paired
     if statistics and rounds is not None and rounds < FEWEST_ROUNDS:
         reasons[Doubt.FEW_ROUNDS] = f"{rounds} of at least {FEWEST_ROUNDS} rounds that can be compared"
@@ -451,27 +465,6 @@ def drift(round_medians_ns: Sequence[float]) -> float:
         return 0.0
     slope = float(np.polynomial.Polynomial.fit(number, medians, 1).convert().coef[1])
     return slope * (len(medians) - 1) / float(np.median(medians))
-
-
-def _doubts_in_numbers(numbers: Statistics) -> dict[Doubt, str]:
-    """Doubt to its reason, "" where there is none."""
-    risen = drift(numbers.round_medians_ns)
-    spread = numbers.sd_ns / max(numbers.mean_ns, 1.0)
-    middle = max(numbers.median_ns, 1.0)
-    extremes = {"slowest": numbers.max_ns / middle, "fastest": numbers.min_ns / middle}
-    far = [
-        f"the {name} inference is {x:{'.2g' if x < 10 else '.0f'}} times the median"
-        for name, x in extremes.items()
-        if not 1 - EXTREME_LIMIT < x < 1 + EXTREME_LIMIT
-    ]
-    return {
-        Doubt.DRIFT: f"the median changes by {risen:+.0%} over the rounds" if abs(risen) > DRIFT_LIMIT else "",
-        Doubt.SPREAD: f"standard deviation is {spread:.0%} of the mean" if spread > SPREAD_LIMIT else "",
-        Doubt.EXTREME: " and ".join(far),
-        Doubt.SHORT_SAMPLES: f"the fastest inference takes {numbers.min_ns / 1000:.3g} µs"
-        if numbers.min_ns < SHORT_NS
-        else "",
-    }
 
 
 MARKED: dict[Mark, tuple[Doubt, str]] = {

@@ -2,7 +2,6 @@
 
 import sqlite3
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,21 +81,17 @@ def open_reading(url: str, busy_seconds: float = READING_SECONDS) -> Store:
     try:
         with store_errors(where), engine.begin() as connection:
             revision = _revision(connection)
-        _refuse_other(revision, where)
     except BaseException:
         engine.dispose()
         raise
-    return Store(engine, where, patience_seconds=0.0)
-
-
-def _refuse_other(revision: str | None, where: str) -> None:
-    """Raise ConfigError for the tables of another release, or none."""
     if revision != REVISION:
+        engine.dispose()
         raise ConfigError(
             f"the database has the schema {revision}" if revision else "the database has no tables of ort-mobile",
             where=where, why=f"this release reads {REVISION}, and a reader upgrades nothing",
             remedy="update ort-mobile, or upgrade the database with `ort-mobile report FOLDER --list`",
         )  # fmt: skip
+    return Store(engine, where, patience_seconds=0.0)
 
 
 def lasting(url: str) -> str:
@@ -133,8 +128,14 @@ def _parse(url: str) -> URL:
 
 
 def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> Engine:
+    options: dict[str, Any] = {}
     try:
-        engine = sa.create_engine(url, **_server_options(url))
+        if url.get_backend_name() != "sqlite":
+            # Connections are tried before use, and those through a cable that was pulled fail within seconds.
+            quick = SERVER_TIMEOUTS if url.get_driver_name() in LIBPQ else {}
+            given = {name: value for name, value in quick.items() if name not in url.query}
+            options = {"pool_pre_ping": True, "connect_args": given}
+        engine = sa.create_engine(url, **options)
     except sa.exc.NoSuchModuleError as error:
         raise ConfigError(
             f"unknown kind of database {url.drivername!r}",
@@ -153,24 +154,13 @@ def _engine(url: URL, where: str, busy_seconds: float, read_only: str = "") -> E
     if url.get_backend_name() == "sqlite":
         _arrange_sqlite(engine, busy_seconds, write_ahead=not read_only)
     if read_only:
-        event.listen(engine, "connect", partial(_refuse_writes, read_only))
+
+        def refuse_writes(connection: Any, _record: object) -> None:
+            connection.cursor().execute(read_only)
+            connection.commit()
+
+        event.listen(engine, "connect", refuse_writes)
     return engine
-
-
-def _refuse_writes(statement: str, connection: Any, _record: object) -> None:
-    connection.cursor().execute(statement)
-    connection.commit()
-
-
-def _server_options(url: URL) -> dict[str, Any]:
-    """Connections are tried before use, and those through a cable that was pulled fail within seconds."""
-    if url.get_backend_name() == "sqlite":
-        return {}
-    quick = SERVER_TIMEOUTS if url.get_driver_name() in LIBPQ else {}
-    return {
-        "pool_pre_ping": True,
-        "connect_args": {name: value for name, value in quick.items() if name not in url.query},
-    }
 
 
 def _arrange_sqlite(engine: Engine, busy_seconds: float, *, write_ahead: bool) -> None:
@@ -180,11 +170,21 @@ def _arrange_sqlite(engine: Engine, busy_seconds: float, *, write_ahead: bool) -
     """
 
     def connect(connection: Any, _record: object) -> None:
+        deadline = time.monotonic() + busy_seconds
         connection.isolation_level = None
         for pragma in (f"busy_timeout={int(busy_seconds * 1000)}", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
-        if write_ahead:
-            _write_ahead(connection, time.monotonic() + busy_seconds)
+        # SQLite's busy timeout does not count for the log: with its read lock taken already, it refuses at once to wait
+        # for the write lock, since two that do so would wait for each other.
+        waits = write_ahead
+        while waits:
+            try:
+                connection.execute("PRAGMA journal_mode=WAL").close()
+                waits = False
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_SECONDS)
 
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("writes", False)
@@ -194,75 +194,43 @@ def _arrange_sqlite(engine: Engine, busy_seconds: float, *, write_ahead: bool) -
     event.listen(engine, "begin", begin)
 
 
-def _write_ahead(connection: sqlite3.Connection, deadline: float) -> None:
-    """Switch on the write-ahead log, at the latest at `deadline` of the monotonic clock.
-
-    SQLite's busy timeout does not count here: with its read lock taken already, it refuses at once to wait for the
-    write lock, since two that do so would wait for each other.
-    """
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL").close()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
-        else:
-            return
-
-
 def _prepare(engine: Engine, where: str) -> None:
     """Bring the tables to this release's form, in one transaction; another process may do the same at this moment."""
     with engine.begin() as connection:
         revision = _revision(connection)
     if revision == REVISION:
         return
+    from pipeline.campaign.store.migrations import revisions, upgrade
+
     try:
         with engine.execution_options(writes=True).begin() as connection:
-            _upgrade(connection, where)
+            # What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock. In
+            # a new database making `alembic_version` is the lock: PostgreSQL lets the second wait for the first, and
+            # fails it. SQLite's transaction has the only lock there is.
+            if connection.dialect.name == "postgresql" and sa.inspect(connection).has_table("alembic_version"):
+                connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
+            locked = _revision(connection)
+            if locked not in (None, *revisions()):
+                raise PipelineError(
+                    f"the database has the schema {locked}, which this release of ort-mobile does not know",
+                    where=where,
+                    why=f"this release reads and writes {REVISION}",
+                    remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
+                )
+            if locked != REVISION:
+                upgrade(connection)
     except (sa.exc.IntegrityError, sa.exc.ProgrammingError) as error:
         with engine.begin() as connection:
             if _revision(connection) == REVISION:
                 return
-        if getattr(error.orig, "sqlstate", "") == MAY_NOT:
-            raise _not_the_owner(revision, where) from error
+        if getattr(error.orig, "sqlstate", "") == MAY_NOT:  # as the roles of build_configs/lab have it
+            raise ConfigError(
+                f"the database has the schema {revision}, and this user may not upgrade it" if revision
+                else "the database has no tables of ort-mobile, and this user may not make them",
+                where=where, why=f"this release reads and writes {REVISION}",
+                remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
+            ) from error  # fmt: skip
         raise
-
-
-def _not_the_owner(revision: str | None, where: str) -> ConfigError:
-    """For a user of a lab's database that may not change its tables, as the roles of build_configs/lab have it."""
-    return ConfigError(
-        f"the database has the schema {revision}, and this user may not upgrade it" if revision
-        else "the database has no tables of ort-mobile, and this user may not make them",
-        where=where, why=f"this release reads and writes {REVISION}",
-        remedy="run `ort-mobile lab status` of this release as the owner of the tables, then roles.sql again",
-    )  # fmt: skip
-
-
-def _upgrade(connection: Connection, where: str) -> None:
-    from pipeline.campaign.store.migrations import revisions, upgrade
-
-    if connection.dialect.name == "postgresql":  # SQLite's transaction has the only lock there is
-        _lock_version(connection)
-    revision = _revision(connection)
-    if revision not in (None, *revisions()):
-        raise PipelineError(
-            f"the database has the schema {revision}, which this release of ort-mobile does not know",
-            where=where,
-            why=f"this release reads and writes {REVISION}",
-            remedy="update ort-mobile, or use another database: those of before 1.0 are not read",
-        )
-    if revision != REVISION:
-        upgrade(connection)
-
-
-def _lock_version(connection: Connection) -> None:
-    """What one process finds must stay true until it has upgraded; who may only read cannot hold such a lock.
-
-    In a new database making `alembic_version` is the lock: PostgreSQL lets the second wait for the first, and fails it.
-    """
-    if sa.inspect(connection).has_table("alembic_version"):
-        connection.execute(sa.text("LOCK TABLE alembic_version IN EXCLUSIVE MODE"))
 
 
 def _revision(connection: Connection) -> str | None:

@@ -22,7 +22,7 @@ from pipeline.campaign.record import CampaignRecord, JobRecord, Prediction, RunR
 from pipeline.campaign.store.tables import (
     PATIENCE_SECONDS,
     REPEATED,
-    RunRow,
+    Row,
     RunWriter,
     StoreError,
     artifacts,
@@ -64,15 +64,10 @@ not. No check sees that an index page was replaced by another of the same index:
 """
 
 
-class _RunKind(msgspec.Struct):
-    """What is read of a RunSpec."""
+class _RunBrief(msgspec.Struct):
+    """What is read of a RunSpec, whether it profiles, and of the RunResult of one that does not."""
 
-    profile: bool = False
-
-
-class _RunMarks(msgspec.Struct):
-    """What is read of a RunResult."""
-
+    profile: Any = None
     marks: tuple[Mark, ...] = ()
 
 
@@ -116,8 +111,17 @@ class Store:
         """
 
         def work(connection: Connection) -> bool:
-            if not _insert_campaign(connection, campaign):
+            if connection.execute(sa.select(campaigns.c.id).where(campaigns.c.id == campaign.id)).first() is not None:
                 return False
+            last = connection.execute(sa.select(sa.func.max(campaigns.c.sequence))).scalar()
+            row = {
+                "id": campaign.id,
+                "name": campaign.name,
+                "created_at": campaign.created_at,
+                "sequence": (last or 0) + 1,
+                "document": text_of(campaign.document),
+            }
+            connection.execute(campaigns.insert().values(**row, digest=row_digest("campaigns", row)))
             for device in facts:
                 connection.execute(devices.insert().values(_device_row(campaign.id, device)))
             for artifact in new_artifacts:
@@ -199,11 +203,16 @@ class Store:
                 path.unlink(missing_ok=True)
         return brought
 
-    def _row(self, run: RunRecord) -> RunRow:
-        columns, samples = run_columns(run), len(run.result.latencies_ns)
-        nanoseconds = _packed(run.result.latencies_ns, self.where)
-        columns["digest"] = row_digest("runs", {**columns, "samples": samples, "nanoseconds": nanoseconds})
-        return RunRow(columns=columns, samples=samples, nanoseconds=nanoseconds)
+    def _row(self, run: RunRecord) -> Row:
+        latencies_ns = run.result.latencies_ns
+        try:
+            nanoseconds = struct.pack(f"<{len(latencies_ns)}q", *latencies_ns)
+        except struct.error as error:
+            raise PipelineError(
+                "a latency is no 64-bit number of nanoseconds", where=self.where, why="the device's answer is broken"
+            ) from error
+        row = {**run_columns(run), "samples": len(latencies_ns), "nanoseconds": nanoseconds}
+        return {**row, "digest": row_digest("runs", row)}
 
     def finished(self, campaign: str, device: str | None = None) -> frozenset[tuple[str, int]]:
         """The planned run and the round of every run of a campaign, or a device of it, that need not be done again."""
@@ -274,29 +283,26 @@ class Store:
         """
         for place, campaign in enumerate(campaigns):
             rows = self._run_rows(campaign, check_pages=place == 0)
-            yield tuple(row for row in map(self._sound_median, rows) if row)
-
-    def _sound_median(self, row: Mapping[Any, Any]) -> RunMedian | None:
-        try:
-            return self._median(row)
-        except StoreError as error:
-            self._leave_out(row, error)
-            return None
-
-    def _median(self, row: Mapping[Any, Any]) -> RunMedian | None:
-        """The run of a row; None of one with the profiler on."""
-        name = _name_of_run(row)
-        self._check("runs", name, row)
-        if self._decode(row["spec"], _RunKind, name).profile:
-            return None
-        return RunMedian(
-            planned=row["planned"],
-            round=row["round"],
-            status=Status(row["status"]),
-            marks=self._decode(row["result"], _RunMarks, name).marks,
-            median_ns=row["median_ns"],
-            record=partial(self._run, row),
-        )
+            medians = []
+            for row in rows:
+                name = _name_of_run(row)
+                try:
+                    self._check("runs", name, row)
+                    if not self._decode(row["spec"], _RunBrief, name).profile:
+                        marks = self._decode(row["result"], _RunBrief, name).marks
+                        medians.append(
+                            RunMedian(
+                                planned=row["planned"],
+                                round=row["round"],
+                                status=Status(row["status"]),
+                                marks=marks,
+                                median_ns=row["median_ns"],
+                                record=partial(self._run, row),
+                            )
+                        )
+                except StoreError as error:
+                    self._leave_out(row, error)
+            yield tuple(medians)
 
     def _run_rows(
         self, campaign: str, device: str | None = None, number: int | None = None, *, check_pages: bool = True
@@ -310,8 +316,13 @@ class Store:
         query = query if number is None else query.where(runs.c.round == number)
 
         def work(connection: Connection) -> Sequence[Mapping[Any, Any]]:
-            if check_pages:
-                self._check_pages(connection)
+            # SQLite's own check of its file: pages that are lost would be rows that nobody misses.
+            if check_pages and connection.dialect.name == "sqlite":
+                counts = (connection.exec_driver_sql(f"PRAGMA {what}") for what in ("page_count", "page_size"))
+                if math.prod(int(count.scalar_one()) for count in counts) <= CHECKED_BYTES:
+                    answer = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+                    if answer != "ok":
+                        raise damaged("its file", self.where, str(answer))
             return connection.execute(query).mappings().all()
 
         return self.read(work)
@@ -364,24 +375,11 @@ class Store:
             with engine.begin() as connection:
                 return work(connection)
 
-        def work_or_again() -> T:
-            try:
-                return once()
-            except sa.exc.IntegrityError:
-                return once()
-
         with self._writing, store_errors(self.where):
-            return patiently(work_or_again)
-
-    def _check_pages(self, connection: Connection) -> None:
-        """SQLite's own check of its file: pages that are lost would be rows that nobody misses. Raises StoreError."""
-        if connection.dialect.name != "sqlite":
-            return
-        size = [int(connection.exec_driver_sql(f"PRAGMA {what}").scalar_one()) for what in ("page_count", "page_size")]
-        if math.prod(size) <= CHECKED_BYTES:
-            answer = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
-            if answer != "ok":
-                raise damaged("its file", self.where, str(answer))
+            try:
+                return patiently(once)
+            except sa.exc.IntegrityError:
+                return patiently(once)
 
     def _check(self, table: str, name: str, row: Mapping[Any, Any]) -> None:
         if row["digest"] != row_digest(table, row):
@@ -421,8 +419,10 @@ class Store:
 
     def _timed_run(self, row: Mapping[Any, Any]) -> RunRecord:
         """The run of a row. Raises StoreError for what cannot be, whoever computed its digest."""
-        run = self._run(row)
-        result = msgspec.structs.replace(run.result, latencies_ns=self._latencies(row))
+        run, data, samples = self._run(row), row["nanoseconds"], row["samples"]
+        if not isinstance(data, bytes) or len(data) != 8 * samples:
+            raise damaged(_name_of_run(row), self.where, "its latencies are lost or cut off")
+        result = msgspec.structs.replace(run.result, latencies_ns=struct.unpack(f"<{samples}q", data))
         run = msgspec.structs.replace(run, result=result)
         if self.shared:
             columns, why = run_columns(run), ""
@@ -435,12 +435,6 @@ class Store:
             if why:
                 raise damaged(_name_of_run(row), self.where, why)
         return run
-
-    def _latencies(self, row: Mapping[Any, Any]) -> tuple[int, ...]:
-        data, samples = row["nanoseconds"], row["samples"]
-        if not isinstance(data, bytes) or len(data) != 8 * samples:
-            raise damaged(_name_of_run(row), self.where, "its latencies are lost or cut off")
-        return struct.unpack(f"<{samples}q", data)
 
     def _decode(self, text: str, kind: type[T], name: str) -> T:
         try:
@@ -479,27 +473,3 @@ def _put(connection: Connection, table: sa.Table, row: Mapping[str, str]) -> Non
     same = sa.and_(*(column == row[column.name] for column in table.primary_key))
     if not connection.execute(table.update().where(same).values(row)).rowcount:
         connection.execute(table.insert().values(row))
-
-
-def _insert_campaign(connection: Connection, campaign: CampaignRecord) -> bool:
-    if connection.execute(sa.select(campaigns.c.id).where(campaigns.c.id == campaign.id)).first() is not None:
-        return False
-    last = connection.execute(sa.select(sa.func.max(campaigns.c.sequence))).scalar()
-    row = {
-        "id": campaign.id,
-        "name": campaign.name,
-        "created_at": campaign.created_at,
-        "sequence": (last or 0) + 1,
-        "document": text_of(campaign.document),
-    }
-    connection.execute(campaigns.insert().values(**row, digest=row_digest("campaigns", row)))
-    return True
-
-
-def _packed(latencies_ns: tuple[int, ...], where: str) -> bytes:
-    try:
-        return struct.pack(f"<{len(latencies_ns)}q", *latencies_ns)
-    except struct.error as error:
-        raise PipelineError(
-            "a latency is no 64-bit number of nanoseconds", where=where, why="the device's answer is broken"
-        ) from error

@@ -16,8 +16,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +29,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Engine
 
 from device_runner.files import decode_json, state_folder
-from device_runner.result import FailureKind, RunResult, epoch_ms
+from device_runner.result import FailureKind, epoch_ms
 from pipeline.campaign.record import RunRecord
 from pipeline.core.errors import ConfigError, MissingError, PipelineError
 from pipeline.core.files import write_bytes
@@ -189,26 +189,14 @@ ENTER = runs.insert()
 ENTER_LATENCIES = latencies.insert()
 
 Identity = tuple[str, str, int]
+"""What tells runs apart: campaign, spec, round."""
+
+Row = dict[str, Any]
+"""A run to be stored: the columns of `runs` but its key, and of its latencies."""
 
 
-@dataclass(slots=True, eq=False)
-class RunRow:
-    """A run to be stored: the columns of `runs` but its key, its latencies, and how it ended (None: not yet)."""
-
-    columns: dict[str, Any]
-    samples: int
-    nanoseconds: bytes
-    entered: bool | None = None
-    refused: sa.exc.SQLAlchemyError | None = None
-
-    @property
-    def identity(self) -> Identity:
-        """What tells runs apart: campaign, spec, round."""
-        return self.columns["campaign_id"], self.columns["spec_id"], self.columns["round"]
-
-    def ended(self) -> bool:
-        """Whether it is known to be in, or refused; another thread may see to that."""
-        return self.entered is not None or self.refused is not None
+def _identity(row: Row) -> Identity:
+    return row["campaign_id"], row["spec_id"], row["round"]
 
 
 class RunWriter:
@@ -217,75 +205,69 @@ class RunWriter:
     def __init__(self, engine: Engine, writing: threading.Lock) -> None:
         self._engine = engine.execution_options(writes=True)
         self._writing = writing
-        self._waiting: deque[RunRow] = deque()
+        self._waiting: deque[tuple[Row, Future[bool]]] = deque()
 
-    def bring(self, row: RunRow) -> bool:
+    def bring(self, row: Row) -> bool:
         """Store a run; False where it is there already. Raises SQLAlchemyError when the database refuses it."""
-        self._waiting.append(row)
-        while not row.ended():
+        entered: Future[bool] = Future()
+        self._waiting.append((row, entered))
+        while not entered.done():  # another thread may see to that
             with self._writing:
-                if not row.ended():
+                if not entered.done():
                     self._write()
-        if row.refused is not None:
-            raise row.refused
-        return bool(row.entered)
+        return entered.result()
 
     def _write(self) -> None:
         """Enter what is waiting, each run once: another of the same identity waits for the next turn."""
-        batch: dict[Identity, RunRow] = {}
-        for row in list(self._waiting):
+        batch: dict[Identity, tuple[Row, Future[bool]]] = {}
+        for waiting in list(self._waiting):
             if len(batch) < MOST_AT_ONCE:
-                batch.setdefault(row.identity, row)
-        rows = list(batch.values())
+                batch.setdefault(_identity(waiting[0]), waiting)
         try:
-            self._enter(rows)
+            new = self._enter([row for row, _ in batch.values()])
+            for name, (_, entered) in batch.items():
+                entered.set_result(name in new)
         except sa.exc.SQLAlchemyError as error:
-            for row in rows:
+            for row, entered in batch.values():
                 if is_away(error):  # to try each would only wait for the server once more
-                    row.refused = error
-                else:
-                    self._enter_alone(row)
-        for row in rows:
-            self._waiting.remove(row)
+                    entered.set_exception(error)
+                    continue
+                try:
+                    try:
+                        entered.set_result(bool(self._enter([row])))
+                    except sa.exc.IntegrityError:  # another process entered the same since this one looked
+                        entered.set_result(bool(self._enter([row])))
+                except sa.exc.SQLAlchemyError as refusal:
+                    entered.set_exception(refusal)
+        for waiting in batch.values():
+            self._waiting.remove(waiting)
 
-    def _enter_alone(self, row: RunRow) -> None:
-        """Once more where another process entered the same since this one looked."""
-        try:
-            try:
-                self._enter([row])
-            except sa.exc.IntegrityError:
-                self._enter([row])
-        except sa.exc.SQLAlchemyError as error:
-            row.refused = error
-
-    def _enter(self, rows: Sequence[RunRow]) -> None:
+    def _enter(self, rows: Sequence[Row]) -> set[Identity]:
         with self._engine.begin() as connection:
-            new = enter(connection, rows)
-        for row in rows:
-            row.entered = row.identity in new
+            return enter(connection, rows)
 
 
-def enter(connection: Connection, rows: Sequence[RunRow]) -> set[Identity]:
+def enter(connection: Connection, rows: Sequence[Row]) -> set[Identity]:
     """Insert runs of different identities with their latencies, over those of `REPEATED`; which were not there."""
     stored = dict(_found(connection, rows))
     stale = [{"key": key} for key, kind in stored.values() if kind in REPEATED]
     if stale:
         for statement in REMOVE:
             connection.execute(statement, stale)
-    new = [row for row in rows if row.identity not in stored or stored[row.identity][1] in REPEATED]
+    new = [row for row in rows if _identity(row) not in stored or stored[_identity(row)][1] in REPEATED]
     if new:
-        connection.execute(ENTER, [row.columns for row in new])
+        of_latencies = ("samples", "nanoseconds")
+        columns = [{key: value for key, value in row.items() if key not in of_latencies} for row in new]
+        connection.execute(ENTER, columns)
         keys = dict(_found(connection, new))
-        connection.execute(
-            ENTER_LATENCIES,
-            [{"run_id": keys[r.identity][0], "samples": r.samples, "nanoseconds": r.nanoseconds} for r in new],
-        )
-    return {row.identity for row in new}
+        data = [{"run_id": keys[_identity(row)][0], **{key: row[key] for key in of_latencies}} for row in new]
+        connection.execute(ENTER_LATENCIES, data)
+    return set(map(_identity, new))
 
 
-def _found(connection: Connection, rows: Sequence[RunRow]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
+def _found(connection: Connection, rows: Sequence[Row]) -> Iterator[tuple[Identity, tuple[int, str | None]]]:
     """Key and kind of failure of those runs that are there."""
-    identities = {row.identity for row in rows}
+    identities = set(map(_identity, rows))
     for campaign, group in groupby(sorted(identities), key=lambda identity: identity[0]):
         specs = [identity[1] for identity in group]
         for row in connection.execute(FIND, {"campaign": campaign, "specs": specs}):
@@ -297,6 +279,8 @@ def _found(connection: Connection, rows: Sequence[RunRow]) -> Iterator[tuple[Ide
 def run_columns(run: RunRecord) -> dict[str, Any]:
     """The columns of a run but its key and its digest, which covers the latencies too."""
     result = run.result
+    started_ms = epoch_ms(result.started_at)
+    ended_ms = None if started_ms is None or not result.elapsed_ns else started_ms + result.elapsed_ns // 1_000_000
     return {
         "campaign_id": run.campaign,
         "spec_id": run.spec.id,
@@ -309,23 +293,14 @@ def run_columns(run: RunRecord) -> dict[str, Any]:
         "status": result.status.value,
         "failure_kind": None if result.failure is None else result.failure.kind.value,
         "started_at": result.started_at,
-        **_columns_for_sql(result),
-        "spec": text_of(run.spec),
-        "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
-        "checks": text_of(run.checks),
-        "prediction": None if run.prediction is None else text_of(run.prediction),
-    }
-
-
-def _columns_for_sql(result: RunResult) -> dict[str, str | int | None]:
-    """What SQL can draw: where a run was, when it began and ended in milliseconds since 1970, its usual latency."""
-    started_ms = epoch_ms(result.started_at)
-    ended_ms = None if started_ms is None or not result.elapsed_ns else started_ms + result.elapsed_ns // 1_000_000
-    return {
         "host": result.host,
         "started_at_ms": started_ms,
         "ended_at_ms": ended_ms,
         "median_ns": result.median_ns,
+        "spec": text_of(run.spec),
+        "result": text_of(msgspec.structs.replace(result, latencies_ns=())),
+        "checks": text_of(run.checks),
+        "prediction": None if run.prediction is None else text_of(run.prediction),
     }
 
 
@@ -467,17 +442,12 @@ def store_errors(where: str) -> Iterator[None]:
     try:
         yield
     except exc.SQLAlchemyError as error:
-        raise store_error(error, where) from error
+        cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+        message = " ".join(str(cause).split())
+        _, what, remedy, kind = next((row for row in REFUSALS if row[0] in message.lower()), UNKNOWN)
+        raise kind(what, where=where, why=message, remedy=remedy) from error
     except UnicodeDecodeError as error:  # sqlite3 cannot read SQLite's own message, which quotes a damaged schema
         raise damaged("its schema", where, str(error)) from error
-
-
-def store_error(error: exc.SQLAlchemyError, where: str) -> PipelineError:
-    """The error for what the database said; `where` is its URL without a password."""
-    cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
-    message = " ".join(str(cause).split())
-    _, what, remedy, kind = next((row for row in REFUSALS if row[0] in message.lower()), UNKNOWN)
-    return kind(what, where=where, why=message, remedy=remedy)
 
 
 def hidden(url: str) -> str:
