@@ -44,7 +44,6 @@ KINDS = sorted(set(ONNX_KINDS.values()))
 
 
 def bundle(folder: Path, model: bytes, name: str = "bundle", **more: Any) -> Path:
-    """A bundle with one model of these bytes."""
     make_bundle(
         folder / name, name="demo",
         **{
