@@ -87,7 +87,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 """By a word of the command, who makes its files where it is for other models than MNIST."""
 
-SHORTER = {"--minutes 20": "--minutes 0.5", "doctor my.onnx": "doctor my.onnx --minutes 0.5", "cores big": "cores 1"}
+SHORTER = {"--minutes 20": "--minutes 0.1", "doctor my.onnx": "doctor my.onnx --minutes 0.1", "cores big": "cores 1"}
 
 NOT_HERE = {
     "--reference installed": (1, "the installed onnxruntime has no NnapiExecutionProvider"),
