@@ -220,8 +220,9 @@ UNSIGNED_GROWTH, UNSIGNED_BYTES = 4, 1 << 30
 so many more: weights shrink to a third or a tenth, and what shrinks more is made to fill disks."""
 
 How = Literal["kept", "whole", "zstd", "patch", "words"]
-Parts = dict[How | Literal["rest"], bytes]
-"""What is stored of a file, by how; beside words there may be a rest."""
+STORED: tuple[How, ...] = ("whole", "zstd", "patch", "words")
+Parts = dict[str, bytes]
+"""What is stored of a file: one of STORED, and beside words a `rest`; nothing where it is kept."""
 Allowed = Literal["older", "unsigned"]
 """What is refused unless it is asked for: a bundle that was made before the old one, and one whose signature nobody
 checks in place of a signed one."""
@@ -268,12 +269,14 @@ def write_delta(old: Path, new: Path, output: Path) -> Delta:
         files: list[DeltaFile] = []
         members: dict[str, Path | bytes] = {}
         for number, (path, digest) in enumerate(sorted(_digests(new, after).items())):
-            base, parts, regions = places.get(digest, ""), Parts(), ()
+            base = places.get(digest, "")
+            parts: Parts = {}
+            regions: tuple[Region, ...] = ()
             if not base:
                 # The file of the old bundle that is most likely alike: of the same path, else of the same model
                 base = path if (old / path).is_file() else alike.get(path, "")
                 parts, regions = _smallest(zstandard, new / path, old / base if base else None)
-            how = next(iter(parts), "kept")
+            how: How = next((form for form in STORED if form in parts), "kept")
             names = {part: f"{number}.{part}" for part, content in parts.items() if content}
             for part, name in names.items():
                 members[name] = work / name
