@@ -7,7 +7,6 @@ the hours in which they were measured.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import msgspec
@@ -68,40 +67,46 @@ class SideComparison(Struct, frozen=True, kw_only=True):
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSide:
-    """A campaign to be compared, and which of its runs (`VARIANT` or `VARIANT/RUN`); "" for all."""
-
-    source: str
-    report: CampaignReport
-    run: str = ""
-
     @property
-    def head(self) -> SideHead:
-        """What it is."""
-        report = self.report
-        return SideHead(source=self.source, name=report.name, campaign=report.campaign, created_at=report.created_at)
+    def exit_code(self) -> ExitCode:
+        """1 where nothing could be compared; differences are no errors."""
+        return ExitCode.DONE if any(row.ratio is not None for row in self.rows) else ExitCode.SOME_FAILED
 
 
-def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
+def compare_sides(
+    a: CampaignReport,
+    b: CampaignReport,
+    *,
+    sources: tuple[str, str] | None = None,
+    runs: tuple[str, str] = ("", ""),
+) -> SideComparison:
     """B compared with A, by device, model, variant and run; by device and model alone where runs were named.
 
-    Raises ConfigError for a run that a side does not have, or that is not one of each device and model.
+    `sources` are what the user called them, by default their ids; `runs` (`VARIANT` or `VARIANT/RUN`) which of their
+    runs are meant, "" for all. Raises ConfigError for a run that a side does not have, or that is not one of each
+    device and model.
     """
-    a, b = _also_named(a, b.run), _also_named(b, a.run)
-    named = bool(a.run or b.run)
-    a_rows, b_rows = _rows(a, named=named), _rows(b, named=named)
-    rule = DecisionRule(margin=max(a.report.margin, b.report.margin), least=max(a.report.least, b.report.least))
-    same = a.report.campaign == b.report.campaign
+    names = sources or (a.campaign, b.campaign)
+    # A run that was named for one side alone is meant on the other one, too, where that has it
+    run_a, run_b = (
+        run or (other if other in {name for row in side.rows for name in (row.variant, _run(row))} else "")
+        for side, run, other in ((a, runs[0], runs[1]), (b, runs[1], runs[0]))
+    )
+    named = bool(run_a or run_b)
+    a_rows, b_rows = _rows(a, names[0], run_a, named=named), _rows(b, names[1], run_b, named=named)
+    rule = DecisionRule(margin=max(a.margin, b.margin), least=max(a.least, b.least))
     both = [(row, b_rows[key]) for key, row in a_rows.items() if key in b_rows]
     sure = 1 - ALARMS / max(1, len(both))
+    head_a, head_b = (
+        SideHead(source=source, name=side.name, campaign=side.campaign, created_at=side.created_at)
+        for source, side in zip(names, (a, b), strict=True)
+    )
     return SideComparison(
-        a=a.head,
-        b=b.head,
+        a=head_a,
+        b=head_b,
         margin=rule.margin,
         rows=tuple(
-            _compared(x, y, changes(_facts(a.report, x), _facts(b.report, y)), rule, sure, same_campaign=same)
+            _compared(x, y, changes(_facts(a, x), _facts(b, y)), rule, sure, same_campaign=a.campaign == b.campaign)
             for x, y in both
         ),
         only_a=tuple(row.place for key, row in a_rows.items() if key not in b_rows),
@@ -109,30 +114,27 @@ def compare_sides(a: ComparedSide, b: ComparedSide) -> SideComparison:
     )
 
 
-def _also_named(side: ComparedSide, run: str) -> ComparedSide:
-    """The side with the run that was named for the other one alone, where it has that, too."""
-    names = {name for row in side.report.rows for name in (row.variant, f"{row.variant}/{row.run}")}
-    return replace(side, run=run) if not side.run and run in names else side
+def _run(row: Row) -> str:
+    return f"{row.variant}/{row.run}"
 
 
-def _rows(side: ComparedSide, *, named: bool) -> dict[tuple[str, ...], Row]:
+def _rows(side: CampaignReport, source: str, run: str, *, named: bool) -> dict[tuple[str, ...], Row]:
     rows: dict[tuple[str, ...], Row] = {}
-    for row in side.report.rows:
-        name = f"{row.variant}/{row.run}"
-        if side.run in ("", row.variant, name):
-            key = (row.device, row.model) if named else (row.device, row.model, name)
+    for row in side.rows:
+        if run in ("", row.variant, _run(row)):
+            key = (row.device, row.model) if named else (row.device, row.model, _run(row))
             if key in rows:
                 raise ConfigError(
-                    f"{side.run!r} does not name one run of {row.model} on {row.device}" if side.run
+                    f"{run!r} does not name one run of {row.model} on {row.device}" if run
                     else f"no run is named, and there are several of {row.model} on {row.device}",
-                    where=side.source, why=f"{rows[key].variant}/{rows[key].run} and {name} are meant",
+                    where=source, why=f"{_run(rows[key])} and {_run(row)} are meant",
                     remedy="name it as VARIANT/PROVIDER…, as the report does, on both sides (--run-a, --run-b)",
                 )  # fmt: skip
             rows[key] = row
-    if side.run and not rows:
-        names = ", ".join(dict.fromkeys(f"{row.variant}/{row.run}" for row in side.report.rows))
+    if run and not rows:
+        names = ", ".join(dict.fromkeys(map(_run, side.rows)))
         raise ConfigError(
-            f"no run {side.run!r} here", where=side.source, why=f"measured are: {names or 'none'}",
+            f"no run {run!r} here", where=source, why=f"measured are: {names or 'none'}",
             remedy="name one of these",
         )  # fmt: skip
     return rows
@@ -151,38 +153,36 @@ def _compared(
     """One row; `confidence` is that of a difference, which all rows of the comparison share."""
     a_medians, b_medians = (row.statistics.round_medians_ns if row.statistics else () for row in (a, b))
     paired = same_campaign and len(a_medians) == len(b_medians) and not (a.failed_rounds or b.failed_rounds)
-    note = _incomparable(a, b, min(len(a_medians), len(b_medians)))
-    row = ComparedRun(
+    rounds = min(len(a_medians), len(b_medians))
+    notes = []  # why no ratio is given
+    for side, row in (("A", a), ("B", b)):
+        if row.status is not Status.OK:
+            notes.append(f"{row.status.value} in {side}")
+        elif any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
+            notes.append(f"times of {side} are not a phone's")
+    if rounds < FEWEST:
+        notes.append(f"{rounds} rounds: at least {FEWEST} of each side make an interval")
+    compared = ComparedRun(
         device=a.device,
         model=a.model,
-        a=f"{a.variant}/{a.run}",
-        b=f"{b.variant}/{b.run}",
+        a=_run(a),
+        b=_run(b),
         a_median_ns=a.statistics.median_ns if a.statistics else None,
         b_median_ns=b.statistics.median_ns if b.statistics else None,
         a_rounds=len(a_medians),
         b_rounds=len(b_medians),
         changes=changed if a.statistics and b.statistics else (),  # of what never ran nothing is known
-        note=note,
+        note=notes[0] if notes else "",
     )
-    if note:
-        return row
+    if notes:
+        return compared
     interval = paired_interval if paired else unpaired_interval
     sure, likely = (interval(a_medians, b_medians, level) for level in (confidence, 0.90))
     # Nobody knows what differs between two hours: there only what is over the margin is called different.
     rule = rule if paired else DecisionRule(margin=rule.margin, least=rule.margin)
     verdict = judge(not sure.low <= 1 <= sure.high, likely, rule)
     low, high = likely[1:] if verdict is Verdict.SAME else sure[1:]
-    return msgspec.structs.replace(row, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
-
-
-def _incomparable(a: Row, b: Row, rounds: int) -> str:
-    """Why no ratio is given, or ""."""
-    for side, row in (("A", a), ("B", b)):
-        if row.status is not Status.OK:
-            return f"{row.status.value} in {side}"
-        if any(caution.doubt is Doubt.NOT_A_PHONE for caution in row.cautions):
-            return f"times of {side} are not a phone's"
-    return "" if rounds >= FEWEST else f"{rounds} rounds: at least {FEWEST} of each side make an interval"
+    return msgspec.structs.replace(compared, ratio=likely.ratio, low=low, high=high, paired=paired, verdict=verdict)
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
@@ -204,11 +204,6 @@ def unpaired_interval(a: Sequence[float], b: Sequence[float], confidence: float 
     return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
-def exit_code(comparison: SideComparison) -> ExitCode:
-    """1 where nothing could be compared; differences are no errors."""
-    return ExitCode.DONE if any(row.ratio is not None for row in comparison.rows) else ExitCode.SOME_FAILED
-
-
 def failed_lines(comparison: SideComparison) -> Iterator[str]:
     """Why nothing could be compared."""
     yield from (f"{place(row.device, row.model, row.a)}: {row.note}" for row in comparison.rows if row.note)
@@ -217,69 +212,70 @@ def failed_lines(comparison: SideComparison) -> Iterator[str]:
 
 def listing(comparison: SideComparison) -> Listing:
     """A row for everything that both measured."""
+    rows = []
+    for row in comparison.rows:
+        verdict = f"same within {comparison.margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
+        unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
+        rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
+        medians = (row.a_median_ns, row.b_median_ns)
+        rows.append(row.listed((row.a, row.b), medians, rounds, row.note or verdict + unpaired))
     return Listing(
         title=f"{_title(comparison.b)} (B) relative to {_title(comparison.a)} (A)",
         head=pair_head("A", "B", "B/A"),
-        rows=tuple(_cells(row, comparison.margin) for row in comparison.rows),
+        rows=tuple(rows),
     )
 
 
 def since(earlier: CampaignReport, report: CampaignReport) -> Listing:
     """What changed since another campaign, for the page of the newer one."""
-    before, after = (ComparedSide(source=side.campaign, report=side) for side in (earlier, report))
-    return listing(compare_sides(before, after))
+    return listing(compare_sides(earlier, report))
 
 
 def _title(head: SideHead) -> str:
     return f"{head.name}, {wording.instant(head.created_at)}"
 
 
-def _cells(row: ComparedRun, margin: float) -> tuple[str, ...]:
-    verdict = f"same within {margin * 100:g} %" if row.verdict is Verdict.SAME else row.verdict.value
-    unpaired = "" if row.paired or row.verdict is Verdict.NOT_SHOWN else ", unpaired"
-    rounds = f"{row.a_rounds} and {row.b_rounds}{', paired' if row.paired else ''}"
-    return row.listed((row.a, row.b), (row.a_median_ns, row.b_median_ns), rounds, row.note or verdict + unpaired)
-
-
 def sections(comparison: SideComparison) -> tuple[Section, ...]:
     """What changed between the two, what only one has, and how far the intervals can be trusted."""
+    ran = [
+        (row, place(row.device, row.model, row.b))
+        for row in comparison.rows
+        if row.a_median_ns is not None and row.b_median_ns is not None
+    ]
+    # In the order of NAMES, whatever changed in the first rows
+    changed = sorted(((change, at) for row, at in ran for change in row.changes), key=lambda c: NAMES.index(c[0].what))
+    notes = [ListingNote(title=change.what, text=change_text(change), places=(at,)) for change, at in changed]
+    notes += [ListingNote(title="", text="nothing that is known", places=(at,)) for row, at in ran if not row.changes]
+    method = []
+    if not comparison.rows:
+        method = [
+            ListingNote(
+                title="", text="nothing was compared: no device measured the same model and run on both sides",
+                remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and "
+                "--run-b",
+            )
+        ]  # fmt: skip
+    elif comparison.a.campaign == comparison.b.campaign and any(row.a == row.b for row in comparison.rows):
+        method = [
+            ListingNote(
+                title="", text="A and B are the same campaign: its runs are compared with themselves",
+                remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
+            )
+        ]  # fmt: skip
+    elif not all(row.paired for row in comparison.rows):
+        method = [
+            ListingNote(
+                title="unpaired",
+                text="the two were measured at different times: the interval knows how rounds scatter, not what else "
+                "differed between these times",
+                remedy="`ort-mobile gate A B` measures both again in alternating rounds",
+            )
+        ]
     return sections_of(
         {
-            "What changed from A to B": gathered(_change_notes(comparison.rows)),
+            "What changed from A to B": gathered(notes),
             "Only in A": [ListingNote(title="", text=text) for text in comparison.only_a],
             "Only in B": [ListingNote(title="", text=text) for text in comparison.only_b],
-            "How it was compared": list(_method(comparison)),
+            "How it was compared": method,
         }
     )
-
-
-def _change_notes(rows: Sequence[ComparedRun]) -> Iterator[ListingNote]:
-    """In the order of NAMES, whatever changed in the first rows."""
-    ran = [row for row in rows if row.a_median_ns is not None and row.b_median_ns is not None]
-    changed = [(change, place(row.device, row.model, row.b)) for row in ran for change in row.changes]
-    for change, where in sorted(changed, key=lambda pair: NAMES.index(pair[0].what)):
-        yield ListingNote(title=change.what, text=change_text(change), places=(where,))
-    for row in ran:
-        if not row.changes:
-            yield ListingNote(title="", text="nothing that is known", places=(place(row.device, row.model, row.b),))
-
-
-def _method(comparison: SideComparison) -> Iterator[ListingNote]:
-    itself = comparison.a.campaign == comparison.b.campaign and any(row.a == row.b for row in comparison.rows)
-    if not comparison.rows:
-        yield ListingNote(
-            title="", text="nothing was compared: no device measured the same model and run on both sides",
-            remedy="compare campaigns of the same devices and models; name runs that differ with --run-a and --run-b",
-        )  # fmt: skip
-    elif itself:
-        yield ListingNote(
-            title="", text="A and B are the same campaign: its runs are compared with themselves",
-            remedy="name two of its runs with --run-a and --run-b, or the campaign before it as FOLDER#previous",
-        )  # fmt: skip
-    elif not all(row.paired for row in comparison.rows):
-        yield ListingNote(
-            title="unpaired",
-            text="the two were measured at different times: the interval knows how rounds scatter, not what else "
-            "differed between these times",
-            remedy="`ort-mobile gate A B` measures both again in alternating rounds",
-        )
