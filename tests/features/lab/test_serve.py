@@ -32,8 +32,7 @@ from tests.campaign.store.samples import ARTIFACT, CAMPAIGN, failed, run_record
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
-from pipeline.features.lab.pages import PAGES, openapi, progress_of
-from pipeline.features.lab.serve import MOST_STREAMS, read_token, serve
+from pipeline.features.lab.serve import MOST_STREAMS, PAGES, openapi, progress_of, read_token, serve
 
 TOKEN = "0123456789abcdef-token"
 HOSTILE = msgspec.structs.replace(CAMPAIGN, id="c 2?<b>%", name="<script>alert(1)</script>")
@@ -57,9 +56,9 @@ def file_url(tmp_path: Path) -> str:
 
 SHORT = """
 import sys
-from pipeline.features.lab.serve import Limits, serve
-limits = Limits(of_address=8, connections=12, request_seconds=2.0)
-serve(sys.argv[1], "127.0.0.1", 0, "", lambda url: print(f"serving {url} - Ctrl-C ends it", flush=True), limits)
+from pipeline.features.lab import serve
+serve.OF_ADDRESS, serve.CONNECTIONS, serve.REQUEST_SECONDS = 8, 12, 2.0
+serve.serve(sys.argv[1], "127.0.0.1", 0, "", lambda url: print(f"serving {url} - Ctrl-C ends it", flush=True))
 """
 
 
