@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from device_runner.custom_ops import read_libraries
-from device_runner.probe.macho import FAT
+from device_runner.probe.elf import FAT
 from tests.command import ort_mobile
 from tests.custom_ops.apple import compiled, framework
 from tests.custom_ops.samples import library, model

@@ -20,8 +20,18 @@ import msgspec
 from device_runner.files import ZIP_ERRORS, check_unpacked, open_regular, scratch_folder
 from device_runner.library import BUILD_MARK, TELEMETRY_HOST, read_build
 from device_runner.plugins import BUILT_FOR
-from device_runner.probe.elf import PT_LOAD, Buffer, Elf, NotElf, parse_elf, parse_header
-from device_runner.probe.macho import ARCHIVE, FAT, THIN, read_images
+from device_runner.probe.elf import (
+    ARCHIVE,
+    FAT,
+    PT_LOAD,
+    THIN,
+    Buffer,
+    Elf,
+    NotElf,
+    parse_elf,
+    parse_header,
+    read_images,
+)
 from pipeline.compat.contexts import plugin_release
 from pipeline.compat.defects import weight_reader
 from pipeline.compat.rules import ArtifactFacts, facts_of
