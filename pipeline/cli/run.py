@@ -161,10 +161,10 @@ def options_of(answers: Mapping[str, Any]) -> tuple["RunOptions", ...]:
     from pipeline.campaign.plan import run_options
     from pipeline.config import RunConfig
     from pipeline.config.read import provider_problems
-    from pipeline.core.errors import ConfigError
 
-    for problem in provider_problems((), answers["provider"]):
-        raise ConfigError(problem.what, where="--provider", why=problem.why, remedy=problem.remedy)
+    for _, problem in provider_problems((), answers["provider"]):
+        problem.where = "--provider"
+        raise problem
     keys = given_keys(RunConfig, {key: answers[key] for key in SESSION_KEYS})
     flags = answers["nnapi_flags"]
     options: list[RunOptions] = []
