@@ -7,6 +7,7 @@ from device_runner.options import Denied
 from device_runner.providers import provider_named
 from pipeline.campaign.measure import CampaignPlan
 from pipeline.campaign.plan import PlannedRun, decision_rule, distinct, in_modes, recorded
+from pipeline.campaign.record import FailureRow
 from pipeline.check.many import gpu_losses_of_files
 from pipeline.core.errors import ExitCode
 from pipeline.core.progress import Progress
@@ -22,7 +23,6 @@ from pipeline.job.bench import (
     opened_alone,
     planned_files,
     preflight,
-    unfinished,
     versions,
     warnings,
 )
@@ -78,6 +78,16 @@ def measure_files(
         measured = measured_rows(planned, records, sizes)
         rows, (failures, left_out) = make_rows(measured, rule), ends_of(measured)
         modes, mode_failures, mode_skipped = mode_rows(planned, records, sizes, order.measure, rule)
+        # A device that did not become fit for a run: no run's own failure.
+        messages = {failure.message for failure in (*failures, *mode_failures)}
+        unfit = [
+            FailureRow(
+                kind="not fit", message=reason, cause="what was asked for did not come",
+                remedy="let the device rest and charge, or wait longer (--wait-seconds)", device=device,
+            )
+            for device, reason in left.items()
+            if reason not in messages
+        ]  # fmt: skip
         report = CampaignReport(
             name=campaign.name,
             campaign=campaign.id,
@@ -89,7 +99,7 @@ def measure_files(
             devices=tuple(bench.facts.values()),
             rows=rows,
             skipped=(*skipped, *left_out, *mode_skipped),
-            failures=(*unfinished(left, (*failures, *mode_failures)), *failures, *mode_failures),
+            failures=(*unfit, *failures, *mode_failures),
             modes=modes,
             warnings=(*warnings(runs, judge), *losses),
             profile_views=profile_views(profiled, medians(rows), {}),
