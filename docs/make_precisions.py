@@ -24,10 +24,10 @@ from pipeline.model.onnx_model import load_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import judge_views, open_views
-from pipeline.partition.view import write_model
+from pipeline.partition.judge import judge_views
+from pipeline.partition.subject import open_views, write_model
 from pipeline.passes.base import PassContext
-from pipeline.passes.precisions import PRECISIONS, RECIPES
+from pipeline.passes.precisions import OLDER, PER_CHANNEL_SINCE_API_LEVEL, PRECISIONS, RECIPES
 from pipeline.passes.registry import run_passes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +152,8 @@ def head() -> str:
         "Recipes stand for the precision that suits a provider:\n\n| recipe | is | gives |\n| --- | --- | --- |\n"
     )
     for recipe in RECIPES.values():
-        older = f"; `{recipe.older}` below API level {recipe.since_api_level}" if recipe.older else ""
+        older = OLDER.get(recipe.name)
+        older = f"; `{older}` below API level {PER_CHANNEL_SINCE_API_LEVEL}" if older else ""
         lines.append(f"| `{recipe.name}` | `{recipe.precision}`{older} | {recipe.title} |\n")
     return "".join([*lines, TABLES_INTRO])
 

@@ -23,7 +23,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.reference import LibraryClaims, claims_of_named, same_claims
-from pipeline.partition.view import name_nodes
+from pipeline.partition.subject import name_nodes
 from tests.ground_truth import ORACLE
 
 SETTINGS = (("nnapi", 27), ("nnapi", 31), ("xnnpack", 31))

@@ -22,9 +22,9 @@ from pipeline.core.errors import PipelineError
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize
 from pipeline.partition.graph import Constant, Graph, Node, Value, bodies
-from pipeline.partition.judge import open_views
 from pipeline.partition.rules import claim
 from pipeline.partition.shown import is_inlined, predict_load
+from pipeline.partition.subject import open_views
 from tests.ground_truth import ORACLE
 from tests.oracle_agreement import (
     SETTING,

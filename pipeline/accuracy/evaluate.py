@@ -25,7 +25,6 @@ from pipeline.accuracy.metrics import (
     Outputs,
     bootstrap_interval,
     class_scores,
-    drop_of,
     find_metric,
     finite,
     looks_like_classes,
@@ -72,51 +71,72 @@ def score(answers: Iterable[Answer], model: str, config: AccuracyConfig, data: s
     ours: list[Any] = []
     references: list[Any] = []
     drifts: dict[str, tuple[list[Any], list[Any]]] = {}
-    labelled, not_finite = False, 0
+    not_finite = 0
     for answer in answers:
         if metric is None:
-            labelled = answer.label is not None
-            metric = _suited(config, answer, labelled=labelled)
+            metric = find_metric(config, labelled=answer.label is not None)
+            if config.metric is None and metric.name == MetricName.AGREEMENT:  # nobody named a metric
+                ((name, array),) = _chosen(metric, config, answer.expected).items()
+                metric = metric if looks_like_classes(name, array) else METRICS[MetricName.COSINE]
         ours.append(_measured(metric, config, answer, answer.outputs))
         if metric.needs is Needs.LABELS:
             references.append(_measured(metric, config, answer, answer.expected))
-        not_finite += any(_lost(expected, answer.outputs.get(name)) for name, expected in answer.expected.items())
+        lost = False  # whether an output is not finite where the original's is
         for name, expected in answer.expected.items():
-            if expected.dtype.kind not in "fiub" or name not in answer.outputs:
+            output = answer.outputs.get(name)
+            if output is None or expected.dtype.kind not in "fiub":
                 continue
+            if expected.shape == output.shape and expected.dtype.kind == output.dtype.kind == "f":
+                lost |= bool((np.isfinite(expected) & ~np.isfinite(output)).any())
             powers, same = drifts.setdefault(name, ([], []))
-            pair = {name: answer.outputs[name]}, {name: expected}
+            pair = {name: output}, {name: expected}
             powers.append(METRICS[MetricName.SQNR].measure(*pair))
-            if class_scores(expected) is not None and class_scores(answer.outputs[name]) is not None:
+            if class_scores(expected) is not None and class_scores(output) is not None:
                 same.append(METRICS[MetricName.AGREEMENT].measure(*pair))
+        not_finite += lost
     if metric is None:
         raise ConfigError("the evaluation data have no samples", where=data, remedy="give test data")
+    findings = []
+    for name, (powers, _) in drifts.items():
+        sound = np.isfinite(rows := np.asarray(powers))
+        if not sound.all():
+            of_original = int((~sound[:, 2]).sum())
+            whose, count = "the original's" if of_original else "the", of_original or int((~sound).any(axis=1).sum())
+            what = f"{whose} output {name!r} has NaN or infinity, or another shape, on {count} of {len(rows)} samples"
+            findings.append(Finding(
+                severity=Severity.WARNING, what=what,
+                why="no measure of error can be computed there, and such answers count as wrong",
+                remedy="look for NaN in these samples first, then leave the layers that overflow in float",
+            ))  # fmt: skip
     result = AccuracyResult(
         model=model,
         metric=metric.name,
         labelled=metric.needs is Needs.LABELS,
         samples=len(ours),
         data=data,
-        value=finite(metric.value(metric.pack(ours), np.ones(len(ours), np.int64))),
+        value=_value(metric, ours),
         max_drop=config.max_drop,
         not_finite=not_finite,
-        outputs=tuple(_drift(name, *parts) for name, parts in drifts.items()),
-        findings=tuple(
-            _not_finite(name, powers) for name, (powers, _) in drifts.items() if not np.isfinite(powers).all()
+        outputs=tuple(
+            OutputDrift(
+                output=name,
+                sqnr_db=_value(METRICS[MetricName.SQNR], powers),
+                psnr_db=_value(METRICS[MetricName.PSNR], powers),
+                cosine=_value(METRICS[MetricName.COSINE], powers),
+                max_error=_value(METRICS[MetricName.MAX_ERROR], powers),
+                agreement=_value(METRICS[MetricName.AGREEMENT], same) if len(same) == len(powers) else None,
+            )
+            for name, (powers, same) in drifts.items()
         ),
+        findings=tuple(findings),
     )
     judged = [drifts[name][0] for name in _chosen(metric, config, answer.expected) if name in drifts]
-    sound = not judged or any(np.isfinite(np.asarray(powers)[:, 2]).any() for powers in judged)
-    return _with_drop(result, metric, ours, references, sound=sound)
+    finite_original = not judged or any(np.isfinite(np.asarray(powers)[:, 2]).any() for powers in judged)
+    return _with_drop(result, metric, ours, references, sound=finite_original)
 
 
-def _suited(config: AccuracyConfig, answer: Answer, *, labelled: bool) -> Metric:
-    """The metric; without a name for it and without classes the cosine of outputs."""
-    metric = find_metric(config, labelled=labelled)
-    if config.metric is None and metric.name == MetricName.AGREEMENT:
-        ((name, array),) = _chosen(metric, config, answer.expected).items()
-        return metric if looks_like_classes(name, array) else METRICS[MetricName.COSINE]
-    return metric
+def _value(metric: Metric, contributions: list[Any]) -> float | None:
+    return finite(metric.value(metric.pack(contributions), np.ones(len(contributions), np.int64)))
 
 
 def _chosen(metric: Metric, config: AccuracyConfig, outputs: Outputs) -> Outputs:
@@ -147,43 +167,6 @@ def _measured(metric: Metric, config: AccuracyConfig, answer: Answer, outputs: O
         raise ConfigError(error.what, where=where, why=error.why, remedy=error.remedy) from error
 
 
-def _lost(original: Any, output: Any) -> bool:
-    """Whether an output is not finite where the original's is."""
-    if output is None or original.shape != output.shape or not {original.dtype.kind, output.dtype.kind} <= {"f"}:
-        return False
-    return bool((np.isfinite(original) & ~np.isfinite(output)).any())
-
-
-def _not_finite(name: str, powers: list[Any]) -> Finding:
-    """A warning about NaN and infinity, or outputs of another shape: no measure of error holds there."""
-    rows = np.asarray(powers)
-    of_original = int((~np.isfinite(rows[:, 2])).sum())
-    whose, count = (
-        ("the original's", of_original) if of_original else ("the", int((~np.isfinite(rows)).any(axis=1).sum()))
-    )
-    return Finding(
-        severity=Severity.WARNING,
-        what=f"{whose} output {name!r} has NaN or infinity, or another shape, on {count} of {len(rows)} samples",
-        why="no measure of error can be computed there, and such answers count as wrong",
-        remedy="look for NaN in these samples first, then leave the layers that overflow in float",
-    )
-
-
-def _drift(name: str, powers: list[Any], same: list[Any]) -> OutputDrift:
-    def value(metric: MetricName, contributions: list[Any]) -> float | None:
-        row = METRICS[metric]
-        return finite(row.value(row.pack(contributions), np.ones(len(contributions), np.int64)))
-
-    return OutputDrift(
-        output=name,
-        sqnr_db=value(MetricName.SQNR, powers),
-        psnr_db=value(MetricName.PSNR, powers),
-        cosine=value(MetricName.COSINE, powers),
-        max_error=value(MetricName.MAX_ERROR, powers),
-        agreement=value(MetricName.AGREEMENT, same) if len(same) == len(powers) else None,
-    )
-
-
 def _with_drop(
     result: AccuracyResult, metric: Metric, ours: list[Any], references: list[Any], *, sound: bool
 ) -> AccuracyResult:
@@ -194,14 +177,15 @@ def _with_drop(
     """
     if result.value is None or not metric.share:
         return result if result.max_drop is None else msgspec.structs.replace(result, verdict=DropVerdict.CANNOT_TELL)
-    count, better = result.samples, metric.higher_is_better
+    count = result.samples
     mine, original = metric.pack(ours), metric.pack(references) if references else None
 
     def reference(weights: Any) -> float:
         return float(metric.perfect or 0) if original is None else metric.value(original, weights)
 
     def drop(weights: Any) -> float:
-        return drop_of(metric.value(mine, weights), reference(weights), higher_is_better=better)
+        worse = reference(weights) - metric.value(mine, weights)
+        return worse if metric.higher_is_better else -worse
 
     every = np.ones(count, np.int64)
     lost = gained = 0
@@ -224,18 +208,13 @@ def _with_drop(
         drop_high=interval[1] if interval else None,
         p_value=mcnemar(lost, gained) if metric.paired and references else None,
     )
-    return _judged(result, interval, (lost, gained) if metric.paired and sound else None)
-
-
-def _judged(result: AccuracyResult, interval: DropInterval | None, pairs: tuple[int, int] | None) -> AccuracyResult:
     if result.max_drop is None or result.drop is None:
         return result
-    verdict = verdict_of(interval, result.max_drop)
-    needed = None
-    if verdict is DropVerdict.CANNOT_TELL and pairs:
-        needed = paired_samples_needed(*pairs, result.samples, result.max_drop)
+    verdict, needed = verdict_of(interval, result.max_drop), None
+    if verdict is DropVerdict.CANNOT_TELL and metric.paired and sound:
+        needed = paired_samples_needed(lost, gained, count, result.max_drop)
     elif verdict is DropVerdict.CANNOT_TELL:
-        needed = samples_needed(result.drop, interval, result.samples, result.max_drop)
+        needed = samples_needed(result.drop, interval, count, result.max_drop)
     return msgspec.structs.replace(result, verdict=verdict, samples_needed=needed)
 
 
@@ -304,7 +283,18 @@ def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) ->
     """
     outcomes = {}
     with scratch_folder() as work, progress.stage("accuracy", len(requests)) as stage:
-        shared = _shared_samples(requests, work)
+        # Warnings by what the samples in common depend on, both data sets and the inputs of the original; what is wrong
+        # with the data is for the measurement to report
+        keys = [msgspec.json.encode((r.reference.path, r.dimensions, r.data, r.calibration)) for r in requests]
+        distinct = {key: request for key, request in zip(keys, requests, strict=True) if request.calibration}
+        searches = {
+            Task(label=row.model, call=partial(shared_samples, msgspec.structs.replace(row, work_folder=str(work)))): k
+            for k, row in distinct.items()
+        }
+        shared = {
+            searches[outcome.task]: outcome.value or ()
+            for outcome in run_tasks(searches, timeout_seconds=TIMEOUT_SECONDS)
+        }
         tasks = [
             Task(
                 label=request.model,
@@ -320,26 +310,12 @@ def measure_accuracy(requests: Sequence[AccuracyRequest], progress: Progress) ->
             limit = TIMEOUT_SECONDS  # the simulator has limits of its own
         for outcome in run_tasks(tasks, memory_bytes=memory_budget(), timeout_seconds=limit):
             place = places[outcome.task]
-            value = outcome.value and _with_finding(outcome.value, shared.get(_data_key(requests[place])))
-            outcomes[place] = dataclasses.replace(outcome, value=value)
+            if result := outcome.value:
+                findings = (*result.findings, *shared.get(keys[place], ()))
+                outcome = dataclasses.replace(outcome, value=msgspec.structs.replace(result, findings=findings))
+            outcomes[place] = outcome
             stage.done()
     return [outcomes[place] for place in range(len(tasks))]
-
-
-def _data_key(request: AccuracyRequest) -> bytes:
-    """What the samples in common depend on: both data sets, and the inputs of the original."""
-    return msgspec.json.encode((request.reference.path, request.dimensions, request.data, request.calibration))
-
-
-def _shared_samples(requests: Sequence[AccuracyRequest], work: Path) -> dict[bytes, Finding]:
-    """Warnings by data; what is wrong with the data is for the measurement to report."""
-    distinct = {_data_key(request): request for request in requests if request.calibration}
-    keys = {
-        Task(label=row.model, call=partial(shared_samples, msgspec.structs.replace(row, work_folder=str(work)))): key
-        for key, row in distinct.items()
-    }
-    outcomes = run_tasks(keys, timeout_seconds=TIMEOUT_SECONDS)
-    return {keys[outcome.task]: finding for outcome in outcomes for finding in outcome.value or ()}
 
 
 def shared_samples(request: AccuracyRequest) -> tuple[Finding, ...]:
@@ -348,10 +324,6 @@ def shared_samples(request: AccuracyRequest) -> tuple[Finding, ...]:
     takes = own_inputs(prepare_model(loaded, request.dimensions).proto)
     finding = overlap(request.calibration, request.data, takes) if request.calibration else None
     return (finding,) if finding else ()
-
-
-def _with_finding(result: AccuracyResult, finding: Finding | None) -> AccuracyResult:
-    return msgspec.structs.replace(result, findings=(*result.findings, finding)) if finding else result
 
 
 def _size(path: str) -> int:
@@ -367,32 +339,21 @@ def evaluate_model(request: AccuracyRequest) -> AccuracyResult:
     loaded = load_model(request.reference, Path(request.work_folder))
     original = prepare_model(loaded, request.dimensions)
     takes = own_inputs(original.proto)
-    ours = _open(request)
-    reference = open_session(original, optimized=True)
-    _check_interface(ours, reference, request.model)
-    answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
-    result = score(answers, request.model, request.accuracy, request.data.source)
-    if request.chip:
-        return msgspec.structs.replace(result, chip=request.chip)
-    return _with_finding(result, saturation_finding(file) if saturates_here(file := Path(request.model)) else None)
-
-
-def _open(request: AccuracyRequest) -> Any:
-    """A session of the model that is measured; ModelError when it does not load."""
+    # A session of the model that is measured
     if Path(request.model).suffix.lower() == ".ort":
-        return open_artifact(request.model, request.session_options)
-    prepared = prepare_model(load_model(SourceModel(path=request.model), Path(request.work_folder)), request.dimensions)
-    try:
-        return open_session(prepared, optimized=True)
-    except ModelError as error:
-        raise ModelError(
-            "the model does not run on this computer's CPU", where=request.model, why=error.why,
-            remedy="leave it out, or try another onnxruntime",
-        ) from error  # fmt: skip
-
-
-def _check_interface(ours: Any, reference: Any, where: str) -> None:
-    """ModelError unless the model takes and gives what its original does, by name."""
+        ours = open_artifact(request.model, request.session_options)
+    else:
+        loaded = load_model(SourceModel(path=request.model), Path(request.work_folder))
+        prepared = prepare_model(loaded, request.dimensions)
+        try:
+            ours = open_session(prepared, optimized=True)
+        except ModelError as error:
+            raise ModelError(
+                "the model does not run on this computer's CPU", where=request.model, why=error.why,
+                remedy="leave it out, or try another onnxruntime",
+            ) from error  # fmt: skip
+    reference = open_session(original, optimized=True)
+    # It takes and gives what its original does, by name
     for kind, mine, originals in (
         ("inputs", ours.get_inputs(), reference.get_inputs()),
         ("outputs", ours.get_outputs(), reference.get_outputs()),
@@ -400,10 +361,17 @@ def _check_interface(ours: Any, reference: Any, where: str) -> None:
         lacking = {value.name for value in originals} ^ {value.name for value in mine}
         if lacking and (kind == "inputs" or {value.name for value in originals} & lacking):
             raise ModelError(
-                f"the model has other {kind} than its original", where=where,
+                f"the model has other {kind} than its original", where=request.model,
                 why=f"{', '.join(value.name for value in mine)} instead of {', '.join(row.name for row in originals)}",
                 remedy="name the model that it was made from (--reference)",
             )  # fmt: skip
+    answers = (_simulated if request.chip else _answers)(request, takes, ours, reference)
+    result = score(answers, request.model, request.accuracy, request.data.source)
+    if request.chip:
+        return msgspec.structs.replace(result, chip=request.chip)
+    if saturates_here(file := Path(request.model)):
+        return msgspec.structs.replace(result, findings=(*result.findings, saturation_finding(file)))
+    return result
 
 
 def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, reference: Any) -> Iterator[Answer]:
@@ -411,12 +379,13 @@ def _answers(request: AccuracyRequest, takes: Sequence[TensorInfo], ours: Any, r
     for sample in samples(request.data, takes):
         still_at_work()
         expected = run_session(reference, sample.inputs, request.reference.name)
-        yield Answer(
-            sample=sample.name,
-            outputs=_run(ours, convert(sample.inputs), f"{request.model}, {sample.name}"),
-            expected=expected,
-            label=sample.label,
-        )
+        where = f"{request.model}, {sample.name}"
+        try:
+            outputs = run_session(ours, convert(sample.inputs), where)
+        except ModelError as error:
+            what = "the model fails on this sample"
+            raise ModelError(what, where=where, why=error.why, remedy=error.remedy) from error
+        yield Answer(sample=sample.name, outputs=outputs, expected=expected, label=sample.label)
 
 
 AT_A_TIME = 64
@@ -465,13 +434,6 @@ def _chunk(waiting: Iterator[Sample]) -> list[Sample]:
         if len(chunk) == AT_A_TIME or size >= AT_A_TIME_BYTES:
             break
     return chunk
-
-
-def _run(session: Any, feeds: Mapping[str, Array], where: str) -> dict[str, Array]:
-    try:
-        return run_session(session, feeds, where)
-    except ModelError as error:
-        raise ModelError("the model fails on this sample", where=where, why=error.why, remedy=error.remedy) from error
 
 
 def _conversion(

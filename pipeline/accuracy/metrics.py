@@ -143,11 +143,6 @@ def samples_needed(drop: float, interval: DropInterval | None, count: int, max_d
     return needed if needed <= MOST_SAMPLES else None
 
 
-def drop_of(value: float, original: float, *, higher_is_better: bool) -> float:
-    """How much worse a value is than the original's."""
-    return original - value if higher_is_better else value - original
-
-
 def finite(number: Any) -> float | None:
     """A number that JSON has; None for infinity and NaN."""
     return float(number) if number is not None and math.isfinite(number) else None
@@ -451,35 +446,33 @@ def match_boxes(outputs: Mapping[str, npt.NDArray[Any]], label: Any) -> BoxMatch
             "the label has no boxes", where="labels", why=f"its shape is {list(labelled.shape)}",
             remedy="give an array [N, 5] of class, x1, y1, x2, y2 (`label` in .npz files, or a function)",
         )  # fmt: skip
-    detections = _detections(outputs)
+    # Rows x1, y1, x2, y2, score, class: one output of such rows, or three by their names
+    rows = next((array for array in outputs.values() if array.ndim >= 2 and array.shape[-1] == 6), None)
+    if rows is not None:
+        detections = rows.reshape(-1, 6).astype(np.float64)
+    else:
+        parts = [
+            next((array for name, array in outputs.items() if any(word in name.lower() for word in words)), None)
+            for words in PARTS
+        ]
+        if any(part is None for part in parts):
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
+            raise ConfigError(
+                "the outputs are no detections", where="accuracy.metric", why=f"they are {shapes}",
+                remedy="needed: one [1, N, 6] of x1, y1, x2, y2, score, class, or three with boxes, scores and classes "
+                "in their names; give the metric as module:function for other outputs",
+            )  # fmt: skip
+        boxes, scores, classes = (np.asarray(part, np.float64) for part in parts)
+        detections = np.column_stack([boxes.reshape(-1, 4), scores.reshape(-1), classes.reshape(-1)])
     detections = detections[np.argsort(-detections[:, 4], kind="stable")]
-    best = [detections[detections[:, 5] == number][:MOST_DETECTIONS] for number in np.unique(detections[:, 5])]
+    numbers = np.unique(detections[:, 5])
+    best = [detections[detections[:, 5] == number][:MOST_DETECTIONS] for number in numbers]
     detections = np.concatenate([*best, np.zeros((0, 6))])
     hits = np.zeros((len(detections), len(OVERLAPS)), bool)
-    for number in np.unique(detections[:, 5]):
+    for number in numbers:
         of_class, labels_of_class = detections[:, 5] == number, labelled[:, 0] == number
         hits[of_class] = _matched(overlap_of(detections[of_class, :4], labelled[labels_of_class, 1:]))
     return detections[:, 5].astype(np.int64), detections[:, 4], hits, labelled[:, 0].astype(np.int64)
-
-
-def _detections(outputs: Mapping[str, npt.NDArray[Any]]) -> Floats:
-    """Rows x1, y1, x2, y2, score, class: one output of such rows, or three by their names."""
-    for array in outputs.values():
-        if array.ndim >= 2 and array.shape[-1] == 6:
-            return array.reshape(-1, 6).astype(np.float64)
-    parts = [
-        next((array for name, array in outputs.items() if any(word in name.lower() for word in words)), None)
-        for words in PARTS
-    ]
-    if any(part is None for part in parts):
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
-        raise ConfigError(
-            "the outputs are no detections", where="accuracy.metric", why=f"they are {shapes}",
-            remedy="needed: one [1, N, 6] of x1, y1, x2, y2, score, class, or three with boxes, scores and classes in "
-            "their names; give the metric as module:function for other outputs",
-        )  # fmt: skip
-    boxes, scores, classes = (np.asarray(part, np.float64) for part in parts)
-    return np.column_stack([boxes.reshape(-1, 4), scores.reshape(-1), classes.reshape(-1)])
 
 
 def overlap_of(boxes: Floats, others: Floats) -> Floats:
@@ -523,26 +516,22 @@ def packed_matches(samples: Sequence[BoxMatches]) -> tuple[ClassMatches, ...]:
 
 def average_precision(classes: Sequence[ClassMatches], weights: npt.NDArray[np.int64]) -> float:
     """Mean of average precision over overlaps and the classes that labels have; each sample counts by its weight."""
-    labelled = [float(weights[label_sample].sum()) for _, _, label_sample in classes]
-    precisions = [
-        _precision(matches, weights, count) for matches, count in zip(classes, labelled, strict=True) if count
-    ]
+    precisions = []
+    for sample, all_hits, label_sample in classes:
+        if not (labels := float(weights[label_sample].sum())):
+            continue
+        # The best precision at each recall level or a higher one, mean over these and the overlaps
+        drawn = weights[sample]
+        drawn, hits = drawn[drawn > 0], all_hits[drawn > 0]
+        right = np.cumsum(hits * drawn[:, None], axis=0)
+        precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
+        recall = right / labels
+        total = 0.0
+        for place in range(len(OVERLAPS)):
+            at = np.searchsorted(recall[:, place], RECALLS, side="left")
+            total += float(precision[at[at < len(precision)], place].sum()) / len(RECALLS)
+        precisions.append(total / len(OVERLAPS))
     return float(np.mean(precisions)) if precisions else 0.0
-
-
-def _precision(matches: ClassMatches, weights: npt.NDArray[np.int64], labels: float) -> float:
-    """Mean over overlaps and recall levels of the best precision at that recall or a higher one, for one class."""
-    sample, all_hits, _ = matches
-    drawn = weights[sample]
-    drawn, hits = drawn[drawn > 0], all_hits[drawn > 0]
-    right = np.cumsum(hits * drawn[:, None], axis=0)
-    precision = np.maximum.accumulate((right / np.cumsum(drawn)[:, None])[::-1], axis=0)[::-1]
-    recall = right / labels
-    total = 0.0
-    for place in range(len(OVERLAPS)):
-        at = np.searchsorted(recall[:, place], RECALLS, side="left")
-        total += float(precision[at[at < len(precision)], place].sum()) / len(RECALLS)
-    return total / len(OVERLAPS)
 
 
 METRICS: dict[MetricName, Metric] = {
@@ -593,7 +582,16 @@ def find_metric(config: AccuracyConfig, *, labelled: bool) -> Metric:
             remedy="leave max_drop out, or take another metric: agreement and cosine need no labels",
         )  # fmt: skip
     if metric.name in (MetricName.WER, MetricName.CER):
-        symbols = _vocabulary(Path(config.vocabulary)) if config.vocabulary else ()
+        symbols: tuple[str, ...] = ()
+        if config.vocabulary:
+            try:
+                text = read_regular(Path(config.vocabulary)).decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    "the vocabulary cannot be read", where=str(Path(config.vocabulary)), why=str(error)[:300],
+                    remedy="give a text file in UTF-8 with the symbol of a class in each line",
+                ) from error  # fmt: skip
+            symbols = tuple(text.removesuffix("\n").split("\n"))
         return replace(metric, measure=partial(_text_errors, metric.name == MetricName.WER, symbols))
     return metric
 
@@ -614,13 +612,3 @@ def _of_function(path: str) -> Metric:
             ) from error  # fmt: skip
 
     return Metric(name=Path(path).name, needs=Needs.LABELS, measure=measure, value=_mean, every_output=True)
-
-
-def _vocabulary(file: Path) -> tuple[str, ...]:
-    try:
-        return tuple(read_regular(file).decode("utf-8-sig").removesuffix("\n").split("\n"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "the vocabulary cannot be read", where=str(file), why=str(error)[:300],
-            remedy="give a text file in UTF-8 with the symbol of a class in each line",
-        ) from error  # fmt: skip

@@ -43,11 +43,12 @@ from pipeline.model.onnx_model import LeanModel, LoadedModel, load_model
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
+from pipeline.partition.graph import tensor_reader, view
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.view import open_subject, tensor_reader, view
-from pipeline.partition.view import write_model as write_lean
+from pipeline.partition.subject import open_subject
+from pipeline.partition.subject import write_model as write_lean
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Options, Pass, PassContext
-from pipeline.passes.edit import write_model
+from pipeline.passes.edit import IR_OF_CONSTANTS, write_model
 from pipeline.passes.precisions import PRECISIONS, RECIPES, Recipe
 from pipeline.passes.registry import run_passes
 from pipeline.passes.rewrites.facts import GraphFacts
@@ -56,7 +57,6 @@ from pipeline.passes.surgery import (
     CONSTANT_INITIALIZERS,
     FIXED_DIMENSIONS,
     OPSET,
-    OVERRIDABLE_SINCE_IR,
     DimensionOptions,
     converted,
 )
@@ -163,7 +163,7 @@ MODEL_FIXES = (
          lambda facts: DimensionOptions(sizes=dict(facts.sizes), rest=1), "every input dimension has a size"),
     # Before IR version 4 every initializer is listed as an input, and is a constant to providers all the same.
     _fix(CONSTANT_INITIALIZERS, "Take initializers out of the graph's inputs.", lambda _: Options(),
-         "no initializer can be overridden as an input", since_ir=OVERRIDABLE_SINCE_IR),
+         "no initializer can be overridden as an input", since_ir=IR_OF_CONSTANTS),
     *REWRITES,
     _opset(11, NNAPI),
     _opset(13),

@@ -29,16 +29,11 @@ from pipeline.model.edit import ONNX_DOMAINS
 from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel, find_models, source_bytes
 from pipeline.partition.answer import SUFFIXES, ModelAnswer, Optimize, Settings
-from pipeline.partition.judge import (
-    Views,
-    judge_views,
-    open_views,
-    reason_of,
-    scratch_folder,
-)
+from pipeline.partition.graph import refused
+from pipeline.partition.judge import judge_views, reason_of
 from pipeline.partition.many import TIMEOUT_SECONDS
 from pipeline.partition.qnn.kept import require_compilers
-from pipeline.partition.view import likely_sizes, refused, unnamed
+from pipeline.partition.subject import Views, likely_sizes, open_views, scratch_folder, unnamed
 
 ANSWERS = {FixChoice.USE: "yes", FixChoice.MEASURE: "maybe", FixChoice.CPU: "no"}
 """The verdicts in one word, as ONNX Runtime's mobile usability checker gives them."""

@@ -160,6 +160,8 @@ def compare_outputs(
 ) -> Iterator[OutputCheck]:
     """A check for each output of the reference, in its order; an output that is not there fails.
 
+    It is unknown where the inputs cannot show whether an output is right.
+
     `original` has the float original's outputs where the reference is that model in another precision.
     """
     for name, expected in reference.items():
@@ -170,22 +172,17 @@ def compare_outputs(
                 why = "strings of more than 16 MiB, or with a NUL in one, are not brought from devices"
             yield OutputCheck(output=name, passed=False, unknown=strings, reason=why)
             continue
-        check = compare_output(name, expected, actual[name], tolerance)
+        check = next((row for row in tolerance.refuted if row.output == name), None)
+        if check is None:
+            check = _compared(name, expected, actual[name], tolerance)
+            if check.failed and name in tolerance.unsteady:
+                why = "the original model's own output changes as much when its inputs change by a rounding error"
+                check = msgspec.structs.replace(check, unknown=True, reason=f"{why}; {check.reason}")
+            if check.unknown:
+                check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
+            check = msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
         sqnr = sqnr_db(original[name], actual[name]) if name in original else msgspec.UNSET
         yield msgspec.structs.replace(check, sqnr_db=sqnr)
-
-
-def compare_output(name: str, reference: Array, actual: Array, tolerance: Tolerance) -> OutputCheck:
-    """One output against its reference; unknown where its inputs cannot show whether it is right."""
-    if refuted := next((check for check in tolerance.refuted if check.output == name), None):
-        return refuted
-    check = _compared(name, reference, actual, tolerance)
-    if check.failed and name in tolerance.unsteady:
-        why = "the original model's own output changes as much when its inputs change by a rounding error"
-        check = msgspec.structs.replace(check, unknown=True, reason=f"{why}; {check.reason}")
-    if check.unknown:
-        check = msgspec.structs.replace(check, reason=f"cannot judge on {tolerance.data}: {check.reason}")
-    return msgspec.structs.replace(check, random_inputs=tolerance.random_inputs)
 
 
 def with_first_step(
@@ -234,66 +231,46 @@ def _compared(name: str, reference: Array, actual: Array, tolerance: Tolerance) 
     expected, given = reference.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], given[~finite], equal_nan=True) or not np.isfinite(given[finite]).all():
-        return OutputCheck(
-            output=name,
-            passed=False,
-            unknown=tolerance.random_inputs and not finite.all(),
-            reason=_other_than_numbers(expected, given),
-        )
+        # WGSL lets shaders assume that there is no NaN: Relu makes 0 of it
+        count = int((np.isnan(expected) & ~np.isnan(given)).sum())
+        reason = f"numbers where the original has NaN ({count} of {expected.size} elements; GPUs may do so)"
+        if not count:
+            reason = "NaN or infinity where the original has numbers, or otherwise"
+        unknown = tolerance.random_inputs and not finite.all()
+        return OutputCheck(output=name, passed=False, unknown=unknown, reason=reason)
     if not finite.any():
         return OutputCheck(output=name, passed=False, unknown=True, reason="the original gives only NaN or infinity")
+    # Of integers, equal ones are right however few values occur
     whole = reference.dtype.kind in "iub" and actual.dtype.kind in "iub"
-    return _judged(name, expected[finite], given[finite], tolerance, whole=whole)
-
-
-def _other_than_numbers(expected: Floats, actual: Floats) -> str:
-    """Where NaN and infinity differ, in words. WGSL lets shaders assume that there is no NaN: Relu makes 0 of it."""
-    import numpy as np
-
-    count = int((np.isnan(expected) & ~np.isnan(actual)).sum())
-    if count:
-        return f"numbers where the original has NaN ({count} of {expected.size} elements; GPUs may do so)"
-    return "NaN or infinity where the original has numbers, or otherwise"
-
-
-def _judged(name: str, expected: Floats, got: Floats, tolerance: Tolerance, *, whole: bool) -> OutputCheck:
-    """Numbers against numbers. `whole`: they are integers, of which equal ones are right however few values occur."""
-    import numpy as np
-
+    expected, given = expected[finite], given[finite]
     largest = float(np.abs(expected).max())
-    error = float(np.abs(expected - got).max())
+    error = float(np.abs(expected - given).max())
     relative = error / largest if largest else error
     share, floor = tolerance.max_relative_error, tolerance.floor_of(name)
     limit = max(share * largest, floor)
+    low, high = float(expected.min()), float(expected.max())
     trivial = float(np.ptp(expected)) / 2 if expected.size > 1 else largest
-    norms = float(np.linalg.norm(expected) * np.linalg.norm(got))
+    norms = float(np.linalg.norm(expected) * np.linalg.norm(given))
     shown = (whole and error == 0) or any(error <= bound < trivial for bound in (share * largest, floor))
     known_wrong = error > limit and (trivial > floor or error > share * max(largest, tolerance.spans.get(name, 1.0)))
-    check = OutputCheck(
+    if shown:
+        reason = ""
+    elif known_wrong:
+        reason = f"relative error {relative:.2g} is over {share:.2g} (absolute {error:.2g}, limit {limit:.2g})"
+    elif low == high:
+        reason = f"the output is {low:.3g} everywhere"
+    else:
+        reason = f"the output is nearly constant there ({low:.2g} to {high:.2g})"
+    return OutputCheck(
         output=name,
         passed=shown,
         unknown=not shown and not known_wrong,
         max_abs_error=error,
         max_rel_error=relative,
         limit=limit,
-        cosine=float(expected.ravel() @ got.ravel()) / norms if norms else None,
+        cosine=float(expected.ravel() @ given.ravel()) / norms if norms else None,
+        reason=reason,
     )
-    if shown:
-        return check
-    reason = (
-        f"relative error {relative:.2g} is over {share:.2g} (absolute {error:.2g}, limit {limit:.2g})"
-        if known_wrong
-        else _emptiness(expected)
-    )
-    return msgspec.structs.replace(check, reason=reason)
-
-
-def _emptiness(expected: Floats) -> str:
-    """Why numbers show nothing, in words."""
-    low, high = float(expected.min()), float(expected.max())
-    if low == high:
-        return f"the output is {low:.3g} everywhere"
-    return f"the output is nearly constant there ({low:.2g} to {high:.2g})"
 
 
 def sqnr_db(original: Array, actual: Array) -> float | msgspec.UnsetType | None:
@@ -339,14 +316,9 @@ def top1_check(output: str, reference: Array, actual: Array, tolerance: Toleranc
     """Agreement on a labelled set: the share of samples (first axis) whose largest element is the reference's."""
     if reference.shape != actual.shape:
         return OutputCheck(output=output, passed=False, reason="the labelled set gave outputs of another shape")
-    answers, expected = _answers(actual), _answers(reference)
+    answers, expected = (array.reshape(len(array), -1).argmax(axis=1) for array in (actual, reference))
     share = float((answers == expected).mean())
     least = tolerance.min_top1_agreement
     passed = least is None or share >= least
     reason = "" if passed else f"top-1 agreement {share:.1%} is under {least:.1%}"
     return OutputCheck(output=output, passed=passed, top1_agreement=share, reason=reason)
-
-
-def _answers(outputs: Array) -> "npt.NDArray[np.intp]":
-    answers: npt.NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
-    return answers

@@ -10,7 +10,6 @@ import msgspec
 
 from device_runner.spec import Stream
 from pipeline.check.compare import (
-    Array,
     OutputCheck,
     OutputPrecision,
     Tolerance,
@@ -67,7 +66,11 @@ def check_artifact(
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
     original = {tensor.name: read_tensor(tensor) for tensor in reference.original}
     session = open_artifact(file, session_options, brief=True)
-    outputs = _outputs(session, file, feeds)
+    try:
+        values = session.run(None, feeds)
+    except Exception as error:
+        raise _refused(file, error) from error
+    outputs = dict(zip((output.name for output in session.get_outputs()), values, strict=True))
     checks = list(compare_outputs(expected, outputs, tolerance, original))
     if streamed := reference.stream:
         try:
@@ -81,20 +84,6 @@ def check_artifact(
             for check in with_first_step(compared, steps, outputs, streamed.stream.tracked)
         ]
     return excused(checks, Path(file))
-
-
-def run_artifact(file: str, session_options: Mapping[str, str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The outputs of an artifact on the CPU; ModelError when it does not load or run."""
-    return _outputs(open_artifact(file, session_options, brief=True), file, feeds)
-
-
-def _outputs(session: Any, file: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    try:
-        values = session.run(None, dict(feeds))
-    except Exception as error:
-        raise _refused(file, error) from error
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, values, strict=True))
 
 
 def open_artifact(file: str, session_options: Mapping[str, str], *, brief: bool = False) -> Any:

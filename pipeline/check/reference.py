@@ -12,7 +12,7 @@ import math
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -118,7 +118,15 @@ def run_steps(session: Any, feeds: Mapping[str, Array], stream: Stream) -> tuple
         rows = rows or {name: [] for name in stream.tracked or _smallest(outputs, stream.steps)}
         for name, row in rows.items():
             row.append(outputs[name])
-        now |= {state: _same_shape(now[state], outputs[name], name) for name, state in stream.states.items()}
+        for name, state in stream.states.items():
+            before, after = now[state], outputs[name]
+            if before.shape != after.shape or before.dtype != after.dtype:
+                raise ConfigError(
+                    "the state changes its shape", where="state",
+                    why=f"{name!r} goes from {list(before.shape)} to {list(after.shape)}",
+                    remedy="export the model with a state of one size, as with a cache of fixed length",
+                )  # fmt: skip
+            now[state] = after
         if step % 10 == 0:
             still_at_work()
     stacked = {name: np.stack(row) for name, row in rows.items() if len({array.shape for array in row}) == 1}
@@ -133,15 +141,6 @@ def _smallest(outputs: Mapping[str, Array], steps: int) -> Iterator[str]:
             total += array.nbytes * steps
             if total <= TRACKED_BYTES:
                 yield name
-
-
-def _same_shape(before: Array, after: Array, name: str) -> Array:
-    if before.shape != after.shape or before.dtype != after.dtype:
-        raise ConfigError(
-            "the state changes its shape", where="state", why=f"{name!r} goes from {list(before.shape)} to "
-            f"{list(after.shape)}", remedy="export the model with a state of one size, as with a cache of fixed length",
-        )  # fmt: skip
-    return after
 
 
 SPANS = {
@@ -185,7 +184,14 @@ class _Bounds:
         if node.op_type == "Concat":
             spans = [self.span(part, hops // len(node.input)) for part in node.input]
             return max((span for span in spans if span), default=None) if all(spans) else None
-        return SPANS.get(node.op_type) or (RULES[node.op_type](node, self) if node.op_type in RULES else None)
+        if node.op_type == "Clip":  # between its bounds: attributes before opset 11, inputs from then on
+            given = {a.name: a.f for a in node.attribute}
+            low, high = given.get("min", self.number(node, 1)), given.get("max", self.number(node, 2))
+            return high - low if low is not None and high is not None and high > low else None
+        if node.op_type == "DequantizeLinear":  # per channel, and of more than 8 bits, counts as if it were not bounded
+            scale = self.number(node, 1)
+            return abs(scale) * QUANTIZED_STEPS if scale else None
+        return SPANS.get(node.op_type)
 
     def number(self, node: "NodeProto", slot: int) -> float | None:
         """A constant scalar input; None for any other."""
@@ -202,22 +208,6 @@ class _Bounds:
         except (ValueError, TypeError):
             return None
         return value if math.isfinite(value) else None
-
-
-def _clip(node: "NodeProto", bounds: _Bounds) -> float | None:
-    """Between its bounds: attributes before opset 11, inputs from then on."""
-    given = {a.name: a.f for a in node.attribute}
-    low, high = given.get("min", bounds.number(node, 1)), given.get("max", bounds.number(node, 2))
-    return high - low if low is not None and high is not None and high > low else None
-
-
-def _dequantize(node: "NodeProto", bounds: _Bounds) -> float | None:
-    """So many steps of one scale; what is per channel, or of more than 8 bits, counts as if it were not bounded."""
-    scale = bounds.number(node, 1)
-    return abs(scale) * QUANTIZED_STEPS if scale else None
-
-
-RULES: dict[str, Callable[["NodeProto", _Bounds], float | None]] = {"Clip": _clip, "DequantizeLinear": _dequantize}
 
 
 QUANTIZED = re.compile(r"QLinear|QuantizeLinear|Integer$|MatMulNBits|QGemm|QAttention")
@@ -331,16 +321,26 @@ def make_reference(
         run_seconds = time.perf_counter() - start
         make_folder(target)
         answered, notes = labelled_set(session, takes, labelled, target, source.name) if labelled else (None, ())
-        streamed = _streamed(session, sample.inputs, stream, target, source.name) if stream else None
+        try:
+            streamed = make_stream(session, sample.inputs, stream, target) if stream else None
+        except ort_errors() as error:
+            raise ModelError("the model's stream does not run", where=source.name, why=first_line(error),
+                             remedy="correct `state` of the model in the config") from error  # fmt: skip
     except ModelError as error:
         raise blame_dimensions(loaded, sizes, data, error) from error
     precision = precision_of(model.proto, outputs.values())
     random, spans = data.is_random(takes), output_spans(model.proto.graph)
     tolerance = msgspec.structs.replace(usual_tolerance(precision), spans=spans)
-    beside: tuple[dict[str, Array], Sequence[OutputCheck], tuple[str, ...]] = ({}, (), ())
-    if original:
-        beside = _beside_original(model, original, sizes, Path(work_folder), sample.inputs, outputs)
-    expected, refuted, unknown = beside
+    expected: dict[str, Array] = {}
+    refuted: list[OutputCheck] = []
+    if original:  # its outputs on the same sample, and what they refute
+        try:
+            floats = prepare_model(load_model(original, Path(work_folder)), sizes)
+            on_floats = run_session(open_session(floats, brief=True), sample.inputs, original.name)
+            refuted = list(refuted_outputs(model, floats, sample.inputs, (outputs, on_floats), precision))
+            expected = on_floats
+        except PipelineError as error:
+            notes = (*notes, f"outputs were not compared with the float original's: {error}")
     return Reference(
         inputs=tuple(
             write_tensor(target / f"input_{n}.bin", name, array)
@@ -352,7 +352,7 @@ def make_reference(
         precision=precision,
         labelled=answered,
         input_names=tuple(sample.inputs),
-        notes=(*_notes(sample, outputs), *notes, *unknown),
+        notes=(*_notes(sample, outputs), *notes),
         data=whole,
         sample=sample.name,
         random_inputs=random,
@@ -363,47 +363,18 @@ def make_reference(
     )
 
 
-def _streamed(session: Any, feeds: Mapping[str, Array], stream: Stream, folder: Path, where: str) -> StreamReference:
-    try:
-        return make_stream(session, feeds, stream, folder)
-    except ort_errors() as error:
-        raise ModelError("the model's stream does not run", where=where, why=first_line(error),
-                         remedy="correct `state` of the model in the config") from error  # fmt: skip
-
-
 def _written(folder: Path, stem: str, outputs: Mapping[str, Array]) -> tuple[TensorFile, ...]:
-    """Outputs of numbers, and of strings that devices bring back, as raw files."""
-    return tuple(
-        write_tensor(folder / f"{stem}_{n}.bin", name, array)
-        for n, (name, array) in enumerate(outputs.items())
-        if array.dtype.kind in "fiub" or _are_brought(array)
-    )
-
-
-def _are_brought(array: Array) -> bool:
-    """Whether these are strings as files hold them: without NULs, and not too many."""
-    texts = array.ravel().tolist()
-    strings = all(isinstance(text, str) and "\0" not in text for text in texts)
-    return strings and sum(len(text.encode()) + 1 for text in texts) <= MOST_STRING_BYTES
-
-
-def _beside_original(
-    model: LoadedModel,
-    source: SourceModel,
-    sizes: Mapping[str, int],
-    folder: Path,
-    feeds: Mapping[str, Array],
-    outputs: Mapping[str, Array],
-) -> tuple[dict[str, Array], Sequence[OutputCheck], tuple[str, ...]]:
-    """The float original's outputs on the same sample, checks that these refute, and why there are none."""
-    try:
-        original = prepare_model(load_model(source, folder), sizes)
-        expected = run_session(open_session(original, brief=True), feeds, source.name)
-        precision = precision_of(model.proto, outputs.values())
-        refuted = refuted_outputs(model, original, feeds, (outputs, expected), precision)
-        return expected, list(refuted), ()
-    except PipelineError as error:
-        return {}, (), (f"outputs were not compared with the float original's: {error}",)
+    """Outputs of numbers, and of strings that devices bring back, as raw files: without NULs, and not too many."""
+    files = []
+    for number, (name, array) in enumerate(outputs.items()):
+        brought = array.dtype.kind in "fiub"
+        if not brought:
+            texts = array.ravel().tolist()
+            brought = all(isinstance(text, str) and "\0" not in text for text in texts)
+            brought = brought and sum(len(text.encode()) + 1 for text in texts) <= MOST_STRING_BYTES
+        if brought:
+            files.append(write_tensor(folder / f"{stem}_{number}.bin", name, array))
+    return tuple(files)
 
 
 def _unsteady(
@@ -551,7 +522,17 @@ def _explained(
         f"{NAMES[precision]} {verb} at {first.op_type} {first.name or value!r}: {share:.3g} % of its elements are "
         f"not finite, the float original's largest there is {largest[value]:.4g}{limit}"
     )
-    listed = _to_keep_float(original.proto, first, largest)
+    # The nodes that read or give values too large for half precision, as passes name them. Where none is, a value too
+    # small for it became 0 or a ratio of two: the first node and those that it reads from
+    proto = copied(original.proto)
+    name_nodes(proto.graph)
+    large = {name for name, number in largest.items() if number * ROOM > LARGEST_HALF}
+    nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
+    listed = [node.name for node in nodes if not large.isdisjoint((*node.input, *node.output))]
+    beside = {*first.input, *first.output}
+    if large.isdisjoint(beside):
+        listed += [node.name for node in nodes if not beside.isdisjoint(node.output)]
+    listed = list(dict.fromkeys(listed))
     if len(listed) > MOST_NAMED:
         return cause, f"ship the model in float: {len(listed)} of its nodes would have to stay float"
     return cause, (
@@ -568,22 +549,6 @@ def _values(model: LoadedModel, names: Sequence[str], feeds: Mapping[str, Array]
     del proto.graph.output[:]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return run_session(open_session(replace(model, proto=proto), brief=True), feeds, model.source.name)
-
-
-def _to_keep_float(original: "ModelProto", first: "NodeProto", largest: Mapping[str, float]) -> list[str]:
-    """Names of the nodes that read or give values too large for half precision, as passes name them.
-
-    Where none is, a value too small for it became 0 or a ratio of two: the first node and those that it reads from.
-    """
-    proto = copied(original)
-    name_nodes(proto.graph)
-    large = {name for name, value in largest.items() if value * ROOM > LARGEST_HALF}
-    nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
-    names = [node.name for node in nodes if not large.isdisjoint((*node.input, *node.output))]
-    beside = {*first.input, *first.output}
-    if large.isdisjoint(beside):
-        names += [node.name for node in nodes if not beside.isdisjoint(node.output)]
-    return list(dict.fromkeys(names))
 
 
 PROCESSOR = Path("/proc/cpuinfo")

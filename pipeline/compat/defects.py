@@ -8,7 +8,7 @@ block of 16 in 16 bits, and twice -128 by -128 does not fit. Unsigned values are
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import msgspec
 from pipeline.config.tables import BuildKind
 from pipeline.core.abis import ARM32, ARM64
 from pipeline.core.releases import Release, numbers_of
-from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, Tensor, TensorType
+from pipeline.model.ort_format import OrtGraph, OrtModel, OrtNode, RuntimeOptimization, Tensor, TensorType
 from pipeline.model.types import FLOAT, FLOAT16, INT8, UINT8
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def left_out(model: OrtModel) -> str:
     """The first matrix product with odd rows (or not known) whose K is no multiple of 16; "" without one."""
     for graph in model.graph.walk():
         for node, values, weights in _fused(graph, SIGNED):
-            if node.op_type != "QLinearConv" and _depth(node, weights.dims) % BLOCK and _odd_rows(graph, values):
+            dims = weights.dims or (0,)
+            depth = dims[-1 if _transposed(node) or len(dims) < 2 else -2]
+            if node.op_type != "QLinearConv" and depth % BLOCK and _odd_rows(graph, values):
                 return _name(node)
     return ""
 
@@ -147,10 +149,6 @@ def _pairs(rows: "np.ndarray[Any, np.dtype[np.int8]]") -> bool:
         return False
     padded = np.pad(lowest, ((0, 0), (0, -rows.shape[1] % BLOCK))).reshape(rows.shape[0], -1, 2, APART)
     return bool((padded[:, :, 0] & padded[:, :, 1]).any())
-
-
-def _depth(node: OrtNode, dims: Sequence[int]) -> int:
-    return dims[-1 if _transposed(node) or len(dims) < 2 else -2] if dims else 0
 
 
 def _odd_rows(graph: OrtGraph, values: str) -> bool:
@@ -215,10 +213,6 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Whether an Android phone with SME may run the artifact: what is known is known of Snapdragons."""
         return self.system in ("", "android") and self.on_arm64(SME, there=True)
 
-    def on_trapping_sme(self) -> bool:
-        """Whether the processor is one that announces SME and traps it: no phone is known to since 1.24.4."""
-        return self.features is not None and SME_TRAPS in self.features and self.on_sme()
-
     def on_arm64(self, feature: str, *, there: bool) -> bool:
         """Whether an arm64 processor with a feature, or one without it, may run the artifact."""
         return ARM64 in self.abis and (self.features is None or (feature in self.features) is there)
@@ -266,23 +260,12 @@ def library_defects(release: str, processor: Runtime, extensions: Collection[str
             yield defect
 
 
-def _unreplayable(model: OrtModel, _: ReadWeight | None) -> str:
-    records = [record for graph in model.graph.walk() for record in graph.runtime_optimizations]
-    return ", ".join(unreplayable((record.action, bool(record.produced_ops)) for record in records))
-
-
-def _young(model: OrtModel, _: ReadWeight | None) -> str:
-    actions = {record.action for graph in model.graph.walk() for record in graph.runtime_optimizations}
-    return ", ".join(sorted(actions & YOUNG_ACTIONS.keys()))
+def _records(model: OrtModel) -> Iterator[RuntimeOptimization]:
+    return (record for graph in model.graph.walk() for record in graph.runtime_optimizations)
 
 
 def _uncounted(model: OrtModel, _: ReadWeight | None) -> str:
-    produced = {
-        op_id.rpartition(":")[0]
-        for graph in model.graph.walk()
-        for record in graph.runtime_optimizations
-        for op_id in record.produced_ops
-    }
+    produced = {op_id.rpartition(":")[0] for record in _records(model) for op_id in record.produced_ops}
     return ", ".join(sorted(produced & UNCOUNTED))
 
 
@@ -294,7 +277,10 @@ def _identity_at(graph: OrtGraph) -> str:
     in (qdq_final_cleanup.cc). Values of the parameters are not compared here: types and shapes are.
     """
     computed = {output for node in graph.nodes for output in node.outputs}
-    readers = _readers(graph)
+    readers: dict[str, list[OrtNode]] = {}  # in themselves or in their bodies
+    for node in graph.nodes:
+        for name in (*node.inputs, *node.implicit_inputs):
+            readers.setdefault(name, []).append(node)
     for node in graph.nodes:
         pairs = readers.get(node.outputs[0], []) if _is_linear(node, "DequantizeLinear") else []
         if not pairs or node.outputs[0] in graph.outputs:
@@ -305,15 +291,6 @@ def _identity_at(graph: OrtGraph) -> str:
         if ends and (node.inputs[0] not in computed or len(pairs) > 1):
             return ends[0]
     return ""
-
-
-def _readers(graph: OrtGraph) -> dict[str, list[OrtNode]]:
-    """The nodes that read each value, in themselves or in their bodies."""
-    readers: dict[str, list[OrtNode]] = {}
-    for node in graph.nodes:
-        for name in (*node.inputs, *node.implicit_inputs):
-            readers.setdefault(name, []).append(node)
-    return readers
 
 
 def _is_linear(node: OrtNode, op_type: str) -> bool:
@@ -348,11 +325,6 @@ DOT_PRODUCT, HALF_PRECISION = "asimddp", "asimdhp"
 """Features of ARM processors by Linux's names."""
 
 
-def _half_pools(model: OrtModel, _: ReadWeight | None) -> str:
-    nodes = _half_nodes(model)
-    return _listed(node for node in nodes if node.op_type == "MaxPool" and node.since_version < MAX_POOL_NHWC)
-
-
 def _half_nodes(model: OrtModel) -> Iterator[OrtNode]:
     for graph in model.graph.walk():
         halves = {name for name, info in graph.node_args.items() if getattr(info, "elem_type", 0) == FLOAT16}
@@ -383,11 +355,6 @@ def _float_products(model: OrtModel, _: ReadWeight | None) -> str:
     return _listed(_products(model, PRODUCTS, FLOAT))
 
 
-def _packed_products(model: OrtModel, _: ReadWeight | None) -> str:
-    whole = _products(model, frozenset({"MatMulInteger"}), *EIGHT_BITS)
-    return _listed((*_products(model, PRODUCTS, FLOAT), *whole))
-
-
 def _products(model: OrtModel, operators: frozenset[str], *types: int) -> Iterator[OrtNode]:
     for graph in model.graph.walk():
         for node in graph.nodes:
@@ -404,13 +371,16 @@ INT8_SUMS = (
 
 DEFECTS: tuple[Defect, ...] = (
     Defect(
-        "unreplayable", _unreplayable, lambda c: c.replays, None,
+        "unreplayable",
+        lambda model, _: ", ".join(unreplayable((row.action, bool(row.produced_ops)) for row in _records(model))),
+        lambda c: c.replays, None,
         "ONNX Runtime cannot replay the fusions that it recorded ({mark})",
         "it wrote them without the operators that they produce, and fails to load that",
         "ship fixed style, or 1.30 and later without asking for replay",
     ),
     Defect(
-        "young", _young, lambda c: c.replays and c.release < max(YOUNG_ACTIONS.values()), None,
+        "young", lambda model, _: ", ".join(sorted({row.action for row in _records(model)} & YOUNG_ACTIONS.keys())),
+        lambda c: c.replays and c.release < max(YOUNG_ACTIONS.values()), None,
         "ONNX Runtime before 1.24 does not know the recorded fusion {mark}",
         "a later release wrote it, and the older one refuses the file: Missing action {mark}",
         "convert with the onnxruntime of that release, ship fixed style, or ship 1.24 or later",
@@ -460,7 +430,12 @@ DEFECTS: tuple[Defect, ...] = (
         "ship 1.28 or later, or exclude the chip in Google Play's device catalogue", depends=True, needs=SME,
     ),
     Defect(
-        "sme-traps", _packed_products, lambda c: c.release > Release(1, 24) and c.on_trapping_sme(),
+        "sme-traps",
+        lambda model, _: _listed(
+            (*_products(model, PRODUCTS, FLOAT), *_products(model, frozenset({"MatMulInteger"}), *EIGHT_BITS))
+        ),
+        # of processors that announce SME and trap it: no phone is known to since 1.24.4
+        lambda c: c.release > Release(1, 24) and SME_TRAPS in (c.features or ()) and c.on_sme(),
         frozenset({Release(1, 26), Release(1, 28), Release(1, 29)}),
         "ONNX Runtime crashes where the kernel announces SME and its instructions trap ({mark})",
         "KleidiAI's kernels are taken by what the kernel says: SIGILL while weights are packed or at the first run "
@@ -476,7 +451,11 @@ DEFECTS: tuple[Defect, ...] = (
         "convert on an x86-64 computer, which puts Casts around them, or compute in f32", depends=True,
     ),
     Defect(
-        "half-pools", _half_pools, lambda c: c.on_arm64(HALF_PRECISION, there=True), frozenset({Release(1, 29)}),
+        "half-pools",
+        lambda model, _: _listed(
+            node for node in _half_nodes(model) if node.op_type == "MaxPool" and node.since_version < MAX_POOL_NHWC
+        ),
+        lambda c: c.on_arm64(HALF_PRECISION, there=True), frozenset({Release(1, 29)}),
         f"MaxPool in half precision before opset {MAX_POOL_NHWC} makes no session where the processor computes it "
         "({mark})",
         "loading puts it into the channels-last domain, which has no kernel of that version",

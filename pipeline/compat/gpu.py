@@ -19,10 +19,9 @@ from pipeline.core.workers import Task, run_tasks
 from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Settings, layout_window, webgpu_settings
-from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies
+from pipeline.partition.graph import UNKNOWN, Graph, Node, Value, bodies, infer, view_of_file
 from pipeline.partition.rules import claim, copies_of
-from pipeline.partition.view import infer, view_of_file
-from pipeline.partition.webgpu.claims import (
+from pipeline.partition.webgpu import (
     NAMELESS_BIAS,
     crossing,
     has_nameless_bias,
@@ -90,12 +89,6 @@ def _alone(file: GpuFile) -> str:
     return _named(iter({node.index: node for node in readers}.values()))
 
 
-def _fused_in_nhwc(file: GpuFile) -> str:
-    if not (file.ort_format and file.settings.nhwc):
-        return ""
-    return _named(node for node in file.graph.nodes.values() if node.op_type == "FusedConv")
-
-
 def _thirds(file: GpuFile, node: Node) -> bool:
     """A Conv whose shader reads channels by threes and writes them by fours: the library mixes the two up.
 
@@ -110,18 +103,8 @@ def _thirds(file: GpuFile, node: Node) -> bool:
     return bool(channels and features and channels > 3 and channels % 3 == 0 and channels % 4 and features % 4 == 0)
 
 
-def _flat_norm(file: GpuFile, node: Node) -> bool:
-    """A BatchNormalization of rank 2 in NCHW takes its rows for channels."""
-    return node.op_type == "BatchNormalization" and not file.settings.nhwc and file.rank(node) == 2
-
-
-def _opset(file: GpuFile) -> str:
-    """Why the whole graph is refused in the layout NHWC, for its opset."""
-    return layout_window(file.graph.opset, file.settings.ort_release) or "" if file.settings.nhwc else ""
-
-
 def _quantized(file: GpuFile) -> str:
-    from pipeline.partition.webgpu.kernels import QUANTIZED
+    from pipeline.partition.webgpu import QUANTIZED
 
     nodes = [node for node in file.graph.nodes.values() if QUANTIZED.fullmatch(node.op_type)]
     if not nodes:
@@ -151,16 +134,6 @@ def _empty(file: GpuFile, node: Node) -> bool:
     shapes = [file.graph.value(name).shape for name in (*data, *node.outputs) if name]
     shapes += [constant.dims for name in data if (constant := file.graph.constant(name))]
     return any(shape is not None and 0 in shape for shape in shapes)
-
-
-def _half(file: GpuFile, node: Node) -> bool:
-    return file.half is False and any(file.graph.value(name).dtype == "f16" for name in (*node.inputs, *node.outputs))
-
-
-def _half_sums(file: GpuFile, node: Node) -> bool:
-    """A sum of squares or exponentials that 16 bits do not hold, which CPUs add up in 32: 256 squared is infinite."""
-    wide = ("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp")
-    return node.op_type in wide and file.graph.value(node.inputs[0]).dtype == "f16"
 
 
 REDUCTIONS = frozenset(
@@ -229,7 +202,10 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "set preferredLayout=NCHW, or pad the channels to a multiple of 4 with weights of 0",
     ),
     _rule(
-        "normalization", _nodes(_flat_norm),
+        "normalization",  # it takes its rows for channels
+        _nodes(lambda file, node: (
+            node.op_type == "BatchNormalization" and not file.settings.nhwc and file.rank(node) == 2
+        )),
         "WebGPU computes wrong numbers in the layout NCHW: {mark} has two dimensions",
         "leave preferredLayout at NHWC, or ship level basic, which may fold it into the Gemm before it",
     ),
@@ -246,12 +222,18 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "level extended on it may need preferredLayout=NCHW), or ship the format .onnx (variants `*-onnx`)",
     ),
     _rule(
-        "fused layout", _fused_in_nhwc,
+        "fused layout",
+        lambda file: _named(
+            node for node in file.graph.nodes.values()
+            if file.ort_format and file.settings.nhwc and node.op_type == "FusedConv"
+        ),
         "WebGPU does not load it: an ORT format file cannot change the layout of {mark}",
         "set preferredLayout=NCHW, or ship level basic, or the format .onnx",
     ),
     _rule(
-        "opset", _opset, "WebGPU takes no node: {mark}",
+        "opset",
+        lambda file: (layout_window(file.graph.opset, file.settings.ort_release) or "") if file.settings.nhwc else "",
+        "WebGPU takes no node: {mark}",
         "convert the model to a later opset, or set preferredLayout=NCHW",
     ),
     _rule(
@@ -259,11 +241,20 @@ RULES: tuple[FindingRule[Sequence[GpuFile]], ...] = (
         "ship the float or fp16 model to GPUs, or 4-bit or 8-bit weights (MatMulNBits)",
     ),
     _rule(
-        "half", _nodes(_half), "this GPU has no half precision (shader-f16), which {mark} computes in",
+        "half",
+        _nodes(lambda file, node: file.half is False and any(
+            file.graph.value(name).dtype == "f16" for name in (*node.inputs, *node.outputs)
+        )),
+        "this GPU has no half precision (shader-f16), which {mark} computes in",
         "ship the float model to this class of devices",
     ),
     _rule(
-        "half sums", _nodes(_half_sums),
+        # Sums that 16 bits do not hold, which CPUs add up in 32: 256 squared is infinite.
+        "half sums",
+        _nodes(lambda file, node: (
+            node.op_type in ("ReduceL2", "ReduceSumSquare", "ReduceLogSumExp")
+            and file.graph.value(node.inputs[0]).dtype == "f16"
+        )),
         "WebGPU overflows in half precision: {mark} adds up squares (infinite from 256 on) or exponentials (from 11)",
         "keep it in float: the pass fp16 of the float model does, or a Cast before and behind it",
     ),

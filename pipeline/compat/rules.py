@@ -38,7 +38,6 @@ from pipeline.model.ort_format import (
     OrtModel,
     SequenceType,
     TensorType,
-    TypeInfo,
 )
 from pipeline.model.types import ORT_NAMES
 
@@ -266,13 +265,11 @@ def loadable_by(format_version: int, kind: BuildKind) -> tuple[str, ...]:
 
 def _codes(graph: OrtGraph) -> Iterator[int]:
     yield from (tensor.data_type for tensor in graph.initializers.values())
-    yield from (code for info in graph.node_args.values() if (code := _code(info)))
-
-
-def _code(info: TypeInfo) -> int:
-    while isinstance(info, SequenceType):
-        info = info.element
-    return info.elem_type if isinstance(info, TensorType) else 0
+    for info in graph.node_args.values():
+        while isinstance(info, SequenceType):
+            info = info.element
+        if isinstance(info, TensorType) and info.elem_type:
+            yield info.elem_type
 
 
 def _finding(severity: Severity, what: str, where: str, why: str, remedy: str) -> Finding:

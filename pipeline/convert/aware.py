@@ -40,7 +40,7 @@ from pipeline.model.onnx_model import LeanModel, loadable
 from pipeline.partition.graph import Node
 from pipeline.partition.reference import check_asked, claims_of_named, differing, plain_name, reference_aware
 from pipeline.partition.shown import CLAIMS, CLAIMS_PROVIDER, claims_devices, claims_file, node_key
-from pipeline.partition.view import name_nodes, remove_model, write_model
+from pipeline.partition.subject import name_nodes, remove_model, write_model
 from pipeline.passes.base import PassContext
 
 if TYPE_CHECKING:

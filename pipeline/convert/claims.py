@@ -23,7 +23,7 @@ from pipeline.model.edit import (
 )
 from pipeline.model.onnx_model import ByteRange, LeanModel
 from pipeline.partition.answer import Refusal, Settings, lost_to_dimensions
-from pipeline.partition.graph import FreshNames, Graph, Node, bodies
+from pipeline.partition.graph import FreshNames, Graph, Node, bodies, body_types, tensor_reader, view
 from pipeline.partition.rules import Claim, claim
 from pipeline.partition.shown import (
     add_copies,
@@ -33,8 +33,8 @@ from pipeline.partition.shown import (
     undone_for_provider,
     without_functions,
 )
+from pipeline.partition.subject import dynamic_names
 from pipeline.partition.units import node_units, unique_dq, unit_of_node
-from pipeline.partition.view import body_types, dynamic_names, tensor_reader, view
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
@@ -157,7 +157,7 @@ def _copy_in(
     graph: Graph, proto: "GraphProto", settings: Settings, weights: dict[str, ByteRange], taken: set[str]
 ) -> bool:
     """Write the copies into one graph; whether there are any."""
-    from pipeline.partition.webgpu.claims import COPIES, crossing, memories, shared_constants  # a table that few need
+    from pipeline.partition.webgpu import COPIES, crossing, memories, shared_constants  # a table that few need
 
     gpu, cpu = memories(graph, claim(graph, settings).claimed)
     to_gpu, to_cpu = crossing(graph, gpu, cpu)

@@ -45,11 +45,11 @@ from pipeline.model.signature import own_inputs
 from pipeline.model.sources import NamedModel
 from pipeline.partition.answer import Optimize, Settings
 from pipeline.partition.judge import PartitionRequest, judge
-from pipeline.partition.qnn import context_session
+from pipeline.partition.qnn import session as compiler
 from pipeline.partition.qnn.claims import CAUSES, FAILURES, PREFIX, PROVIDER
 from pipeline.partition.qnn.claims import SECONDS as QUESTION_SECONDS
 from pipeline.partition.qnn.kept import compiler_name, entry_of, keep, kept
-from pipeline.partition.view import write_model
+from pipeline.partition.subject import write_model
 from pipeline.passes.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _compiled(models: Mapping[str, LoadedModel], chip: Chip, folder: Path) -> Co
     name, *others = models
     if others:
         return _compile(models, chip, contents, folder)
-    depends = (sha256_of(contents / name), sha256_of(Path(context_session.__file__)), name)
+    depends = (sha256_of(contents / name), sha256_of(Path(compiler.__file__)), name)
     entry = entry_of(".context.json", chip, *depends)
     if (session := kept(entry, ContextSession)) and _taken(session, entry, folder):
         return session
@@ -206,7 +206,7 @@ def _taken(session: ContextSession, entry: Path, folder: Path) -> bool:
 def _compile(models: Mapping[str, LoadedModel], chip: Chip, contents: Path, folder: Path) -> ContextSession:
     answer = folder.parent / "answer.json"
     options = [f"{key}={value}" for key, value in chip.options.items()]
-    command = [sys.executable, "-m", "pipeline.partition.qnn.context_session"]
+    command = [sys.executable, "-m", "pipeline.partition.qnn.session", "contexts"]
     files = [str(path.absolute()) for path in (contents, folder)]
     where = " and ".join(model.source.name for model in models.values())
     limit = time_limit(path.stat().st_size for path in contents.iterdir())

@@ -208,7 +208,7 @@ def with_types(model: LeanModel) -> LeanModel:
     import onnx
 
     from pipeline.model.types import CODES
-    from pipeline.partition.view import infer
+    from pipeline.partition.graph import infer
 
     proto = copied(model.proto)
     declared = {value.name for value in (*proto.graph.input, *proto.graph.output)}

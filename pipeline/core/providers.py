@@ -77,7 +77,7 @@ _RULES = (
     ),
     ProviderRules(
         name=WEBGPU, provider="webgpu", title="WebGPU", copies=True,
-        rules="pipeline.partition.webgpu.claims", load="pipeline.partition.webgpu.claims",
+        rules="pipeline.partition.webgpu", load="pipeline.partition.webgpu",
     ),
     ProviderRules(
         name=QNN, provider="qnn", title="QNN", qdq_units=True, aware=False, by_chip=True,

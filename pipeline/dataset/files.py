@@ -1,35 +1,426 @@
-"""Test data on the disk: ONNX's test data sets, .npz and .npy files, folders, stacked labelled sets."""
+"""The samples of a model, one in memory at a time, and test data on the disk.
+
+Test data are ONNX's test data sets, .npz and .npy files, images, recordings, folders of them, stacked labelled sets.
+"""
 
 import csv
+import difflib
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from device_runner.files import ZIP_ERRORS, read_regular
 from device_runner.spec import ElementType, TensorFile
-from pipeline.config.tables import PreprocessConfig
-from pipeline.core.errors import ConfigError
+from pipeline.config.tables import PreprocessConfig, is_function
+from pipeline.core.errors import ConfigError, Finding, Severity
 from pipeline.core.files import write_bytes
-from pipeline.dataset.values import image_tensor, plain_dtype, wav_tensor
-from pipeline.model.signature import Array, TensorInfo
+from pipeline.dataset.dataset import CALIBRATION_SHARE, Dataset, Part, Sample
+from pipeline.dataset.values import check_padding, function_samples, image_tensor, plain_dtype, value_array, wav_tensor
+from pipeline.model.signature import Array, TensorInfo, open_axes, own_inputs, resolve_dimensions
 
 if TYPE_CHECKING:
     import numpy as np
+    from onnx import ModelProto
+
+Named: TypeAlias = list[tuple[str, Array]]
+Takes: TypeAlias = Sequence[TensorInfo]
+"""The inputs of a model."""
+
+
+def samples(data: Dataset, takes: Takes) -> Iterator[Sample]:
+    """Samples for a model with these inputs; only one is in memory at a time.
+
+    Test data give as many as they have in the part that is asked for, up to the limit; anything else gives one.
+    ConfigError for the first wrong sample, with its file and the reason: also for one without label where there are
+    labels, and, after the last, for a label without sample. MissingError when images need Pillow.
+    """
+    names = [info.name for info in takes]
+    for key, name in (*(("inputs", name) for name in data.inputs), *(("padding", name) for name in data.padding)):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"inputs: {', '.join(names) or 'none'}"
+            raise ConfigError(f"the model has no input {name!r}", where=f"{key}.{name}", remedy=remedy)
+    for name, number in data.padding.items():
+        check_padding(takes[names.index(name)], number)
+    if data.labels and not data.test_data:
+        raise ConfigError(
+            "labels without samples", where=data.labels, why="there is no test data that they could be of",
+            remedy="give `test_data` (--test-data), or one .npz with `inputs` and `labels` as `labels` alone",
+        )  # fmt: skip
+    if not data.test_data:
+        yield Sample(name=data.source, inputs=_complete(data, takes, {}, 0, data.source))
+        return
+    count = in_part = 0
+    whole = data.part is Part.ALL or sum(1 for _ in islice(_every(data, takes), data.least)) < data.least
+    for sample in _every(data, takes):
+        count += 1
+        if whole or data.part is sample.part:
+            in_part += 1
+            yield sample
+            if in_part == data.limit:
+                return
+    if not count:
+        raise ConfigError("the test data has no samples", where=data.test_data, remedy="check `test_data`")
+    if not in_part:
+        raise ConfigError(
+            f"the {data.part} part of the test data has no samples", where=data.test_data,
+            why=f"it has {count} sample{'s' * (count > 1)}, which are divided by content, "
+            f"one in {CALIBRATION_SHARE} for calibration",
+            remedy="give more samples, or files of its own: `calibration` and `evaluation` of the model in the config",
+        )  # fmt: skip
+
+
+def _every(data: Dataset, takes: Takes) -> Iterator[Sample]:
+    """All samples of test data, whole and with their labels."""
+    root, table = Path(data.test_data), Path(data.labels)
+    labels = read_labels(table) if data.labels else {}
+    used = set[str]()
+    for number, sample in enumerate(_found(data, takes)):
+        label = sample.label
+        if data.labels:
+            # A line may call a sample by its path in the folder or its name with and without ending; what is no file
+            # has a number
+            path = Path(sample.name)
+            inside = path.relative_to(root).as_posix() if path != root and path.is_relative_to(root) else path.name
+            names = tuple(dict.fromkeys((inside, path.name, path.stem))) if path.exists() else (str(number),)
+            labelled = next((name for name in names if name in labels), None)
+            if labelled is None:
+                raise ConfigError(
+                    "no label for this sample", where=sample.name,
+                    why=f"{table} has {len(labels)} labels, none for {' or '.join(map(repr, names))}",
+                    remedy="add a line, or remove the sample",
+                )  # fmt: skip
+            line, label = labels[labelled]
+            if labelled in used:
+                raise ConfigError(
+                    "two samples have the same label line", where=f"{table}:{line}",
+                    why=f"{labelled!r} names {sample.name}, and another one before it",
+                    remedy="name files with their folders, as in `a/1.jpg,3`",
+                )  # fmt: skip
+            used.add(labelled)
+        yield replace(sample, inputs=_complete(data, takes, sample.inputs, number, sample.name), label=label)
+    if unused := [name for name in labels if name not in used]:
+        raise ConfigError(
+            "a label without a sample", where=f"{table}:{labels[unused[0]][0]}",
+            why=f"there is no sample {unused[0]!r}; {len(unused)} of {len(labels)} labels have none",
+            remedy="remove the line, or add the sample; names are relative to the folder of `test_data`",
+        )  # fmt: skip
+
+
+def _complete(data: Dataset, takes: Takes, given: Mapping[str, Array], number: int, where: str) -> dict[str, Array]:
+    """Every input of the model: declared values before given arrays before random numbers."""
+    import numpy as np
+
+    generator = np.random.Generator(np.random.PCG64(data.seed + number))
+    arrays = {}
+    for info in takes:
+        if info.name in data.inputs or (not data.test_data and info.name not in given):
+            arrays[info.name] = value_array(info, data.inputs.get(info.name), data.sizes, generator)
+            continue
+        if info.name not in given:
+            raise ConfigError(
+                f"the test data lacks the input {info.name!r}", where=where,
+                why=f"it has {', '.join(given) or 'none'}",
+                remedy=f"add it, or give it a value: `inputs.{info.name} = …` in the config, --input {info.name}=…",
+            )  # fmt: skip
+        array = arrays[info.name] = given[info.name]
+        sizes_fit = info.shape is None or (
+            len(array.shape) == len(info.shape)
+            and all(not isinstance(size, int) or size == n for size, n in zip(info.shape, array.shape, strict=True))
+        )
+        if not sizes_fit or np.dtype(array.dtype.type) != plain_dtype(info):  # strings may have any length
+            raise ConfigError(
+                f"the test data does not fit the input {info.name!r}", where=where,
+                why=f"it is {array.dtype} {list(array.shape)}, the model takes {info}",
+                remedy="make the test data again for this model, or change `dimensions`",
+            )  # fmt: skip
+    return arrays
+
+
+def first_sample(data: Dataset, takes: Takes) -> Sample:
+    """The first sample; raises as `samples` does."""
+    return next(samples(data, takes))
+
+
+def check_data(data: Dataset, takes: Takes) -> int:
+    """How many samples there are; raises as `samples` does for the first that is wrong."""
+    return sum(1 for _ in samples(data, takes))
+
+
+def sizes_in(data: Dataset, takes: Takes) -> dict[str, int]:
+    """Sizes that the first sample of test data gives to open axes, by `input[axis]`; none without test data.
+
+    Raises as `samples` does.
+    """
+    if not data.test_data:
+        return {}
+    arrays = first_sample(data, takes).inputs
+    return {axis.key: int(arrays[axis.input].shape[axis.axis]) for axis in open_axes(takes)}
+
+
+def given_sizes(data: Dataset, model: "ModelProto", named: Mapping[str, int], where: str) -> dict[str, int]:
+    """Sizes for open dimensions by `input[axis]`: those that are named before those of the test data.
+
+    ConfigError for a name that the model, `where`, does not have; else raises as `samples` does.
+    """
+    takes = own_inputs(model)
+    return sizes_in(data, takes) | resolve_dimensions(takes, named, where)
+
+
+def overlap(calibration: Dataset, evaluation: Dataset, takes: Takes) -> Finding | None:
+    """A warning where samples stand in both: accuracy on data that ranges were taken from is too good.
+
+    Reads both, and keeps the digests of one; raises as `samples` does.
+    """
+    names = {sample.digest: sample.name for sample in samples(calibration, takes)}
+    both = [(sample.name, names[sample.digest]) for sample in samples(evaluation, takes) if sample.digest in names]
+    if not both:
+        return None
+    if calibration.least and len(both) < calibration.least and calibration.test_data == evaluation.test_data:
+        return Finding(
+            severity=Severity.WARNING,
+            what=f"the ranges come from all samples, the {len(both)} that accuracy is measured on among them",
+            where=evaluation.source,
+            why=f"there are fewer than {calibration.least}, too few to divide",
+            remedy=f"give {calibration.least} or more, or max_drop or labels: then they are kept apart",
+        )
+    return Finding(
+        severity=Severity.WARNING,
+        what=f"{len(both)} samples are in the calibration data and in the evaluation data",
+        where=evaluation.source,
+        why=f"{both[0][0]} has the content of {both[0][1]}",
+        remedy="take them out of one of the two: accuracy on calibration data is too good",
+    )
 
 
 INPUTS, LABELS = "inputs", "labels"
+"""The arrays of a stacked labelled set, an .npz file."""
 SAMPLE_BYTES = 1 << 30
 """A sample above this is a mistake in the file's header."""
+IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
+RECORDINGS = frozenset({".wav"})
+LABEL = "label"
+"""The array of an .npz file that is the sample's label, where no input has that name."""
+TENSOR_BYTES = 2 << 30
+"""A message of protobuf ends there."""
 
 
-def is_stacked(file: Path, names: set[str]) -> bool:
-    """Whether a file is such a set: an .npz file with both arrays, of which none is an input of the model."""
-    if file.suffix.lower() != ".npz" or names & {INPUTS, LABELS}:
+def _found(data: Dataset, takes: Takes) -> Iterator[Sample]:
+    """Every sample of the test data, in the order of names with numbers by value: what it gives of the inputs.
+
+    ConfigError names what is wrong.
+    """
+    if is_function(data.test_data):
+        for name, arrays, label in function_samples(data.test_data):
+            yield Sample(name=name, inputs=_matched(list(arrays.items()), data, takes, name), label=label)
+        return
+    path = Path(data.test_data)
+    if path.is_file():
+        yield from _stacked(path, data, takes) if _is_stacked(path, takes) else (_read(path, data, takes),)
+        return
+    if not path.is_dir():
+        raise ConfigError(
+            "no such test data", where=str(path), why=f"searched for {path.resolve()}", remedy="check `test_data`"
+        )
+    sets = _sorted(child for child in path.glob("test_data_set_*") if child.is_dir())
+    if sets or any(path.glob("input_*.pb")):
+        for folder in sets or [path]:
+            if not (inputs := _numbered(folder, "input")):
+                raise ConfigError(
+                    "no inputs in this test data set", where=str(folder), why="there is no input_0.pb",
+                    remedy="check `test_data`",
+                )  # fmt: skip
+            by_name = _matched(inputs, data, takes, str(folder), by_number=True)
+            yield Sample(name=str(folder), inputs=by_name, expected=_numbered(folder, "output"))
+        return
+    files = _sorted(child for child in path.iterdir() if child.is_file() and _reader(child))
+    if not files:
+        # A folder for each class: its number where all are called by numbers, else its place by name
+        folders = _sorted(child for child in path.iterdir() if child.is_dir())
+        classes = [_sorted(file for file in folder.iterdir() if file.is_file() and _reader(file)) for folder in folders]
+        if not any(classes):
+            endings = Counter(child.suffix.lower() or child.name for child in path.iterdir())
+            seen = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(4)) or "nothing"
+            raise ConfigError(
+                "no test data in this folder", where=str(path), why=f"it has {seen}",
+                remedy="give a folder with test_data_set_0/input_0.pb …, .npz, .npy, images or WAV files, or one such "
+                "file",
+            )  # fmt: skip
+        numbered = all(re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders)
+        for place, (folder, of_class) in enumerate(zip(folders, classes, strict=True)):
+            label = int(folder.name) if numbered else place
+            yield from (replace(_read(file, data, takes), label=label) for file in of_class)
+    elif all(file.suffix.lower() == ".npy" for file in files) and len(_open(data, takes)) > 1:
+        stems = [(file.stem, _array(file)) for file in files]
+        yield Sample(name=str(path), inputs=_matched(stems, data, takes, str(path)))
+    else:
+        yield from (_read(file, data, takes) for file in files)
+
+
+def _open(data: Dataset, takes: Takes) -> list[TensorInfo]:
+    """The inputs without a declared value."""
+    return [info for info in takes if info.name not in data.inputs]
+
+
+def _matched(arrays: Named, data: Dataset, takes: Takes, where: str, *, by_number: bool = False) -> dict[str, Array]:
+    """Arrays of a sample by the model's names: by name, by the name's letters that files can have, else by number.
+
+    `by_number`: names may be anything, as long as there are as many as inputs (ONNX's own layout).
+    """
+    names = {_safe(info.name): info.name for info in takes} | {info.name: info.name for info in takes}
+    if len({name for name, _ in arrays}) == len(arrays) and all(name in names for name, _ in arrays):
+        return {names[name]: array for name, array in arrays}
+    if by_number:
+        for infos in (takes, _open(data, takes)):
+            if len(infos) == len(arrays):
+                return {info.name: array for info, (_, array) in zip(infos, arrays, strict=True)}
+        raise ConfigError(
+            f"the test data has {len(arrays)} inputs, the model {len(takes)}", where=where,
+            remedy="give input_0.pb … for every input of the model, and for no initializer",
+        )  # fmt: skip
+    extra = [name for name, _ in arrays if name not in names]
+    raise ConfigError(
+        f"the test data has {', '.join(map(repr, extra[:5]))}, which the model does not take", where=where,
+        remedy=f"name arrays after the model's inputs: {', '.join(info.name for info in takes)}",
+    )  # fmt: skip
+
+
+def _safe(name: str) -> str:
+    """An input's name in the letters that every file system has."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _sorted(files: Iterable[Path]) -> list[Path]:
+    def key(file: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", file.name)]
+
+    return sorted(files, key=key)
+
+
+def _reader(file: Path) -> Callable[[Path, Dataset, Takes], Sample] | None:
+    suffix = file.suffix.lower()
+    if suffix in IMAGES | RECORDINGS:
+        return partial(_media, image_tensor if suffix in IMAGES else wav_tensor)
+    return {".npz": _archive, ".npy": _single, ".pb": _tensor_alone}.get(suffix)
+
+
+def _read(file: Path, data: Dataset, takes: Takes) -> Sample:
+    reader = _reader(file)
+    if reader is None:
+        raise ConfigError(
+            "this file is no test data", where=str(file),
+            remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
+        )  # fmt: skip
+    return reader(file, data, takes)
+
+
+def _only_open(file: Path, data: Dataset, takes: Takes, name: str | None = None) -> TensorInfo:
+    """The input that a file of one tensor is for."""
+    for info in takes:
+        if info.name == name:
+            return info
+    if name is not None:
+        names = ", ".join(info.name for info in takes) or "none"
+        raise ConfigError(f"the model has no input {name!r}", where="preprocess.input", remedy=f"inputs: {names}")
+    left = _open(data, takes)
+    if len(left) != 1:
+        names = ", ".join(info.name for info in left) or "none"
+        raise ConfigError(
+            "it is not said for which input this is", where=str(file),
+            why=f"the model has {len(left)} inputs without a value: {names}",
+            remedy="give the others as `inputs.NAME = value`, or name it by `preprocess.input`",
+        )  # fmt: skip
+    return left[0]
+
+
+def _media(
+    convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, data: Dataset, takes: Takes
+) -> Sample:
+    if data.preprocess is None:
+        raise ConfigError(
+            "it is not said how these files become inputs", where=str(file),
+            remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
+            "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
+        )  # fmt: skip
+    info = _only_open(file, data, takes, data.preprocess.input)
+    return Sample(name=str(file), inputs={info.name: convert(file, data.preprocess, info)})
+
+
+def _single(file: Path, data: Dataset, takes: Takes) -> Sample:
+    named = {_safe(info.name): info for info in takes}.get(_safe(file.stem))
+    info = named or _only_open(file, data, takes)
+    return Sample(name=str(file), inputs={info.name: _array(file)})
+
+
+def _array(file: Path) -> Array:
+    import numpy as np
+
+    try:
+        array = np.load(file, allow_pickle=False)
+    except (*ZIP_ERRORS, SyntaxError) as error:
+        raise _damaged(file, error) from error
+    if not isinstance(array, np.ndarray):
+        raise _damaged(file, ValueError("it is an archive of arrays; name it .npz"))
+    return array
+
+
+def _archive(file: Path, data: Dataset, takes: Takes) -> Sample:
+    import numpy as np
+
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            if isinstance(arrays, np.ndarray):
+                raise _damaged(file, ValueError("it is one array; name it .npy"))
+            labelled = LABEL in arrays.files and all(info.name != LABEL for info in takes)
+            inputs = [(key, arrays[key]) for key in arrays.files if key != LABEL or not labelled]
+            label = arrays[LABEL] if labelled else None
+    except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
+        raise _damaged(file, error) from error
+    return Sample(name=str(file), inputs=_matched(inputs, data, takes, str(file)), label=label)
+
+
+def _damaged(file: Path, error: Exception) -> ConfigError:
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return ConfigError("this test data cannot be read", where=str(file), why=why, remedy="write the file again")
+
+
+def _tensor_alone(file: Path, _data: Dataset, _takes: Takes) -> Sample:
+    raise ConfigError("one tensor of a test data set", where=str(file), remedy=f"name its folder, {file.parent}")
+
+
+def _numbered(folder: Path, kind: str) -> Named:
+    """input_K.pb or output_K.pb of a test data set in the order of K, with the names inside."""
+    files = {int(m.group(1)): f for f in folder.glob(f"{kind}_*.pb") if (m := re.search(r"_([0-9]{1,9})\.pb$", f.name))}
+    return [_tensor(file) for _, file in sorted(files.items())]
+
+
+def _tensor(file: Path) -> tuple[str, Array]:
+    import onnx
+    from onnx import numpy_helper
+
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(read_regular(file, TENSOR_BYTES))
+        if tensor.data_location == tensor.EXTERNAL:
+            raise _damaged(file, ValueError("its data lie in another file"))  # noqa: TRY301 - reported like the rest
+        return tensor.name, numpy_helper.to_array(tensor)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            "not a tensor in ONNX's format", where=str(file), why=_damaged(file, error).why, remedy="write it again"
+        ) from error
+
+
+def _is_stacked(file: Path, takes: Takes) -> bool:
+    """Whether a file is a labelled set: an .npz file with both arrays, of which none is an input of the model."""
+    if file.suffix.lower() != ".npz" or any(info.name in (INPUTS, LABELS) for info in takes):
         return False
     try:
         with zipfile.ZipFile(file) as archive:
@@ -38,33 +429,33 @@ def is_stacked(file: Path, names: set[str]) -> bool:
         return False
 
 
-def stacked_samples(file: Path, info: TensorInfo) -> Iterator[tuple[str, Array, Any]]:
-    """Name, array and label of each sample, for the model's one input; ConfigError for a file that is damaged, has no
-    sample, or as many labels as samples not.
+def _stacked(file: Path, data: Dataset, takes: Takes) -> Iterator[Sample]:
+    """The samples of a labelled set, for the model's one input; ConfigError for a file that is damaged, has no sample,
+    or as many labels as samples not.
     """
+    info = _only_open(file, data, takes)
     try:
         with (
             zipfile.ZipFile(file) as archive,
             archive.open(f"{INPUTS}.npy") as inputs,
             archive.open(f"{LABELS}.npy") as labels,
         ):
-            yield from _pairs(file, info, inputs, labels)
+            (count, shape, dtype), (label_count, label_shape, label_dtype) = (
+                _header(file, part) for part in (inputs, labels)
+            )
+            if count != label_count or not count:
+                raise ConfigError(
+                    "the labelled set is not inputs [N, ...] with labels [N]", where=str(file),
+                    why=f"inputs {[count, *shape]}, labels {[label_count, *label_shape]}",
+                    remedy="write one label for each sample",
+                )  # fmt: skip
+            for number in range(count):
+                name = f"{file} sample {number}"
+                label = _next(file, labels, label_shape, label_dtype)
+                array = _as_input(_next(file, inputs, shape, dtype), info, name)
+                yield Sample(name=name, inputs={info.name: array}, label=label if label_shape else label.item())
     except (*ZIP_ERRORS, SyntaxError) as error:
         raise _damaged_set(file, str(error) or type(error).__name__) from error
-
-
-def _pairs(file: Path, info: TensorInfo, inputs: IO[bytes], labels: IO[bytes]) -> Iterator[tuple[str, Array, Any]]:
-    (count, shape, dtype), (label_count, label_shape, label_dtype) = (_header(file, part) for part in (inputs, labels))
-    if count != label_count or not count:
-        raise ConfigError(
-            "the labelled set is not inputs [N, ...] with labels [N]", where=str(file),
-            why=f"inputs {[count, *shape]}, labels {[label_count, *label_shape]}",
-            remedy="write one label for each sample",
-        )  # fmt: skip
-    for number in range(count):
-        name = f"{file} sample {number}"
-        label = _next(file, labels, label_shape, label_dtype)
-        yield name, _as_input(_next(file, inputs, shape, dtype), info, name), label if label_shape else label.item()
 
 
 def _header(file: Path, part: IO[bytes]) -> tuple[int, tuple[int, ...], "np.dtype[Any]"]:
@@ -115,6 +506,46 @@ def _damaged_set(file: Path, why: str) -> ConfigError:
     )  # fmt: skip
 
 
+HEADS = frozenset({"file", "filename", "file_name", "name", "path", "sample", "image", "audio", "id"})
+"""First words of a line that is a heading."""
+LABEL_HEADS = ("label", "class", "text", "target")
+"""Headings of the column with labels; without one of them it is the second."""
+LIMIT_BYTES = 256 << 20
+
+
+def read_labels(file: Path) -> dict[str, tuple[int, str]]:
+    """The labels of a CSV file, in UTF-8, with or without a heading: line and label by what names a sample.
+
+    ConfigError, with the line, for what is no such file, an empty label, and a name that stands twice.
+    """
+
+    def bad(line: int, why: str, remedy: str) -> ConfigError:
+        return ConfigError("this is no line of labels", where=f"{file}:{line}", why=why, remedy=remedy)
+
+    try:
+        reader = csv.reader(read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True)
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(
+            "the labels cannot be read", where=str(file), why=str(error)[:300],
+            remedy="give a CSV file in UTF-8 with a line `file,label` for each sample",
+        ) from error  # fmt: skip
+    if not rows:
+        raise bad(1, "the file is empty", "write a line `file,label` for each sample")
+    heads = [cell.strip().lower() for cell in rows[0][1]]
+    headed = heads[0] in HEADS
+    column = next((heads.index(head) for head in LABEL_HEADS if headed and head in heads), 1)
+    labels: dict[str, tuple[int, str]] = {}
+    for line, row in rows[headed:]:
+        name, label = row[0].strip(), row[column].strip() if column < len(row) else ""
+        if not name or not label:
+            raise bad(line, f"it has {','.join(row)[:80]!r}", "write `file,label`")
+        if name in labels:
+            raise bad(line, f"{name!r} stands in line {labels[name][0]}, too", "keep one of the two")
+        labels[name] = line, label
+    return labels
+
+
 def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
     """Write an array as little-endian elements in C order, strings with a NUL behind; raises as writing files does."""
     import numpy as np
@@ -125,322 +556,3 @@ def write_tensor(path: Path, name: str, array: Array) -> TensorFile:
     kind = "bool" if array.dtype == np.bool_ else array.dtype.name
     write_bytes(path, np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes())
     return TensorFile(name=name, dtype=ElementType(kind), shape=tuple(array.shape), file=str(path))
-
-
-IMAGES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".gif"})
-RECORDINGS = frozenset({".wav"})
-LABEL = "label"
-"""The array of an .npz file that is the sample's label, where no input has that name."""
-TENSOR_BYTES = 2 << 30
-"""A message of protobuf ends there."""
-Named: TypeAlias = list[tuple[str, Array]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleFiles:
-    """One sample as it lies on the disk; names are those in the files, matched to the model's inputs later.
-
-    `by_number` says that names may be anything, as long as there are as many as inputs (ONNX's own layout). `label` is
-    the one that came with the sample: its folder's class, or an array of its file; None for none.
-    """
-
-    name: str
-    inputs: Named
-    expected: Named
-    by_number: bool = False
-    label: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
-    """What reading needs to know: the model's inputs, those without a declared value, and the preprocessing."""
-
-    takes: tuple[TensorInfo, ...]
-    open: tuple[TensorInfo, ...]
-    preprocess: PreprocessConfig | None
-
-
-def find_samples(path: Path, request: ReadRequest) -> Iterator[SampleFiles]:
-    """Every sample under a path, in the order of names with numbers by value; ConfigError names what is wrong."""
-    if path.is_file():
-        if not is_stacked(path, _taken(request)):
-            yield _read(path, request)
-            return
-        info = _only_open(path, request)
-        for name, array, label in stacked_samples(path, info):
-            yield SampleFiles(name=name, inputs=[(info.name, array)], expected=[], label=label)
-        return
-    if not path.is_dir():
-        raise ConfigError(
-            "no such test data", where=str(path), why=f"searched for {path.resolve()}", remedy="check `test_data`"
-        )
-    sets = _sorted(child for child in path.glob("test_data_set_*") if child.is_dir())
-    if sets or any(path.glob("input_*.pb")):
-        yield from (_data_set(folder) for folder in sets or [path])
-        return
-    files = _sorted(child for child in path.iterdir() if child.is_file() and _reader(child))
-    if not files:
-        yield from _by_class(path, request)
-        return
-    arrays = [file for file in files if file.suffix.lower() == ".npy"]
-    if arrays and len(arrays) == len(files) and len(request.open) > 1:
-        yield SampleFiles(name=str(path), inputs=[(file.stem, _array(file)) for file in arrays], expected=[])
-        return
-    yield from (_read(file, request) for file in files)
-
-
-def _by_class(path: Path, request: ReadRequest) -> Iterator[SampleFiles]:
-    """Samples in a folder for each class: its number where all are called by numbers, else its place by name."""
-    folders = _sorted(child for child in path.iterdir() if child.is_dir())
-    classes = [(folder, _sorted(file for file in folder.iterdir() if file.is_file() and _reader(file)))
-             for folder in folders]  # fmt: skip
-    if not any(files for _, files in classes):
-        raise _nothing(path)
-    named = [re.fullmatch(r"[0-9]{1,9}", folder.name) for folder in folders]
-    for place, (folder, files) in enumerate(classes):
-        label = int(folder.name) if all(named) else place
-        yield from (replace(_read(file, request), label=label) for file in files)
-
-
-def _taken(request: ReadRequest) -> set[str]:
-    return {info.name for info in request.takes}
-
-
-def _sorted(files: Iterable[Path]) -> list[Path]:
-    def key(file: Path) -> list[tuple[int, str]]:
-        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", file.name)]
-
-    return sorted(files, key=key)
-
-
-def _nothing(path: Path) -> ConfigError:
-    endings = Counter(child.suffix.lower() or child.name for child in path.iterdir())
-    seen = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(4)) or "nothing"
-    return ConfigError(
-        "no test data in this folder", where=str(path), why=f"it has {seen}",
-        remedy="give a folder with test_data_set_0/input_0.pb …, .npz, .npy, images or WAV files, or one such file",
-    )  # fmt: skip
-
-
-def _reader(file: Path) -> Callable[[Path, ReadRequest], SampleFiles] | None:
-    suffix = file.suffix.lower()
-    if suffix in IMAGES | RECORDINGS:
-        return partial(_media, image_tensor if suffix in IMAGES else wav_tensor)
-    return {".npz": _archive, ".npy": _single, ".pb": _tensor_alone}.get(suffix)
-
-
-def _read(file: Path, request: ReadRequest) -> SampleFiles:
-    reader = _reader(file)
-    if reader is None:
-        raise ConfigError(
-            "this file is no test data", where=str(file),
-            remedy="give .npz, .npy, an image, a WAV file, or a folder of them, or ONNX's test_data_set folders",
-        )  # fmt: skip
-    return reader(file, request)
-
-
-def _only_open(file: Path, request: ReadRequest, name: str | None = None) -> TensorInfo:
-    """The input that a file of one tensor is for."""
-    for info in request.takes:
-        if info.name == name:
-            return info
-    if name is not None:
-        raise ConfigError(
-            f"the model has no input {name!r}", where="preprocess.input", remedy=f"inputs: {_names(request.takes)}"
-        )
-    if len(request.open) != 1:
-        raise ConfigError(
-            "it is not said for which input this is", where=str(file),
-            why=f"the model has {len(request.open)} inputs without a value: {_names(request.open)}",
-            remedy="give the others as `inputs.NAME = value`, or name it by `preprocess.input`",
-        )  # fmt: skip
-    return request.open[0]
-
-
-def _names(infos: tuple[TensorInfo, ...]) -> str:
-    return ", ".join(info.name for info in infos) or "none"
-
-
-def _media(
-    convert: Callable[[Path, PreprocessConfig, TensorInfo], Array], file: Path, request: ReadRequest
-) -> SampleFiles:
-    if request.preprocess is None:
-        raise ConfigError(
-            "it is not said how these files become inputs", where=str(file),
-            remedy="declare it in the config: `preprocess = { resize = [224, 224], scale = 0.0039 }` for images, "
-            "`preprocess = { sample_rate = 16000 }` for recordings; docs/guide.md has more",
-        )  # fmt: skip
-    info = _only_open(file, request, request.preprocess.input)
-    return SampleFiles(name=str(file), inputs=[(info.name, convert(file, request.preprocess, info))], expected=[])
-
-
-def _single(file: Path, request: ReadRequest) -> SampleFiles:
-    named = {safe(info.name): info for info in request.takes}.get(safe(file.stem))
-    info = named or _only_open(file, request)
-    return SampleFiles(name=str(file), inputs=[(info.name, _array(file))], expected=[])
-
-
-def safe(name: str) -> str:
-    """An input's name in the letters that every file system has."""
-    return re.sub(r"[^\w.-]", "_", name)
-
-
-def _array(file: Path) -> Array:
-    import numpy as np
-
-    try:
-        array = np.load(file, allow_pickle=False)
-    except (*ZIP_ERRORS, SyntaxError) as error:
-        raise _damaged(file, error) from error
-    if not isinstance(array, np.ndarray):
-        raise _damaged(file, ValueError("it is an archive of arrays; name it .npz"))
-    return array
-
-
-def _archive(file: Path, request: ReadRequest) -> SampleFiles:
-    import numpy as np
-
-    try:
-        with np.load(file, allow_pickle=False) as data:
-            if isinstance(data, np.ndarray):
-                raise _damaged(file, ValueError("it is one array; name it .npy"))
-            taken = _taken(request)
-            inputs = [(key, data[key]) for key in data.files if key != LABEL or LABEL in taken]
-            label = data[LABEL] if LABEL in data.files and LABEL not in taken else None
-            return SampleFiles(name=str(file), inputs=inputs, expected=[], label=label)
-    except (*ZIP_ERRORS, KeyError, SyntaxError) as error:
-        raise _damaged(file, error) from error
-
-
-def _damaged(file: Path, error: Exception) -> ConfigError:
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-    return ConfigError("this test data cannot be read", where=str(file), why=why, remedy="write the file again")
-
-
-def _data_set(folder: Path) -> SampleFiles:
-    inputs = _numbered(folder, "input")
-    if not inputs:
-        raise ConfigError(
-            "no inputs in this test data set",
-            where=str(folder),
-            why="there is no input_0.pb",
-            remedy="check `test_data`",
-        )
-    return SampleFiles(name=str(folder), inputs=inputs, expected=_numbered(folder, "output"), by_number=True)
-
-
-def _tensor_alone(file: Path, request: ReadRequest) -> SampleFiles:
-    del request
-    raise ConfigError("one tensor of a test data set", where=str(file), remedy=f"name its folder, {file.parent}")
-
-
-def _numbered(folder: Path, kind: str) -> Named:
-    """input_K.pb or output_K.pb of a test data set in the order of K, with the names inside."""
-    files = {int(m.group(1)): f for f in folder.glob(f"{kind}_*.pb") if (m := re.search(r"_([0-9]{1,9})\.pb$", f.name))}
-    return [_tensor(file) for _, file in sorted(files.items())]
-
-
-def _tensor(file: Path) -> tuple[str, Array]:
-    import onnx
-    from onnx import numpy_helper
-
-    tensor = onnx.TensorProto()
-    try:
-        tensor.ParseFromString(read_regular(file, TENSOR_BYTES))
-        if tensor.data_location == tensor.EXTERNAL:
-            raise _damaged(file, ValueError("its data lie in another file"))  # noqa: TRY301 - reported like the rest
-        return tensor.name, numpy_helper.to_array(tensor)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            "not a tensor in ONNX's format", where=str(file), why=_damaged(file, error).why, remedy="write it again"
-        ) from error
-
-
-HEADS = frozenset({"file", "filename", "file_name", "name", "path", "sample", "image", "audio", "id"})
-"""First words of a line that is a heading."""
-LABEL_HEADS = ("label", "class", "text", "target")
-"""Headings of the column with labels; without one of them it is the second."""
-LIMIT_BYTES = 256 << 20
-
-
-@dataclass(slots=True, kw_only=True)
-class LabelTable:
-    """Labels by what names a sample, with their lines; `used` are the names that samples have asked for."""
-
-    file: Path
-    labels: dict[str, str]
-    lines: dict[str, int]
-    used: set[str] = field(default_factory=set)
-
-    def label_of(self, sample: str, names: tuple[str, ...]) -> str:
-        """The label of a sample by the first of its names that has one.
-
-        ConfigError for a sample without label, and for one whose label another sample has already.
-        """
-        labelled = next((name for name in names if name in self.labels), None)
-        if labelled is None:
-            raise ConfigError(
-                "no label for this sample", where=sample,
-                why=f"{self.file} has {len(self.labels)} labels, none for {' or '.join(map(repr, names))}",
-                remedy="add a line, or remove the sample",
-            )  # fmt: skip
-        if labelled in self.used:
-            raise ConfigError(
-                "two samples have the same label line", where=f"{self.file}:{self.lines[labelled]}",
-                why=f"{labelled!r} names {sample}, and another one before it",
-                remedy="name files with their folders, as in `a/1.jpg,3`",
-            )  # fmt: skip
-        self.used.add(labelled)
-        return self.labels[labelled]
-
-    def check_all_used(self) -> None:
-        """ConfigError for the first label that belongs to no sample."""
-        unused = [name for name in self.labels if name not in self.used]
-        if unused:
-            raise ConfigError(
-                "a label without a sample", where=f"{self.file}:{self.lines[unused[0]]}",
-                why=f"there is no sample {unused[0]!r}; {len(unused)} of {len(self.labels)} labels have none",
-                remedy="remove the line, or add the sample; names are relative to the folder of `test_data`",
-            )  # fmt: skip
-
-
-def read_labels(file: Path) -> LabelTable:
-    """The labels of a CSV file, in UTF-8, with or without a heading.
-
-    ConfigError, with the line, for what is no such file, an empty label, and a name that stands twice.
-    """
-    rows = _rows(file)
-    (_, first) = rows[0]
-    headed = first[0].strip().lower() in HEADS
-    heads = [cell.strip().lower() for cell in first] if headed else []
-    column = next((heads.index(head) for head in LABEL_HEADS if head in heads), 1)
-    table = LabelTable(file=file, labels={}, lines={})
-    for line, row in rows[headed:]:
-        name, label = row[0].strip(), row[column].strip() if column < len(row) else ""
-        if not name or not label:
-            raise _bad(file, line, f"it has {','.join(row)[:80]!r}", "write `file,label`")
-        if name in table.labels:
-            raise _bad(file, line, f"{name!r} stands in line {table.lines[name]}, too", "keep one of the two")
-        table.labels[name], table.lines[name] = label, line
-    return table
-
-
-def _rows(file: Path) -> list[tuple[int, list[str]]]:
-    """Lines with anything in them, with their numbers; at least one."""
-    try:
-        reader = csv.reader(read_regular(file, LIMIT_BYTES).decode("utf-8-sig").splitlines(), strict=True)
-        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(
-            "the labels cannot be read", where=str(file), why=str(error)[:300],
-            remedy="give a CSV file in UTF-8 with a line `file,label` for each sample",
-        ) from error  # fmt: skip
-    if not rows:
-        raise _bad(file, 1, "the file is empty", "write a line `file,label` for each sample")
-    return rows
-
-
-def _bad(file: Path, line: int, why: str, remedy: str) -> ConfigError:
-    return ConfigError("this is no line of labels", where=f"{file}:{line}", why=why, remedy=remedy)

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -100,52 +100,49 @@ def connected_size(reads: Reads, name: str) -> int | None:
 def guess_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo]) -> dict[str, tuple[InputValue, str]]:
     """Values for inputs that random numbers would not suit, each with the reason."""
     reads = Reads(model)
-    guesses = {info.name: _guess(reads, info) for info in takes}
-    return {name: guess for name, guess in guesses.items() if guess}
+    guesses: dict[str, tuple[InputValue, str]] = {}
+    for info in takes:
+        kind = info.dtype.value if info.dtype else ""
+        single = info.shape is not None and all(size == 1 for size in info.shape)
+        if kind.startswith(("int", "uint")):
+            if MASK.search(info.name):
+                guesses[info.name] = 1, "a mask that leaves everything in"
+            elif single and (number := _compared(reads, info.name)) is not None:
+                guesses[info.name] = number, "the model compares it with this number"
+            elif single and RATE.search(info.name):
+                guesses[info.name] = 16000, "samples a second, as usual for speech"
+            elif rows := _table_rows(reads, info.name):
+                guesses[info.name] = Range(low=0, high=rows), "rows of its embedding table"
+        elif kind.startswith("float") and STATE.search(info.name):
+            guesses[info.name] = 0.0, "a state begins with zeros"
+        elif kind.startswith("float") and single:
+            guesses[info.name] = 1.0, "a single number"
+    return guesses
 
 
-def _guess(reads: Reads, info: TensorInfo) -> tuple[InputValue, str] | None:
-    kind = info.dtype.value if info.dtype else ""
-    single = info.shape is not None and all(size == 1 for size in info.shape)
-    if kind.startswith(("int", "uint")):
-        if MASK.search(info.name):
-            return 1, "a mask that leaves everything in"
-        if single and (number := _compared(reads, info.name)) is not None:
-            return number, "the model compares it with this number"
-        if single and RATE.search(info.name):
-            return 16000, "samples a second, as usual for speech"
-        if rows := _table_rows(reads, info.name):
-            return Range(low=0, high=rows), "rows of its embedding table"
-    if kind.startswith("float"):
-        if STATE.search(info.name):
-            return 0.0, "a state begins with zeros"
-        if single:
-            return 1.0, "a single number"
-    return None
+def _with_values(model: "onnx.ModelProto", takes: Sequence[TensorInfo], data: Dataset) -> Dataset:
+    """The data with guessed values for inputs that have none."""
+    values = {name: value for name, (value, _) in guess_values(model, takes).items()}
+    return msgspec.structs.replace(data, inputs=values | data.inputs)
 
 
 def _table_rows(reads: Reads, name: str) -> int | None:
-    """Rows of the smallest table that an input looks up."""
-    rows = [
-        int(table.dims[0])
-        for node, slot in reads.of(name)
-        if node.op_type == "Gather" and slot == 1
-        if (table := reads.constants.get(_table_of(reads, node.input[0]))) is not None and len(table.dims) >= 2
-        if not any(a.name == "axis" and a.i for a in node.attribute)
-    ]
+    """Rows of the smallest table that an input looks up: a constant, or behind DequantizeLinear, Cast or Identity."""
+    rows = []
+    for node, slot in reads.of(name):
+        if node.op_type != "Gather" or slot != 1 or any(a.name == "axis" and a.i for a in node.attribute):
+            continue
+        table = node.input[0]
+        for _ in range(3):
+            makers = [n for readers in reads.readers.values() for n in readers if table in n.output]
+            if table in reads.constants or not makers:
+                break
+            if makers[0].op_type not in ("DequantizeLinear", "Cast", "Identity"):
+                break
+            table = makers[0].input[0]
+        if table in reads.constants and len(reads.constants[table].dims) >= 2:
+            rows.append(int(reads.constants[table].dims[0]))
     return min(rows, default=None)
-
-
-def _table_of(reads: Reads, name: str) -> str:
-    """The constant behind a DequantizeLinear, Cast or Identity."""
-    for _ in range(3):
-        if name in reads.constants:
-            return name
-        makers = [n for ns in reads.readers.values() for n in ns if name in n.output]
-        if not makers or makers[0].op_type not in ("DequantizeLinear", "Cast", "Identity"):
-            return name
-        name = makers[0].input[0]
-    return name
 
 
 def _compared(reads: Reads, name: str) -> int | None:
@@ -174,18 +171,6 @@ def open_session(model: LoadedModel, *, optimized: bool = False, brief: bool = F
         raise _refused(error, model.source.name) from error
 
 
-def check_operators(model: LoadedModel) -> None:
-    """ModelError for what no session loads: operators of custom domains, types that do not fit.
-
-    None is made: a model may have no kernel on this computer's CPU, and run on an accelerator.
-    """
-    check_structure(model.proto, model.source.name)
-    try:
-        load_session(model.proto.SerializeToString(), HostSession(weights=model.folder))
-    except ort_errors() as error:
-        raise _refused(error, model.source.name) from error
-
-
 def _refused(error: Exception, where: str) -> ModelError:
     what = "the original model does not run on this computer's CPU"
     remedy = "nothing can be compared without it: fix the model, or try another onnxruntime"
@@ -200,23 +185,18 @@ def run_session(session: Any, feeds: Mapping[str, Array], where: str) -> dict[st
     try:
         values = session.run(None, dict(feeds))
     except Exception as error:
-        raise _failed(error, feeds, where) from error
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+        if isinstance(error, MemoryError) or "Failed to allocate memory" in str(error):
+            raise ModelError(
+                "not enough memory for these inputs", where=where, why=f"inputs: {shapes}",
+                remedy="give smaller dimensions (`dimensions` in the config, --dimension), or smaller test data",
+            ) from error  # fmt: skip
+        raise ModelError(
+            "the original model fails on these inputs", where=where, why=f"{first_line(error)}; inputs: {shapes}",
+            remedy="give test data that fits the model (`test_data` in the config, --test-data), or change "
+            "`dimensions`",
+        ) from error  # fmt: skip
     return {name: value for name, value in zip(names, values, strict=True) if hasattr(value, "dtype")}
-
-
-def _failed(error: Exception, feeds: Mapping[str, Array], where: str) -> ModelError:
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
-    if isinstance(error, MemoryError) or "Failed to allocate memory" in str(error):
-        return ModelError(
-            "not enough memory for these inputs", where=where, why=f"inputs: {shapes}",
-            remedy="give smaller dimensions (`dimensions` in the config, --dimension), or smaller test data",
-        )  # fmt: skip
-    return ModelError(
-        "the original model fails on these inputs",
-        where=where,
-        why=f"{first_line(error)}; inputs: {shapes}",
-        remedy="give test data that fits the model (`test_data` in the config, --test-data), or change `dimensions`",
-    )
 
 
 SIDES = (
@@ -302,9 +282,19 @@ def kind_of(info: TensorInfo, axis: int, symbol: str) -> str:
         return "past"
     if re.search(r"seq|len|token|time|frame|sample|audio", text):
         return "tokens" if integer else _in_time(shape, axis)
-    for rule in (_image_axis, _flat_axis):
-        if kind := rule(info, axis, integer):
-            return kind
+    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape]
+    places: dict[int, str] = {}
+    if len(shape) == 4:
+        last = few[3] and not few[1]
+        places = {1: "height", 2: "width", 3: "channels"} if last else {1: "channels", 2: "height", 3: "width"}
+    elif len(shape) == 3 and shape[2] == 3:
+        places = {0: "height", 1: "width"}
+    elif len(shape) == 3 and shape[0] == 3:
+        places = {1: "height", 2: "width"}
+    if axis in places:
+        return places[axis]
+    if len(shape) < 2 or (len(shape) == 2 and axis):
+        return "tokens" if integer else "signal"
     if axis == 0 or (
         len(shape) == 3 and axis == 1 and (STATE.search(info.name) or (isinstance(shape[0], int) and shape[0] > 1))
     ):
@@ -317,29 +307,6 @@ def _in_time(shape: Sequence[int | str | None], axis: int) -> str:
     others = [size for place, size in enumerate(shape) if place not in (0, axis)]
     features = any(isinstance(size, int) and size > 2 for size in others)
     return "frames" if features or (axis == 0 and len(shape) > 1) else "signal"
-
-
-def _image_axis(info: TensorInfo, axis: int, integer: bool) -> str:
-    del integer
-    shape = info.shape or ()
-    few = [isinstance(size, int) and size in (1, 3, 4) for size in shape]
-    if len(shape) == 4:
-        places = {1: "height", 2: "width", 3: "channels"} if few[3] and not few[1] else {
-            1: "channels", 2: "height", 3: "width"
-        }  # fmt: skip
-        return places.get(axis, "")
-    if len(shape) == 3 and shape[2] == 3:
-        return {0: "height", 1: "width"}.get(axis, "")
-    if len(shape) == 3 and shape[0] == 3:
-        return {1: "height", 2: "width"}.get(axis, "")
-    return ""
-
-
-def _flat_axis(info: TensorInfo, axis: int, integer: bool) -> str:
-    shape = info.shape or ()
-    if len(shape) > 2 or (len(shape) == 2 and axis == 0):
-        return ""
-    return "tokens" if integer else "signal"
 
 
 def _images(model: "onnx.ModelProto", info: TensorInfo, pair: tuple[str, ...]) -> Choices:
@@ -368,9 +335,7 @@ def _usual(model: "onnx.ModelProto", info: TensorInfo, kind: str) -> Choices:
         "batch": BATCH, "past": PAST, "channels": CHANNELS, "tokens": TOKENS, "signal": SIGNAL, "frames": FRAMES,
     }  # fmt: skip
     choices = [((size,), ONE if kind == "batch" else USUAL) for size in lists.get(kind, OTHER)]
-    demands: dict[str, Callable[[], int | None]] = {"signal": lambda: connected_size(Reads(model), info.name)}
-    demanded = demands[kind]() if kind in demands else None
-    if demanded:
+    if kind == "signal" and (demanded := connected_size(Reads(model), info.name)):
         choices.insert(0, ((demanded,), "what the first fully connected layer takes"))
     return tuple(choices)
 
@@ -464,47 +429,47 @@ def guess_inputs(source: SourceModel, dimensions: dict[str, int], data: Dataset,
     """
     loaded = load_model(source, Path(work_folder))
     prepared = prepare_model(loaded, dimensions)
-    check_operators(prepared)
+    # What no session loads, operators of custom domains and types that do not fit, is refused before anything is tried.
+    # No session is made: a model may have no kernel on this computer's CPU, and run on an accelerator
+    check_structure(prepared.proto, source.name)
+    try:
+        load_session(prepared.proto.SerializeToString(), HostSession(weights=prepared.folder))
+    except ort_errors() as error:
+        raise _refused(error, source.name) from error
     takes = own_inputs(prepared.proto)
-    guess = _guessed(loaded, prepared, takes, dimensions, data)
-    return msgspec.structs.replace(
-        guess,
-        inputs=own_inputs(prepare_model(loaded, {}).proto),
-        dimensions=dimensions | guess.dimensions,
-        reasons=dict.fromkeys(dimensions, GIVEN) | guess.reasons,
-    )
-
-
-def _guessed(
-    loaded: LoadedModel, prepared: LoadedModel, takes: tuple[TensorInfo, ...], given: dict[str, int], data: Dataset
-) -> Guess:
-    """Sizes and values for what is not given."""
     axes = open_axes(takes)
+    guess = Guess(
+        inputs=own_inputs(prepare_model(loaded, {}).proto), dimensions=dimensions,
+        reasons=dict.fromkeys(dimensions, GIVEN),
+    )  # fmt: skip
     if data.test_data:
         named: dict[str, set[int]] = {}
         for sample in samples(data, takes):
             for name, group in names_of(axes).items():
                 named.setdefault(name, set()).add(int(sample.inputs[group[0].input].shape[group[0].axis]))
         same = {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1}
-        return Guess(inputs=takes, dimensions=same, reasons=dict.fromkeys(same, DATA))
+        reasons = guess.reasons | dict.fromkeys(same, DATA)
+        return msgspec.structs.replace(guess, dimensions=dimensions | same, reasons=reasons)
     guessed = {k: v for k, v in guess_values(prepared.proto, takes).items() if k not in data.inputs}
     values = {name: value for name, (value, _) in guessed.items()}
-    reasons = {name: reason for name, (_, reason) in guessed.items()}
+    reasons = guess.reasons | {name: reason for name, (_, reason) in guessed.items()}
     data = msgspec.structs.replace(data, inputs=values | data.inputs)
-    guess = Guess(inputs=takes, values=values, reasons=reasons)
+    guess = msgspec.structs.replace(guess, values=values, reasons=reasons)
     if not axes:
         return guess
-    sized, why = _first_that_runs(loaded, given, takes, axes, data)
+    sized, why = _first_that_runs(loaded, dimensions, takes, axes, data)
     if not sized:
         names = tuple(n for group, choices in units(prepared.proto, takes, axes) for n in group if choices[0][1] != ONE)
         return msgspec.structs.replace(guess, missing=names or tuple(names_of(axes)), why=why)
-    sizes = {name: size for name, (size, _) in sized.items()}
-    return msgspec.structs.replace(
-        guess,
-        dimensions=sizes,
-        reasons=reasons | {name: reason for name, (_, reason) in sized.items()},
-        fixable=_runs_fixed(loaded, given | sizes, data),
-    )
+    sizes = dimensions | {name: size for name, (size, _) in sized.items()}
+    fixed = prepare_model(loaded, sizes)
+    try:  # whether it can be optimized, and still runs, when its dimensions are fixed to these sizes
+        open_session(fixed, optimized=True)
+        fixable = not _refusal(open_session(fixed, brief=True), own_inputs(fixed.proto), {}, data)
+    except ModelError:
+        fixable = False
+    reasons |= {name: reason for name, (_, reason) in sized.items()}
+    return msgspec.structs.replace(guess, dimensions=sizes, reasons=reasons, fixable=fixable)
 
 
 def _first_that_runs(
@@ -536,16 +501,6 @@ def _refusal(session: Any, takes: Sequence[TensorInfo], sizes: Mapping[str, int]
     return f"the output {empty[0]} is empty" if outputs and len(empty) == len(outputs) else ""
 
 
-def _runs_fixed(loaded: LoadedModel, sizes: Mapping[str, int], data: Dataset) -> bool:
-    """Whether the model still runs, and can be optimized, when its dimensions are fixed to these sizes."""
-    prepared = prepare_model(loaded, sizes)
-    try:
-        open_session(prepared, optimized=True)
-        return not _refusal(open_session(prepared, brief=True), own_inputs(prepared.proto), {}, data)
-    except ModelError:
-        return False
-
-
 def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Dataset) -> Dataset:
     """The data with values and sizes for what would be random or 1: what `guess_inputs` finds.
 
@@ -555,8 +510,7 @@ def complete_data(loaded: LoadedModel, dimensions: Mapping[str, int], data: Data
         return data
     prepared = prepare_model(loaded, dimensions)
     takes = own_inputs(prepared.proto)
-    values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
-    whole = msgspec.structs.replace(data, inputs=values | data.inputs)
+    whole = _with_values(prepared.proto, takes, data)
     axes = [axis for axis in open_axes(takes) if not isinstance(data.inputs.get(axis.input), tuple)]
     of_data = {name: size for name, size in data.sizes.items() if any(name in (a.key, a.symbol) for a in axes)}
     of_data = resolve_dimensions(takes, of_data, loaded.source.name)
@@ -602,8 +556,17 @@ def blame_dimensions(
     """The error of a model with fixed dimensions: another one where these are the cause, after trying without them."""
     if not dimensions:
         return error
+    # Sizes with which the model runs while its dimensions stay open: the test data's own, else the likeliest
     try:
-        sizes = _sizes_without(loaded, data)
+        prepared = prepare_model(loaded, {})
+        takes = own_inputs(prepared.proto)
+        if data.test_data:
+            run_session(open_session(prepared, brief=True), first_sample(data, takes).inputs, loaded.source.name)
+            sizes = sizes_in(data, takes)
+        else:
+            whole = _with_values(prepared.proto, takes, data)
+            sized, _ = _first_that_runs(loaded, {}, takes, open_axes(takes), whole)
+            sizes = {name: size for name, (size, _) in sized.items()}
     except (ModelError, ConfigError):
         return error
     if not sizes:
@@ -628,19 +591,6 @@ def blame_optimization(loaded: LoadedModel, dimensions: Mapping[str, int], error
         why=f"with {_text(dimensions)}: {error.why or error.what}; with its dimensions open it can",
         remedy="leave `dimensions` (--dimension) out for this model, or change them",
     )  # fmt: skip
-
-
-def _sizes_without(loaded: LoadedModel, data: Dataset) -> dict[str, int]:
-    """Sizes with which the model runs while its dimensions stay open: the test data's own, else the likeliest."""
-    prepared = prepare_model(loaded, {})
-    takes = own_inputs(prepared.proto)
-    if data.test_data:
-        run_session(open_session(prepared, brief=True), first_sample(data, takes).inputs, loaded.source.name)
-        return sizes_in(data, takes)
-    values = {name: value for name, (value, _) in guess_values(prepared.proto, takes).items()}
-    whole = msgspec.structs.replace(data, inputs=values | data.inputs)
-    sized, _ = _first_that_runs(loaded, {}, takes, open_axes(takes), whole)
-    return {name: size for name, (size, _) in sized.items()}
 
 
 def _text(sizes: Mapping[str, int]) -> str:

@@ -1,6 +1,7 @@
 """Tensors that no test data gives as they are: constants, random numbers, users' functions, images, recordings."""
 
 import importlib
+import itertools
 import math
 import sys
 import wave
@@ -15,7 +16,6 @@ from pipeline.model.signature import Array, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
-    from PIL.Image import Image
 
 
 MAX_BYTES = 4 << 30
@@ -140,6 +140,8 @@ def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
     The function is called without arguments. ConfigError for a module or function that is not there, for what it
     raises, and for what is no sample.
     """
+    import numpy as np
+
     try:
         result = load_function(path, "test data")()
     except ConfigError:
@@ -149,15 +151,24 @@ def function_samples(path: str) -> Iterator[tuple[str, dict[str, Array], Any]]:
     given = iter((result,) if isinstance(result, Mapping) else result) if hasattr(result, "__iter__") else None
     if given is None:
         raise _bad(path, f"it returned {type(result).__name__}")
-    number = 0
-    while (sample := _next(path, given)) is not None:
+    for number in itertools.count():
         name, label = f"{path} sample {number}", None
+        try:
+            sample = next(given, None)
+        except Exception as error:
+            raise _raised(path, error) from error
+        if sample is None:
+            return
         if isinstance(sample, tuple) and len(sample) == 2:
             sample, label = sample
         if not isinstance(sample, Mapping) or not all(isinstance(key, str) for key in sample):
             raise _bad(name, f"it gave {type(sample).__name__}")
-        yield name, {key: _array(name, key, value) for key, value in sample.items()}, label
-        number += 1
+        arrays = {key: np.asarray(value) for key, value in sample.items()}
+        for key, array in arrays.items():
+            if array.dtype.kind not in "fiubU":
+                what = f"the input {key!r} is no array of numbers or strings"
+                raise ConfigError(what, where=name, why=f"its type is {array.dtype}")
+        yield name, arrays, label
 
 
 def load_function(path: str, purpose: str) -> Callable[..., Any]:
@@ -190,23 +201,6 @@ def load_function(path: str, purpose: str) -> Callable[..., Any]:
     return loaded
 
 
-def _next(path: str, given: Iterator[Any]) -> Any:
-    try:
-        return next(given, None)
-    except Exception as error:
-        raise _raised(path, error) from error
-
-
-def _array(name: str, key: str, value: Any) -> Array:
-    import numpy as np
-
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiubU":
-        what = f"the input {key!r} is no array of numbers or strings"
-        raise ConfigError(what, where=name, why=f"its type is {array.dtype}")
-    return array
-
-
 def _raised(path: str, error: Exception, what: str = "the function for test data failed") -> ConfigError:
     return ConfigError(
         what, where=path, why=f"{type(error).__name__}: {error}"[:500],
@@ -232,55 +226,40 @@ def image_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> 
     """
     import numpy as np
 
-    with _open_image(file) as image:
-        pixels = np.asarray(_sized(image.convert("L" if preprocess.channels is Channels.GRAY else "RGB"), preprocess))
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise MissingError(
+            "images need Pillow", where=str(file), remedy=f"{install_extra('images')}, or give .npy files"
+        ) from error
+    try:
+        opened = Image.open(file)
+        if opened.width * opened.height > MAX_PIXELS:
+            why = f"it has {opened.width}x{opened.height} pixels"
+            raise ConfigError("this image is too large", where=str(file), why=why)
+        opened.load()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ConfigError(
+            "this image cannot be read", where=str(file), why=str(error)[:300], remedy="remove it, or save it again"
+        ) from error
+    with opened:
+        image = opened.convert("L" if preprocess.channels is Channels.GRAY else "RGB")
+    if preprocess.resize:
+        height, width = preprocess.resize
+        ways: dict[Fit, Callable[..., Image.Image]] = {
+            Fit.STRETCH: Image.Image.resize, Fit.COVER: ImageOps.fit, Fit.PAD: ImageOps.pad,
+        }  # fmt: skip
+        image = ways[preprocess.fit](image, (width, height), Image.Resampling.BILINEAR)
+    if preprocess.crop:
+        height, width = preprocess.crop
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+    pixels = np.asarray(image)
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     pixels = pixels[..., ::-1] if preprocess.channels is Channels.BGR else pixels
     values = _scaled(pixels, preprocess, file)
     values = values.transpose(2, 0, 1) if preprocess.layout is ImageLayout.NCHW else values
     return _as_input(values, info)
-
-
-def _open_image(file: Path) -> "Image":
-    try:
-        from PIL import Image as pillow  # noqa: N813 - `Image` is the name of the type
-    except ImportError as error:
-        raise MissingError(
-            "images need Pillow",
-            where=str(file),
-            remedy=f"{install_extra('images')}, or give .npy files",
-        ) from error
-    try:
-        image: Image = pillow.open(file)
-        if image.width * image.height > MAX_PIXELS:
-            raise ConfigError(
-                "this image is too large", where=str(file), why=f"it has {image.width}x{image.height} pixels"
-            )
-        image.load()
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
-        raise ConfigError(
-            "this image cannot be read", where=str(file), why=str(error)[:300], remedy="remove it, or save it again"
-        ) from error
-    return image
-
-
-def _sized(image: "Image", preprocess: PreprocessConfig) -> "Image":
-    from PIL import Image, ImageOps
-
-    bilinear = Image.Resampling.BILINEAR
-    if preprocess.resize:
-        height, width = preprocess.resize
-        ways: dict[Fit, Any] = {
-            Fit.STRETCH: lambda: image.resize((width, height), bilinear),
-            Fit.COVER: lambda: ImageOps.fit(image, (width, height), bilinear),
-            Fit.PAD: lambda: ImageOps.pad(image, (width, height), bilinear),
-        }
-        image = ways[preprocess.fit]()
-    if preprocess.crop:
-        height, width = preprocess.crop
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        image = image.crop((left, top, left + width, top + height))
-    return image
 
 
 def _scaled(values: Array, preprocess: PreprocessConfig, file: Path) -> Array:
@@ -299,28 +278,6 @@ def _scaled(values: Array, preprocess: PreprocessConfig, file: Path) -> Array:
 
 def wav_tensor(file: Path, preprocess: PreprocessConfig, info: TensorInfo) -> Array:
     """One recording as the tensor of an input; ConfigError for a file that is no PCM WAV."""
-    import numpy as np
-
-    values, rate = _read_wav(file)
-    if preprocess.mono:
-        values = values.mean(axis=1, keepdims=True)
-    if preprocess.sample_rate and preprocess.sample_rate != rate:
-        values = _resampled(values, max(1, round(len(values) * preprocess.sample_rate / rate)))
-    length = preprocess.length or _length_of(info)
-    if length:
-        values = np.concatenate([values[:length], np.zeros((max(0, length - len(values)), values.shape[1]))])
-    values = _scaled(values, preprocess, file)
-    return _as_input(values[:, 0] if values.shape[1] == 1 else values.T, info)
-
-
-def _length_of(info: TensorInfo) -> int | None:
-    """How many samples an input takes, when every axis has a size or is the batch."""
-    sizes = [size for size in (info.shape or ())[-2:] if isinstance(size, int) and size > 2]
-    return sizes[-1] if sizes else None
-
-
-def _read_wav(file: Path) -> tuple[Array, int]:
-    """Samples from -1 to 1, [time, channel], and their rate."""
     import numpy as np
 
     try:
@@ -343,15 +300,19 @@ def _read_wav(file: Path) -> tuple[Array, int]:
         values = wide.view("<i4")[:, 0].astype(np.float64) / (1 << 31)
     if not values.size or rate <= 0:
         raise ConfigError("this recording has no samples", where=str(file), remedy="remove it")
-    return values.reshape(-1, channels), rate
-
-
-def _resampled(values: Array, length: int) -> Array:
-    """Band-limited to another number of samples: the spectrum is cut or filled with zeros."""
-    import numpy as np
-
-    spectrum = np.fft.rfft(values, axis=0)
-    return np.fft.irfft(spectrum[: length // 2 + 1], length, axis=0) * (length / len(values))
+    values = values.reshape(-1, channels)  # from -1 to 1, [time, channel]
+    if preprocess.mono:
+        values = values.mean(axis=1, keepdims=True)
+    if preprocess.sample_rate and preprocess.sample_rate != rate:
+        # Band-limited: the spectrum is cut, or filled with zeros
+        count, spectrum = max(1, round(len(values) * preprocess.sample_rate / rate)), np.fft.rfft(values, axis=0)
+        values = np.fft.irfft(spectrum[: count // 2 + 1], count, axis=0) * (count / len(values))
+    # How many samples the input takes, when every axis has a size or is the batch
+    sizes = [size for size in (info.shape or ())[-2:] if isinstance(size, int) and size > 2]
+    if length := preprocess.length or (sizes[-1] if sizes else None):
+        values = np.concatenate([values[:length], np.zeros((max(0, length - len(values)), values.shape[1]))])
+    values = _scaled(values, preprocess, file)
+    return _as_input(values[:, 0] if values.shape[1] == 1 else values.T, info)
 
 
 def _as_input(values: Array, info: TensorInfo) -> Array:
@@ -363,9 +324,8 @@ def _as_input(values: Array, info: TensorInfo) -> Array:
         bounds = np.iinfo(dtype)
         values = np.clip(np.round(values), bounds.min, bounds.max)
     missing = len(info.shape or values.shape) - values.ndim
-    behind = int(missing > 1 and bool(info.shape) and info.shape[-1] == 1) if info.shape else 0
-    for _ in range(behind):
-        values = values[..., None]
-    for _ in range(missing - behind):
+    if info.shape and missing > 1 and info.shape[-1] == 1:
+        values, missing = values[..., None], missing - 1
+    for _ in range(missing):
         values = values[None]
     return np.ascontiguousarray(values.astype(dtype))

@@ -16,6 +16,11 @@ ONNX_DOMAINS = ("", "ai.onnx")
 """ONNX's own operators: its domain has two spellings."""
 
 
+def plain_domain(domain: str) -> str:
+    """A domain in the spelling that graphs have here: "" for ONNX's own."""
+    return "" if domain in ONNX_DOMAINS else domain
+
+
 def copied(message: M) -> M:
     """A copy of a message, to be changed."""
     copy: M = type(message)()

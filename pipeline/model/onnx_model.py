@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from device_runner.files import open_regular
 from pipeline.core.errors import ModelError
-from pipeline.model.edit import constant_names, copied, keep_only, subgraphs
+from pipeline.model.edit import constant_names, copied, keep_only, plain_domain, subgraphs
 from pipeline.model.guards import MAX_WEIGHT_BYTES, tensor_bytes, unsound
 from pipeline.model.ort_format import (
     GRAPH,
@@ -571,7 +571,7 @@ def read_onnx(path: Path) -> OrtModel:
         raise ModelError("this is no ONNX model", where=str(path), why=str(error), remedy=remedy) from error
     if not proto.HasField("graph"):
         raise ModelError("this is no ONNX model", where=str(path), why="it has no graph", remedy=remedy)
-    imports = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    imports = {plain_domain(entry.domain): entry.version for entry in proto.opset_import}
     return OrtModel(
         format_version=ONNX_FORMAT,
         ir_version=proto.ir_version,
@@ -580,10 +580,6 @@ def read_onnx(path: Path) -> OrtModel:
         metadata=Metadata(producer_name=proto.producer_name, producer_version=proto.producer_version),
         resolver={},
     )
-
-
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
 
 
 def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: str) -> OrtGraph:
@@ -600,7 +596,7 @@ def _graph(proto: "onnx.GraphProto", imports: dict[str, int], file: str) -> OrtG
 
 
 def _node(index: int, proto: "onnx.NodeProto", imports: dict[str, int], file: str) -> OrtNode:
-    domain = _domain(proto.domain)
+    domain = plain_domain(proto.domain)
     attributes = {each.name: Attribute(each.type, _value(each, imports, file)) for each in proto.attribute}
     inner = [value for row in attributes.values() if isinstance(value := row.value, OrtGraph)]
     return OrtNode(

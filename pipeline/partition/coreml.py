@@ -4,19 +4,17 @@ Which rows MLProgram had before release 1.21 is read off the lists of operators 
 (tools/mobile_helpers); their finer checks are taken to be those of 1.21.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from math import prod
 
 from pipeline.partition import coreml_checks as check
 from pipeline.partition.answer import MAX_VERSION, LoadForecast, Refusal, Settings, by_release
 from pipeline.partition.coreml_checks import MAX_RANK, mlprogram, neural_network
-from pipeline.partition.graph import Graph, Node, Shape, bodies, given_outside
+from pipeline.partition.graph import Graph, Node, bodies, given_outside
 from pipeline.partition.rules import (
     Check,
     Claim,
     Rule,
-    RuleSet,
     Table,
     attribute,
     claim_by_rules,
@@ -26,6 +24,7 @@ from pipeline.partition.rules import (
     given,
     listed,
     rank,
+    refuse,
     rule_of,
     show,
     show_shape,
@@ -87,29 +86,25 @@ def gather_nd(case: Case) -> Refusal | None:
 
 def slice_(case: Case) -> Refusal | None:
     """Everything about the slice is known beforehand, and it is not empty."""
-    refusal = first_refusal(
-        case,
-        (
-            static,
-            constant(1, "starts"),
-            constant(2, "ends"),
-            when(given(3), constant(3, "axes")),
-            when(given(4), constant(4, "steps")),
-        ),
+    checks = (
+        static,
+        constant(1, "starts"),
+        constant(2, "ends"),
+        when(given(3), constant(3, "axes")),
+        when(given(4), constant(4, "steps")),
     )
-    return refusal or _plan(case, [dim or 0 for dim in case.shape(0) or ()])
+    refusal = first_refusal(case, checks)
+    if refusal is not None:
+        return refusal
 
+    def indices(position: int) -> list[int] | None:
+        initializer = case.constant(position)
+        return initializer.numbers() if initializer is not None and initializer.dtype in INTEGERS else None
 
-def _indices(case: Case, position: int) -> list[int] | None:
-    """An index tensor's numbers, None when it is of another type."""
-    initializer = case.constant(position)
-    return initializer.numbers() if initializer is not None and initializer.dtype in INTEGERS else None
-
-
-def _plan(case: Case, shape: list[int]) -> Refusal | None:
-    starts, ends = _indices(case, 1), _indices(case, 2)
-    axes = _indices(case, 3) if case.exists(3) else list(range(len(starts or ())))
-    steps = _indices(case, 4) if case.exists(4) else [1] * len(starts or ())
+    shape = [dim or 0 for dim in case.shape(0) or ()]
+    starts, ends = indices(1), indices(2)
+    axes = indices(3) if case.exists(3) else list(range(len(starts or ())))
+    steps = indices(4) if case.exists(4) else [1] * len(starts or ())
     malformed = Refusal("slice", "starts, ends, axes and steps do not fit together", "export the slice anew")
     if starts is None or ends is None or axes is None or steps is None:
         return Refusal("type", "starts, ends, axes and steps must be i32 or i64", "export the slice anew")
@@ -119,7 +114,14 @@ def _plan(case: Case, shape: list[int]) -> Refusal | None:
     if len(set(places)) < len(places) or not all(0 <= place < len(shape) for place in places):
         return malformed
     for place, start, end, step in zip(places, starts, ends, steps, strict=True):
-        if _empty(shape[place], start, end, step):
+        # ONNX's clamping of start and end, then whether anything lies between
+        size = shape[place]
+        first, last = (value + size if value < 0 else value for value in (start, end))
+        if step > 0:
+            empty = min(max(first, 0), size) >= min(max(last, 0), size)
+        else:
+            empty = min(max(first, 0), size - 1) <= min(max(last, -1), size - 1)
+        if empty:
             return Refusal(
                 "empty",
                 f"from {start} to {end} by {step} along dimension {place} of {show_shape(tuple(shape))} is nothing",
@@ -128,58 +130,32 @@ def _plan(case: Case, shape: list[int]) -> Refusal | None:
     return None
 
 
-def _empty(size: int, start: int, end: int, step: int) -> bool:
-    """ONNX's clamping of start and end, then whether anything lies between."""
-    start, end = (value + size if value < 0 else value for value in (start, end))
-    if step > 0:
-        return min(max(start, 0), size) >= min(max(end, 0), size)
-    return min(max(start, 0), size - 1) <= min(max(end, -1), size - 1)
-
-
 def split(case: Case) -> Refusal | None:
     """Parts that are known: given as a constant (or, since release 1.27, an attribute), counted, or even."""
+    shape, axis, count = case.shape(0) or (), case.attribute("axis", 0), len(case.node.outputs)
+    size = shape[axis] if -len(shape) <= axis < len(shape) else None
+    parts: Sequence[int] | None = None
+    problem = ""
     if case.exists(1):
         refusal = constant(1, "the list of parts")(case)
+        if refusal is not None:
+            return refusal
         initializer = case.constant(1)
-        return refusal or _parts(case, initializer.numbers() if initializer else [])
-    if case.ver >= 18:
-        count, size = case.attribute("num_outputs"), _axis(case)
-        if count is None or count < 2 or count != len(case.node.outputs) or size is None or count > size:
-            return _refused(
-                f"num_outputs {count}, {len(case.node.outputs)} outputs, dimension of size {size or 'unknown'}"
-            )
-        return None
-    if case.settings.ort_release < (1, 27):
-        return None
-    parts = case.attribute("split") if case.ver < 13 else None
-    return _even(case) if parts is None else _parts(case, parts)
-
-
-def _axis(case: Case) -> int | None:
-    """The size of the dimension that is split, None when it is not known."""
-    shape = case.shape(0) or ()
-    axis = case.attribute("axis", 0)
-    return shape[axis] if -len(shape) <= axis < len(shape) else None
-
-
-def _refused(text: str) -> Refusal:
-    return Refusal("split", text, "fix the dimension, and split into two or more parts that add up to it")
-
-
-def _parts(case: Case, parts: Sequence[int]) -> Refusal | None:
-    size = _axis(case)
-    if len(parts) < 2:
-        return _refused("it splits into a single part")
-    if size is None or sum(parts) != size or 0 in parts:
-        return _refused(f"parts {list(parts)} of a dimension of size {size or 'unknown'}")
-    return None
-
-
-def _even(case: Case) -> Refusal | None:
-    count, size = len(case.node.outputs), _axis(case)
-    if count < 2 or size is None or size % count:
-        return _refused(f"{count} equal parts of a dimension of size {size or 'unknown'}")
-    return None
+        parts = initializer.numbers() if initializer else []
+    elif case.ver >= 18:
+        number = case.attribute("num_outputs")
+        if number is None or number < 2 or number != count or size is None or number > size:
+            problem = f"num_outputs {number}, {count} outputs, dimension of size {size or 'unknown'}"
+    elif case.settings.ort_release >= (1, 27):
+        parts = case.attribute("split") if case.ver < 13 else None
+        if parts is None and (count < 2 or size is None or size % count):
+            problem = f"{count} equal parts of a dimension of size {size or 'unknown'}"
+    if parts is not None and len(parts) < 2:
+        problem = "it splits into a single part"
+    elif parts is not None and (size is None or sum(parts) != size or 0 in parts):
+        problem = f"parts {list(parts)} of a dimension of size {size or 'unknown'}"
+    remedy = "fix the dimension, and split into two or more parts that add up to it"
+    return Refusal("split", problem, remedy) if problem else None
 
 
 def reshape(case: Case) -> Refusal | None:
@@ -238,21 +214,52 @@ def tile(case: Case) -> Refusal | None:
 
 def pad(case: Case) -> Refusal | None:
     """Constant padding of the last two dimensions by NeuralNetwork; of any, or by reflection, by MLProgram (1.26)."""
-    recent = case.settings.ort_release >= (1, 26)
-    least = 1 if mlprogram(case) else 2
-    return (
-        rank(0, least, MAX_RANK)(case)
-        or _pad_mode(case)
-        or _pad_value(case, optional=recent and mlprogram(case))
-        or _pads(case)
-    )
-
-
-def _pad_mode(case: Case) -> Refusal | None:
-    mode = case.attribute("mode", "constant")
-    if mode == "constant" or (mode == "reflect" and mlprogram(case)):
-        return None
-    return Refusal("mode", f"mode {mode} is not taken", "pad by a constant, or write reflection as Slice and Concat")
+    release, mode, of_program = case.settings.ort_release, case.attribute("mode", "constant"), mlprogram(case)
+    refusal = rank(0, 1 if of_program else 2, MAX_RANK)(case)
+    if refusal is not None:
+        return refusal
+    if mode != "constant" and not (mode == "reflect" and of_program):
+        remedy = "pad by a constant, or write reflection as Slice and Concat"
+        return Refusal("mode", f"mode {mode} is not taken", remedy)
+    refusal = _pad_value(case, optional=of_program and release >= (1, 26))
+    if refusal is not None:
+        return refusal
+    initializer = case.graph.initializers.get(case.input(1))
+    if initializer is None:
+        return Refusal("const", f"pads {show(case, 1)} is no initializer of this graph", "make pads an initializer")
+    pads = initializer.numbers()
+    if any(pad < 0 for pad in pads):
+        return Refusal("negative", f"pads {pads} are partly negative", "cut with Slice in place of negative padding")
+    shape = case.shape(0) or ()
+    axes = list(range(len(shape)))
+    if case.listed > 3:
+        given_axes = case.graph.initializers.get(case.input(3)) if case.exists(3) else None
+        if given_axes is None:
+            # Axes that are no initializer; listed under an empty name they end the session since release 1.26
+            fatal = not case.exists(3) and release >= (1, 26)
+            text = f"{case.label} lists axes {show(case, 3)}, which are no initializer"
+            return Refusal(
+                "crash" if fatal else "const",
+                text + (": ONNX Runtime's CoreML part throws, and no session is made" if fatal else " of this graph"),
+                "leave the axes out of the input list, or make them an initializer",
+                fatal=fatal,
+            )
+        axes = [axis + len(shape) if axis < 0 else axis for axis in given_axes.numbers()]
+    amounts = dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=False), strict=False))
+    outer = [axis for axis, pair in amounts.items() if any(pair) and axis < len(shape) - 2]
+    if outer and (not of_program or mode != "constant"):
+        return Refusal(
+            "axis",
+            f"it pads dimension {outer[0]} of {show_shape(shape)}, taken are the last two",
+            "pad height and width only" + ("; or use format MLProgram (release 1.26)" if mode == "constant" else ""),
+        )
+    for axis, pair in amounts.items() if mode == "reflect" else ():
+        size = shape[axis]
+        if size is None or max(pair) >= size:
+            return Refusal(
+                "pads", f"it reflects {max(pair)} entries of a dimension of size {size or 'unknown'}", "pad by less"
+            )
+    return None
 
 
 def _pad_value(case: Case, *, optional: bool) -> Refusal | None:
@@ -269,66 +276,16 @@ def _pad_value(case: Case, *, optional: bool) -> Refusal | None:
     return None
 
 
-def _pads(case: Case) -> Refusal | None:
-    initializer = case.graph.initializers.get(case.input(1))
-    if initializer is None:
-        return Refusal("const", f"pads {show(case, 1)} is no initializer of this graph", "make pads an initializer")
-    pads = initializer.numbers()
-    if any(pad < 0 for pad in pads):
-        return Refusal("negative", f"pads {pads} are partly negative", "cut with Slice in place of negative padding")
-    shape = case.shape(0) or ()
-    axes = list(range(len(shape)))
-    if case.listed > 3:
-        given_axes = case.graph.initializers.get(case.input(3)) if case.exists(3) else None
-        if given_axes is None:
-            # Axes that are no initializer; listed under an empty name they end the session since release 1.26
-            fatal = not case.exists(3) and case.settings.ort_release >= (1, 26)
-            text = f"{case.label} lists axes {show(case, 3)}, which are no initializer"
-            return Refusal(
-                "crash" if fatal else "const",
-                text + (": ONNX Runtime's CoreML part throws, and no session is made" if fatal else " of this graph"),
-                "leave the axes out of the input list, or make them an initializer",
-                fatal=fatal,
-            )
-        axes = [axis + len(shape) if axis < 0 else axis for axis in given_axes.numbers()]
-    return _padded(case, shape, dict(zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=False), strict=False)))
-
-
-def _padded(case: Case, shape: Shape, amounts: dict[int, tuple[int, int]]) -> Refusal | None:
-    mode = case.attribute("mode", "constant")
-    outer = [axis for axis, pair in amounts.items() if any(pair) and axis < len(shape) - 2]
-    if outer and (neural_network(case) or mode != "constant"):
-        return Refusal(
-            "axis",
-            f"it pads dimension {outer[0]} of {show_shape(shape)}, taken are the last two",
-            "pad height and width only" + ("; or use format MLProgram (release 1.26)" if mode == "constant" else ""),
-        )
-    for axis, pair in amounts.items() if mode == "reflect" else ():
-        size = shape[axis]
-        if size is None or max(pair) >= size:
-            return Refusal(
-                "pads", f"it reflects {max(pair)} entries of a dimension of size {size or 'unknown'}", "pad by less"
-            )
-    return None
-
-
 EQUIVALENT = "export Resize as linear, or nearest with asymmetric coordinates and floor; double or halve sizes"
 
 
-def resize(case: Case) -> Refusal | None:
-    """Only height and width change, by modes and factors that Core ML computes alike."""
-    return first_refusal(case, SHARED) or _target(case)
-
-
-def _not_empty(case: Case) -> Refusal | None:
-    shape = case.shape(0) or ()
-    if 0 not in shape:
-        return None
-    return Refusal("zero", f"input {show(case, 0)} {show_shape(shape)} is empty", "leave the node out")
-
-
-SHARED: tuple[Check, ...] = (
-    _not_empty,
+RESIZE: tuple[Check, ...] = (
+    refuse(
+        lambda case: 0 in (case.shape(0) or ()),
+        "zero",
+        lambda case: f"input {show(case, 0)} {show_shape(case.shape(0) or ())} is empty",
+        "leave the node out",
+    ),
     when(neural_network, rank(0, 4, 4)),
     when(mlprogram, rank(0, 3, 5)),
     when(since(18), attribute("antialias", (0,), default=0)),
@@ -340,27 +297,43 @@ SHARED: tuple[Check, ...] = (
     attribute("exclude_outside", (0,), default=0),
     when(since(18), attribute("keep_aspect_ratio_policy", ("stretch",), default="stretch")),
 )
+"""Only height and width change, by modes that Core ML computes alike; `resize_target` asks about the factors."""
 
 
-def _target(case: Case) -> Refusal | None:
+def resize_target(case: Case) -> Refusal | None:
     """Sizes go before scales; either is a constant."""
     if not case.exists(3) and not case.exists(2):
         return Refusal("const", "neither scales nor sizes are given", "give constant scales or sizes")
-    position, what = (3, "sizes") if case.exists(3) else (2, "scales")
+    by_size = case.exists(3)
+    position, what = (3, "sizes") if by_size else (2, "scales")
     initializer = case.constant(position)
     if initializer is None:
         return constant(position, what)(case)
-    numbers, axes = initializer.numbers(), _axes(case)
+    axes = [axis + case.rank(0) if axis < 0 else axis for axis in case.attribute("axes") or range(case.rank(0))]
+    numbers = initializer.numbers()
     if len(numbers) != len(axes):
         return Refusal("factor", f"{len(numbers)} {what} for {len(axes)} dimensions", "give one for each dimension")
-    by_size = position == 3
     refusal = _sizes(case, numbers, axes) if by_size else _scales(case, numbers, axes)
-    return refusal or _coordinates(case, numbers, by_size=by_size)
-
-
-def _axes(case: Case) -> list[int]:
-    axes = case.attribute("axes") or range(case.rank(0))
-    return [axis + case.rank(0) if axis < 0 else axis for axis in axes]
+    if refusal is not None:
+        return refusal
+    mode = case.attribute("coordinate_transformation_mode", "half_pixel")
+    if neural_network(case) or case.attribute("mode", "nearest") == "nearest":
+        modes: tuple[str, ...] = ("asymmetric",)
+    else:
+        modes = ("half_pixel", "align_corners", *(("asymmetric",) if by_size else ()))
+        if mode == "pytorch_half_pixel":
+            if len(numbers) < 2:
+                return ONE_AXIS
+            sides = zip((case.shape(0) or ())[-2:], numbers[-2:], strict=True)
+            result = numbers[-2:] if by_size else [(dim or 0) * scale for dim, scale in sides]
+            mode = "half_pixel" if min(result) > 1 else mode
+    if mode in modes:
+        return None
+    return Refusal(
+        "coord",
+        f"coordinate_transformation_mode {mode}; CoreML supports {' or '.join(modes)} here",
+        f"export Resize with {' or '.join(modes)}",
+    )
 
 
 ONE_AXIS = Refusal(
@@ -380,21 +353,17 @@ def _scales(case: Case, scales: Sequence[float], axes: Sequence[int]) -> Refusal
         return Refusal("nc", f"scales {list(scales)} change more than height and width", "scale height and width only")
     if len(scales) < 2:
         return ONE_AXIS
-    return _factors(case, [dim or 0 for dim in shape[-2:]], scales[-2:])
-
-
-def _factors(case: Case, size: Sequence[int], scales: Sequence[float]) -> Refusal | None:
-    if min(scales) >= 1:
-        taken = all(float(scale).is_integer() for scale in scales)
-    elif max(scales) <= 1:
-        taken = mlprogram(case) and all(shrinks_evenly(dim, scale) for dim, scale in zip(size, scales, strict=True))
+    size, factors = [dim or 0 for dim in shape[-2:]], scales[-2:]
+    if min(factors) >= 1:
+        taken = all(float(scale).is_integer() for scale in factors)
     else:
-        taken = False
+        divided = all(shrinks_evenly(dim, scale) for dim, scale in zip(size, factors, strict=True))
+        taken = max(factors) <= 1 and mlprogram(case) and divided
     if taken:
         return None
     return Refusal(
         "factor",
-        f"height and width {list(size)} by {list(scales)}: both must grow by whole numbers"
+        f"height and width {size} by {list(factors)}: both must grow by whole numbers"
         + (", or both shrink by whole divisors of the size" if mlprogram(case) else ""),
         EQUIVALENT,
     )
@@ -419,33 +388,8 @@ def _sizes(case: Case, sizes: Sequence[int], axes: Sequence[int]) -> Refusal | N
     return None
 
 
-def _coordinates(case: Case, numbers: Sequence[float], *, by_size: bool) -> Refusal | None:
-    mode = case.attribute("coordinate_transformation_mode", "half_pixel")
-    if neural_network(case) or case.attribute("mode", "nearest") == "nearest":
-        modes: tuple[str, ...] = ("asymmetric",)
-    else:
-        modes = ("half_pixel", "align_corners", *(("asymmetric",) if by_size else ()))
-        if mode == "pytorch_half_pixel":
-            if len(numbers) < 2:
-                return ONE_AXIS
-            mode = "half_pixel" if min(_result(case, numbers[-2:], by_size=by_size)) > 1 else mode
-    if mode in modes:
-        return None
-    return Refusal(
-        "coord",
-        f"coordinate_transformation_mode {mode}; CoreML supports {' or '.join(modes)} here",
-        f"export Resize with {' or '.join(modes)}",
-    )
-
-
-def _result(case: Case, numbers: Sequence[float], *, by_size: bool) -> list[float]:
-    if by_size:
-        return list(numbers)
-    return [prod((dim or 0, scale)) for dim, scale in zip((case.shape(0) or ())[-2:], numbers, strict=True)]
-
-
 PLAIN = (check.plain,)
-FLOAT = (check.float_or_wide,)
+FLOAT = (check.plain, check.float_types)
 ONLY_NN = (check.NN,)
 ONLY_MLP = (check.MLP,)
 
@@ -481,12 +425,12 @@ ELEMENTWISE: Table = {
     "Clip": Rule(formats=check.BOTH, types=PLAIN, checks=(check.clip,)),
     **later_in_mlprogram("Softmax", Rule(types=PLAIN, checks=(check.softmax,))),
     "Identity": Rule(formats=check.BOTH, types=PLAIN, release=(1, 27)),
-    "Where": Rule(formats=ONLY_MLP, types=(check.where_types,), release=(1, 28)),
-    "And": Rule(formats=ONLY_MLP, types=(check.both_bool,), release=(1, 28)),
+    "Where": Rule(formats=ONLY_MLP, types=check.where_types, release=(1, 28)),
+    "And": Rule(formats=ONLY_MLP, types=check.both_bool, release=(1, 28)),
 }
 
 LAYERS: Table = {
-    **later_in_mlprogram("BatchNormalization", Rule(since=7, types=PLAIN, checks=(check.batch_normalization,))),
+    **later_in_mlprogram("BatchNormalization", Rule(since=7, types=PLAIN, checks=check.BATCH_NORMALIZATION)),
     **_rules(
         "InstanceNormalization LayerNormalization GroupNormalization",
         Rule(formats=ONLY_MLP, types=(check.normalization_types,), checks=check.NORMALIZATION, release=(1, 21)),
@@ -498,16 +442,16 @@ LAYERS: Table = {
         Rule(formats=ONLY_MLP, types=PLAIN, checks=(check.AXES_CONSTANT,), release=(1, 21)),
     ),
     **later_in_mlprogram("ArgMax", Rule(types=PLAIN, checks=(check.argmax,))),
-    "Conv": Rule(formats=check.BOTH, types=PLAIN, checks=(check.conv,)),
-    "FusedConv": Rule(formats=ONLY_MLP, types=FLOAT, checks=(check.fused_conv,), release=(1, 27)),
-    "ConvTranspose": Rule(formats=ONLY_MLP, types=PLAIN, checks=(check.conv_transpose,)),
+    "Conv": Rule(formats=check.BOTH, types=PLAIN, checks=check.CONV),
+    "FusedConv": Rule(formats=ONLY_MLP, types=FLOAT, checks=(check.fused_conv, *check.CONV), release=(1, 27)),
+    "ConvTranspose": Rule(formats=ONLY_MLP, types=PLAIN, checks=check.CONV_TRANSPOSE),
     "Gemm": Rule(formats=check.BOTH, types=PLAIN, checks=(check.gemm,)),
     "MatMul": Rule(formats=check.BOTH, types=PLAIN, checks=(check.matmul,)),
     "GridSample": Rule(formats=ONLY_MLP, types=PLAIN, checks=(check.grid_sample,)),
     **_rules("AveragePool MaxPool", Rule(formats=check.BOTH, types=PLAIN, checks=(check.pool,))),
     **_rules("GlobalAveragePool GlobalMaxPool", Rule(formats=check.BOTH, types=PLAIN, checks=(rank(0, 4, 4),))),
     "DepthToSpace": Rule(formats=check.BOTH, types=PLAIN, checks=(check.depth_to_space,)),
-    "Resize": Rule(formats=check.BOTH, since=11, types=PLAIN, checks=(resize,)),
+    "Resize": Rule(formats=check.BOTH, since=11, types=PLAIN, checks=(*RESIZE, resize_target)),
 }
 
 SHAPES: Table = {
@@ -515,7 +459,7 @@ SHAPES: Table = {
     "Flatten": Rule(formats=ONLY_NN, types=PLAIN, checks=(rank(0, 1, 5),)),
     **later_in_mlprogram("Gather", Rule(types=(check.gather_types,), checks=(gather,)), (1, 22)),
     "GatherND": Rule(formats=ONLY_MLP, types=(check.gather_nd_types,), checks=(gather_nd,), release=(1, 27)),
-    **later_in_mlprogram("Pad", Rule(since=11, types=(check.pad_types,), checks=(pad,)), (1, 26)),
+    **later_in_mlprogram("Pad", Rule(since=11, types=check.pad_types, checks=(pad,)), (1, 26)),
     "Reshape": Rule(formats=check.BOTH, since=5, types=PLAIN, checks=(reshape,)),
     **later_in_mlprogram("Shape", Rule(types=(check.shape_types,), checks=(check.shape,))),
     "Slice": Rule(formats=check.BOTH, since=10, types=(check.slice_types,), checks=(slice_,)),
@@ -548,10 +492,9 @@ def _cast(case: Case) -> Refusal | None:
             f"no node makes its input {show(case, 0)}; CoreML supports a Cast behind another node",
             "give the model's input in the type that is needed, or ship release 1.27 or later",
         )
-    return _behind_argmax(case, case.graph.nodes[sources[0].producer]) if check.neural_network(case) else None
-
-
-def _behind_argmax(case: Case, producer: Node) -> Refusal | None:
+    if check.mlprogram(case):
+        return None
+    producer = case.graph.nodes[sources[0].producer]
     if producer.op_type == "ArgMax" and case.attribute("to") == 6:
         argmax = Case(case.graph, plain_unit(producer), case.settings)
         if refusal(argmax) is None:
@@ -601,32 +544,23 @@ def refusal(case: Case) -> Refusal | None:
 
 def _inputs(case: Case) -> Refusal | None:
     """Every input that exists counts, small ones like axes too (E.2.5)."""
-    for position in range(case.listed):
-        if case.exists(position):
-            reason = _input(case, position)
-            if reason is not None:
-                return reason
-    return None
-
-
-def _input(case: Case, position: int) -> Refusal | None:
-    value, settings = case.value(position), case.settings
-    shape = value.shape
-    if shape is None:
-        return Refusal("shape", f"the shape of {show(case, position)} is not known", "export the model with its shapes")
-    if value.static and 0 not in shape and len(shape) <= check.MAX_RANK and not check.too_long(shape):
-        return None  # nearly all: no text is made
-    name = f"input {show(case, position)} {show_shape(shape)}"
-    if settings.require_static_input_shapes and not value.static:
-        return Refusal(
-            "dynamic", f"{name} is not static, as RequireStaticInputShapes asks", "fix the model's dynamic dimensions"
-        )
-    if 0 in shape and case.node.op_type != "Resize":
-        return Refusal("zero", f"{name} is empty", "leave the empty value out")
-    if len(shape) > check.MAX_RANK:
-        return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
-    if settings.ort_release < (1, 23) and check.too_long(shape):
-        return Refusal("dimension", f"{name} has a dimension above {check.LARGEST}", "work on shorter pieces")
+    for position in filter(case.exists, range(case.listed)):
+        value, settings = case.value(position), case.settings
+        shape = value.shape
+        if shape is None:
+            remedy = "export the model with its shapes"
+            return Refusal("shape", f"the shape of {show(case, position)} is not known", remedy)
+        if value.static and 0 not in shape and len(shape) <= check.MAX_RANK and not check.too_long(shape):
+            continue  # nearly all: no text is made
+        name = f"input {show(case, position)} {show_shape(shape)}"
+        if settings.require_static_input_shapes and not value.static:
+            return Refusal("dynamic", f"{name} is not static, as RequireStaticInputShapes asks", FIX)
+        if 0 in shape and case.node.op_type != "Resize":
+            return Refusal("zero", f"{name} is empty", "leave the empty value out")
+        if len(shape) > check.MAX_RANK:
+            return Refusal("rank", f"{name} has rank {len(shape)}, Core ML has at most 5", "use fewer dimensions")
+        if settings.ort_release < (1, 23) and check.too_long(shape):
+            return Refusal("dimension", f"{name} has a dimension above {check.LARGEST}", "work on shorter pieces")
     return None
 
 
@@ -656,23 +590,22 @@ TRIVIAL_REFUSAL = Refusal(
 )
 
 
-def _veto(_graph: Graph, settings: Settings, group: Sequence[Node]) -> Refusal | None:
-    trivial = settings.ort_release >= (1, 27) and all(node.op_type in TRIVIAL for node in group)
-    return TRIVIAL_REFUSAL if trivial else None
-
-
-RULES = RuleSet(
-    whole=_whole,
-    units=lambda graph, _: plain_units(graph),
-    taken=Refusal("other_ep", "it is another provider's already, or in an earlier partition"),
-    operator=refusal,
-    veto=_veto,
-)
-
-
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What CoreML claims of one graph; `only` are the nodes that no provider has yet."""
-    return claim_by_rules(RULES, graph, settings, only)
+    return claim_by_rules(
+        graph,
+        settings,
+        only,
+        whole=_whole,
+        units=lambda graph, _: plain_units(graph),
+        taken=Refusal("other_ep", "it is another provider's already, or in an earlier partition"),
+        operator=refusal,
+        veto=lambda _graph, settings, group: (
+            TRIVIAL_REFUSAL
+            if settings.ort_release >= (1, 27) and all(node.op_type in TRIVIAL for node in group)
+            else None
+        ),
+    )
 
 
 CORE_ML_TYPES = ("f32", "f16", "i32", "i64")
@@ -699,46 +632,35 @@ def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadF
 
 def build_refusal(graph: Graph, groups: Iterable[tuple[Node, ...]], settings: Settings) -> Refusal | None:
     """The first reason why one of the partitions cannot become a Core ML model, so that no session is made."""
-    return next((problem for group in groups for problem in _problems(graph, group, settings)), None)
-
-
-def _problems(graph: Graph, group: tuple[Node, ...], settings: Settings) -> Iterator[Refusal]:
-    members = {node.index for node in group}
-    taken = (*CORE_ML_TYPES, *(("bool",) if settings.ort_release >= (1, 27) else ()))
-    for name, node in _outside_values(graph, group):
-        if graph.value(name).dtype not in taken:
-            yield _bad_type(graph, name, node, taken)
-    for node in group:
-        if node.op_type == "Split" and len(node.inputs) > 1 and not node.inputs[1]:
-            yield Refusal(
-                "crash",
-                f"Split '{node.name or node.first_output}' lists its second input under an empty name: ONNX Runtime's "
-                "CoreML part reads it all the same and the process ends",
-                "leave the second input out of the list",
-                fatal=True,
-            )
-    for name in given_outside(graph, group, members):
-        value = graph.value(name)
-        if value.shape is None:
-            yield Refusal(
-                "io_shape",
-                f"value '{name}' leaves the Core ML model, and its rank is not known "
-                f"({show_shape(None)}): building the model fails and no session is made",
-                "give the value's shape in the model (value_info), or fix the model's dynamic dimensions",
-            )
-        elif value.dtype not in taken:
-            yield _bad_type(graph, name, group[-1], taken)
-
-
-def _outside_values(graph: Graph, group: tuple[Node, ...]) -> Iterator[tuple[str, Node]]:
-    """Values that the Core ML model gets from outside: no initializers, and not Resize's roi, which is skipped."""
-    outputs = {name for node in group for name in node.outputs}
-    for node in group:
-        for slot, name in enumerate(node.inputs):
-            if not name or name in outputs or name in graph.initializers or graph.constant(name) is not None:
-                continue
-            if node.op_type != "Resize" or slot != 1:
-                yield name, node
+    types = (*CORE_ML_TYPES, *(("bool",) if settings.ort_release >= (1, 27) else ()))
+    for group in groups:
+        written = {name for node in group for name in node.outputs}
+        for reader, slot, name in ((node, slot, name) for node in group for slot, name in enumerate(node.inputs)):
+            # Values from outside: no initializers, and not Resize's roi, which is skipped
+            inside = not name or name in written or name in graph.initializers or graph.constant(name) is not None
+            if not inside and (reader.op_type != "Resize" or slot != 1) and graph.value(name).dtype not in types:
+                return _bad_type(graph, name, reader, types)
+        for node in group:
+            if node.op_type == "Split" and len(node.inputs) > 1 and not node.inputs[1]:
+                return Refusal(
+                    "crash",
+                    f"Split '{node.name or node.first_output}' lists its second input under an empty name: ONNX "
+                    "Runtime's CoreML part reads it all the same and the process ends",
+                    "leave the second input out of the list",
+                    fatal=True,
+                )
+        for name in given_outside(graph, group, {node.index for node in group}):
+            value = graph.value(name)
+            if value.shape is None:
+                return Refusal(
+                    "io_shape",
+                    f"value '{name}' leaves the Core ML model, and its rank is not known "
+                    f"({show_shape(None)}): building the model fails and no session is made",
+                    "give the value's shape in the model (value_info), or fix the model's dynamic dimensions",
+                )
+            if value.dtype not in types:
+                return _bad_type(graph, name, group[-1], types)
+    return None
 
 
 def _bad_type(graph: Graph, name: str, node: Node, taken: Iterable[str]) -> Refusal:

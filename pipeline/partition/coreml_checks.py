@@ -13,6 +13,7 @@ from pipeline.partition.rules import (
     listed,
     outputs,
     rank,
+    refuse,
     show,
     show_shape,
     when,
@@ -58,32 +59,25 @@ def wide_types(case: Case) -> frozenset[str]:
     return frozenset({"f16", "i64"}) if built else frozenset()
 
 
-def _words(case: Case, position: int, allowed: Collection[str]) -> Refusal:
-    element = case.dtype(position) or "unknown"
-    taken = " or ".join(sorted(allowed))
-    return Refusal(
-        "type",
-        f"input {show(case, position)} is {element}; CoreML ({model_format(case.settings)}) supports {taken} here",
-        _remedy(case, element, allowed),
-    )
-
-
-def _remedy(case: Case, element: str, allowed: Collection[str]) -> str:
-    if element == "f16" and neural_network(case):
-        return "convert the model to f32 (Core ML computes in f16 itself), or try format MLProgram"
-    if element == "f16":
-        return "convert the model to f32 (Core ML computes in f16 itself), or ship release 1.24 or later"
-    if element in ("u8", "i8", "u16", "i16"):
-        return "leave this node out of quantization: CoreML gets no quantized operators"
-    return f"compute this part in {' or '.join(sorted(allowed))}; where it is a matter of shapes, fix the dimensions"
-
-
 def taken(position: int, types: Callable[[Case], Collection[str]]) -> Check:
     """The element type of an input is one of those that `types` gives for the case."""
 
     def check(case: Case) -> Refusal | None:
         allowed = types(case)
-        return None if case.dtype(position) in allowed else _words(case, position, allowed)
+        if case.dtype(position) in allowed:
+            return None
+        element, words = case.dtype(position) or "unknown", " or ".join(sorted(allowed))
+        if element == "f16":
+            other = "try format MLProgram" if neural_network(case) else "ship release 1.24 or later"
+            remedy = f"convert the model to f32 (Core ML computes in f16 itself), or {other}"
+        elif element in ("u8", "i8", "u16", "i16"):
+            remedy = "leave this node out of quantization: CoreML gets no quantized operators"
+        else:
+            remedy = f"compute this part in {words}; where it is a matter of shapes, fix the dimensions"
+        format_ = model_format(case.settings)
+        return Refusal(
+            "type", f"input {show(case, position)} is {element}; CoreML ({format_}) supports {words} here", remedy
+        )
 
     return check
 
@@ -104,14 +98,9 @@ def same_types(case: Case) -> Refusal | None:
     )
 
 
-def float_or_wide(case: Case) -> Refusal | None:
-    """The plain types, but floating-point ones only (HardSigmoid, FusedConv)."""
-    return plain(case) or taken(0, lambda _: ("f32", "f16"))(case)
-
-
 def normalization_types(case: Case) -> Refusal | None:
     """f32 or f16, whatever the library; scale and bias of the same type."""
-    refusal = taken(0, lambda _: ("f32", "f16"))(case)
+    refusal = float_types(case)
     for position in range(1, 3):
         if refusal is None and case.exists(position) and case.dtype(position) != case.dtype(0):
             return Refusal(
@@ -153,22 +142,18 @@ def gather_types(case: Case) -> Refusal | None:
 slice_types = taken(0, lambda case: {"f32", "i64"} | f16_by_version(case))
 tile_types = taken(0, lambda case: {"f32", "i32", "i64", "bool"} | f16_by_version(case))
 gather_nd_types = taken(0, lambda _: ("f32", "f16", "i32", "i64", "bool"))
-
-
-def where_types(case: Case) -> Refusal | None:
-    """A bool condition and two floating-point operands of one type."""
-    refusal = taken(0, lambda _: ("bool",))(case) or taken(1, lambda _: ("f32", "f16"))(case)
-    return refusal or taken(2, lambda c: (c.dtype(1) or "f32",))(case)
-
-
-def both_bool(case: Case) -> Refusal | None:
-    """Both operands of And are bool."""
-    return taken(0, lambda _: ("bool",))(case) or taken(1, lambda _: ("bool",))(case)
-
-
-def pad_types(case: Case) -> Refusal | None:
-    """Under MLProgram f16 too, whatever the library (release 1.26)."""
-    return taken(0, lambda _: ("f32", "f16"))(case) if mlprogram(case) else plain(case)
+float_types = taken(0, lambda _: ("f32", "f16"))
+"""f32 or f16, whatever the library."""
+where_types = (
+    taken(0, lambda _: ("bool",)),
+    taken(1, lambda _: ("f32", "f16")),
+    taken(2, lambda c: (c.dtype(1) or "f32",)),
+)
+"""A bool condition and two floating-point operands of one type."""
+both_bool = (taken(0, lambda _: ("bool",)), taken(1, lambda _: ("bool",)))
+"""Both operands of And are bool."""
+pad_types = (when(mlprogram, float_types), when(neural_network, plain))
+"""Under MLProgram f16 too, whatever the library (release 1.26)."""
 
 
 CAST_TO_I32 = 6
@@ -200,10 +185,9 @@ def prelu(case: Case) -> Refusal | None:
         return Refusal(
             "dynamic", f"the channels of {show(case, 0)} {show_shape(shape)} are not known", "fix this dimension"
         )
-    return constant(1, "the slope")(case) or _slope(case, channels)
-
-
-def _slope(case: Case, channels: int) -> Refusal | None:
+    refusal = constant(1, "the slope")(case)
+    if refusal is not None:
+        return refusal
     slope = case.shape(1) or ()
     single = case.value(1).static and set(slope) <= {1}
     by_channel = len(slope) == 3 and slope[1:] == (1, 1)
@@ -224,46 +208,30 @@ def clip(case: Case) -> Refusal | None:
             return None
         return Refusal("type", f"Clip of type {case.dtype(0)}: CoreML clips f32 and f16", "clip in f32")
     bounds = [case.attribute("min"), case.attribute("max")]
-    if case.ver >= 11:
-        refusal = next((r for i, name in ((1, "min"), (2, "max")) if (r := _bound(case, i, name)) is not None), None)
-        if refusal is not None:
-            return refusal
-        bounds = [_number(case, 1), _number(case, 2)]
+    for position, name in ((1, "min"), (2, "max")) if case.ver >= 11 else ():
+        bounds[position - 1] = None
+        if not case.exists(position):
+            continue
+        initializer = case.constant(position)
+        if initializer is None:
+            return constant(position, name)(case)
+        if initializer.dtype != case.dtype(0):
+            return Refusal(
+                "type", f"{name} is {initializer.dtype}, the input {case.dtype(0)}", "give bounds of the input's type"
+            )
+        bounds[position - 1] = float(initializer.numbers()[0]) if initializer.count else None
     if None in bounds or bounds[0] != bounds[1]:
         return None
     return Refusal("value", f"min and max are both {bounds[0]:g}", "replace the node by a constant")
 
 
-def _bound(case: Case, position: int, name: str) -> Refusal | None:
-    if not case.exists(position):
-        return None
-    initializer = case.constant(position)
-    if initializer is None:
-        return constant(position, name)(case)
-    if initializer.dtype != case.dtype(0):
-        return Refusal(
-            "type", f"{name} is {initializer.dtype}, the input {case.dtype(0)}", "give bounds of the input's type"
-        )
-    return None
-
-
-def _number(case: Case, position: int) -> float | None:
-    initializer = case.constant(position)
-    return float(initializer.numbers()[0]) if initializer is not None and initializer.count else None
-
-
-def batch_normalization(case: Case) -> Refusal | None:
-    """Four dimensions; the parameters are initializers of this graph."""
-    return first_refusal(
-        case,
-        (
-            outputs(1),
-            rank(0, 4, 4),
-            attribute("spatial", (1,), default=1),
-            *(in_initializers(i, name) for i, name in enumerate(("scale", "B", "mean", "variance"), 1)),
-        ),
-    )
-
+BATCH_NORMALIZATION: tuple[Check, ...] = (
+    outputs(1),
+    rank(0, 4, 4),
+    attribute("spatial", (1,), default=1),
+    *(in_initializers(i, name) for i, name in enumerate(("scale", "B", "mean", "variance"), 1)),
+)
+"""Four dimensions; the parameters are initializers of this graph."""
 
 NORMALIZATION: tuple[Check, ...] = (
     outputs(1),
@@ -351,10 +319,9 @@ def gemm(case: Case) -> Refusal | None:
     )
     if refusal is not None or case.listed < 3:
         return refusal
-    return constant(2, "C")(case) or _bias(case)
-
-
-def _bias(case: Case) -> Refusal | None:
+    refusal = constant(2, "C")(case)
+    if refusal is not None:
+        return refusal
     weight, bias = case.shape(1) or (), case.shape(2) or ()
     columns = weight[0 if case.attribute("transB", 0) else 1] if len(weight) == 2 else None
     if bias in ((), (1,), (columns,), (1, columns)):
@@ -447,36 +414,6 @@ ACTIVATION_PARAMETERS = {"Relu": 0, "Sigmoid": 0, "Tanh": 0, "LeakyRelu": 1, "Cl
 """Activations that FusedConv may carry, with the number of their parameters."""
 
 
-def conv(case: Case) -> Refusal | None:
-    """1-D and 2-D convolutions; constant weights for NeuralNetwork."""
-    return first_refusal(
-        case,
-        (
-            when(neural_network, constant(1, "the weight")),
-            _sizes,
-            rank(1, 3, 4),
-            when(listed(2), constant(2, "the bias")),
-            _same_lower,
-            _kernel,
-        ),
-    )
-
-
-def conv_transpose(case: Case) -> Refusal | None:
-    """A constant weight, symmetric padding, nothing said about the output's shape."""
-    return first_refusal(
-        case,
-        (
-            constant(1, "the weight"),
-            when(listed(2), constant(2, "the bias")),
-            _sizes,
-            _transposed_padding,
-            _kernel,
-            _output_shape,
-        ),
-    )
-
-
 def fused_conv(case: Case) -> Refusal | None:
     """A Conv with one of the activations that MLProgram can add, and no Sum."""
     if case.listed > 3:
@@ -489,7 +426,7 @@ def fused_conv(case: Case) -> Refusal | None:
             f"activation {activation or '(none)'} with {len(parameters)} parameters is not taken",
             "convert at level basic, which keeps Conv and activation apart",
         )
-    return conv(case)
+    return None
 
 
 def _sizes(case: Case) -> Refusal | None:
@@ -514,12 +451,6 @@ def _sizes(case: Case) -> Refusal | None:
 def too_long(shape: Shape) -> bool:
     """Whether a dimension is above what Core ML supports."""
     return any(dim is not None and dim > LARGEST for dim in shape)
-
-
-def _same_lower(case: Case) -> Refusal | None:
-    if mlprogram(case) and case.settings.coreml_version < 6 and case.attribute("auto_pad") == "SAME_LOWER":
-        return Refusal("version", "auto_pad SAME_LOWER needs Core ML 6 (iOS 16)", "give the pads as numbers")
-    return None
 
 
 def _kernel(case: Case) -> Refusal | None:
@@ -554,9 +485,38 @@ def _transposed_padding(case: Case) -> Refusal | None:
     return None
 
 
-def _output_shape(case: Case) -> Refusal | None:
-    if case.attribute("output_shape") is not None:
-        return Refusal("attr", "output_shape is not taken", "give pads in its place")
-    if any(case.attribute("output_padding") or ()):
-        return Refusal("attr", "output_padding is not taken", "pad with Pad behind the node")
-    return None
+CONV: tuple[Check, ...] = (
+    when(neural_network, constant(1, "the weight")),
+    _sizes,
+    rank(1, 3, 4),
+    when(listed(2), constant(2, "the bias")),
+    refuse(
+        lambda c: mlprogram(c) and c.settings.coreml_version < 6 and c.attribute("auto_pad") == "SAME_LOWER",
+        "version",
+        lambda _: "auto_pad SAME_LOWER needs Core ML 6 (iOS 16)",
+        "give the pads as numbers",
+    ),
+    _kernel,
+)
+"""1-D and 2-D convolutions; constant weights for NeuralNetwork."""
+
+CONV_TRANSPOSE: tuple[Check, ...] = (
+    constant(1, "the weight"),
+    when(listed(2), constant(2, "the bias")),
+    _sizes,
+    _transposed_padding,
+    _kernel,
+    refuse(
+        lambda case: case.attribute("output_shape") is not None,
+        "attr",
+        lambda _: "output_shape is not taken",
+        "give pads in its place",
+    ),
+    refuse(
+        lambda case: any(case.attribute("output_padding") or ()),
+        "attr",
+        lambda _: "output_padding is not taken",
+        "pad with Pad behind the node",
+    ),
+)
+"""A constant weight, symmetric padding, nothing said about the output's shape."""

@@ -1,11 +1,5 @@
 """Judges one model for a provider: the answers of `ort-mobile partition`."""
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +13,6 @@ from pipeline.core.providers import WEBGPU
 from pipeline.core.releases import Release, rules_of
 from pipeline.dataset import Dataset
 from pipeline.model.edit import all_nodes
-from pipeline.model.onnx_model import LoadedModel
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import (
     BodyClaim,
@@ -34,25 +27,15 @@ from pipeline.partition.answer import (
     SizedAnswer,
 )
 from pipeline.partition.graph import Graph, Node, bodies
-from pipeline.partition.qnn.claims import of_chip
+from pipeline.partition.qnn.claims import of_chip, suspicions
 from pipeline.partition.qnn.kept import answer_entry, compiler_name, keep_answer
 from pipeline.partition.rules import Claim, claim, copied_bytes, copies_estimated, copies_of, unit_edges
-from pipeline.partition.shown import before_partitioning, predict_load, rounds, save_basic, undone_for_provider
-from pipeline.partition.units import node_units, plain_units, processor_warnings, unique_dq, unit_of_node
-from pipeline.partition.view import (
-    body_types,
-    check_computed,
-    dynamic_names,
-    likely_sizes,
-    open_subject,
-    resized,
-    tensor_reader,
-    view,
-    view_of_file,
-)
+from pipeline.partition.shown import predict_load, rounds
+from pipeline.partition.subject import Views, check_computed, dynamic_names, likely_sizes, open_views, scratch_folder
+from pipeline.partition.units import node_units, plain_units, processor_warnings, unit_of_node
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    pass
 
 
 class PartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,124 +78,17 @@ def judge(request: PartitionRequest) -> ModelAnswer:
                 keep_answer(request.entry, answer)
             return answer
     except ModelError as error:
-        return failed_answer(request, _blamed_on_sizes(request, error) if request.sizes else error)
+        # A model that can be judged without the sizes that were asked for is refused for them.
+        if request.sizes and not judge(msgspec.structs.replace(request, sizes={}, likely=False)).error:
+            sizes = ", ".join(f"{name}={size}" for name, size in request.sizes.items())
+            error = ModelError(
+                f"ONNX Runtime refuses the model with {sizes}",
+                why=error.why or error.what,
+                remedy="give other sizes, or leave them open: without sizes the model loads",
+            )
+        return failed_answer(request, error)
     except PipelineError as error:
         return failed_answer(request, error)
-
-
-def _blamed_on_sizes(request: PartitionRequest, error: ModelError) -> ModelError:
-    """The refusal of a model that can be judged without the sizes that were asked for."""
-    if judge(msgspec.structs.replace(request, sizes={}, likely=False)).error:
-        return error
-    sizes = ", ".join(f"{name}={size}" for name, size in request.sizes.items())
-    return ModelError(
-        f"ONNX Runtime refuses the model with {sizes}",
-        why=error.why or error.what,
-        remedy="give other sizes, or leave them open: without sizes the model loads",
-    )
-
-
-IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it are made by tempfile, with names of their own
-IN_MEMORY_BYTES = 16 << 20
-
-
-@contextmanager
-def scratch_folder(source: SourceModel) -> Iterator[Path]:
-    """A folder for what judging a model writes. Small ones are in memory: a disk takes longer than judging them.
-
-    Names that are no text, which protobuf reads only when they are asked for, become a ModelError here.
-    """
-    small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
-    place = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=place) as folder:
-        try:
-            yield Path(folder)
-        except UnicodeDecodeError as error:
-            raise ModelError(
-                "a name in the model is not UTF-8",
-                where=source.name,
-                why=str(error),
-                remedy="export the model again with names that are text",
-            ) from error
-
-
-@dataclass(slots=True)
-class Views:
-    """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
-
-    `subject` is the path of an ORT format file, or a loaded ONNX model.
-    """
-
-    source: SourceModel
-    subject: Path | LoadedModel
-    optimize: Optimize
-    folder: Path
-    warnings: list[str] = field(default_factory=list)
-    saved: LoadedModel | None = None
-    graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
-
-    @property
-    def loaded(self) -> LoadedModel | None:
-        """The model, of an ONNX file."""
-        return None if isinstance(self.subject, Path) else self.subject
-
-    @property
-    def ships(self) -> LoadedModel | None:
-        """The model that ships: behind level basic where that is judged."""
-        return self.saved if self.optimize is Optimize.BASIC else self.loaded
-
-    def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
-        """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
-
-        An ORT format file is shown as it is: nothing in it is inlined any more, so it has no model here.
-        """
-        subject = self.subject
-        if isinstance(subject, Path):
-            graph = unique_dq(view_of_file(subject))
-            return graph, graph, None
-        before = before_partitioning(subject.proto, lambda model: self._view(model, subject), settings)
-        if self.optimize is Optimize.NONE:
-            graph = self._graph(before, subject)
-            return graph, graph, before
-        saved = self.basic()
-        ships = self._graph(saved.proto, saved)
-        shown = undone_for_provider(saved.proto, before)
-        return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
-
-    def resized(self, sizes: Mapping[str, int], folder: Path, optimize: Optimize) -> "Views":
-        """The same of the model with sizes, in another folder; of an ONNX model alone."""
-        assert self.loaded, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
-        subject = resized(self.loaded, sizes, folder)
-        return Views(source=self.source, subject=subject, optimize=optimize, folder=folder)
-
-    def basic(self) -> LoadedModel:
-        """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
-        if self.saved is None:
-            assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
-            self.saved = save_basic(self.loaded, self.folder)
-        return self.saved
-
-    def later(self, model: "ModelProto") -> Graph:
-        """The graph of the model that ships, after functions in it were inlined."""
-        assert self.ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
-        return self._view(model, self.ships)
-
-    def _view(self, model: "ModelProto", weights: LoadedModel) -> Graph:
-        outside = self.loaded.outside if self.loaded else None
-        read = tensor_reader(weights)
-        saved = partial(body_types, model, self.folder, self.warnings.append)
-        return view(model, read=read, saved=saved, outside=outside)
-
-    def _graph(self, model: "ModelProto", weights: LoadedModel) -> Graph:
-        """The graph of a model of which several providers are asked."""
-        if id(model) not in self.graphs:
-            self.graphs[id(model)] = model, unique_dq(self._view(model, weights))
-        return self.graphs[id(model)][1]
-
-
-def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
-    """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
-    return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
 
 
 def judge_views(views: Views, settings: Settings, *, simulates: bool = False) -> ModelAnswer:
@@ -230,8 +106,6 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
     _check_names(views, shown, settings)
     compiler, doubts = "", tuple[str, ...]()
     if settings.rules.by_chip:
-        from pipeline.partition.qnn.suspects import suspicions
-
         shown, compiler = ships, compiler_name()
         if model is None or views.ships is None:
             raise ModelError(
@@ -248,6 +122,25 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
         load = predict_load(rounds(model, first, views.later, settings), settings)
         in_bodies = [(owner, body, claim(body, settings)) for owner, body in bodies(shown)]
     copies_inside = sum(copies_of(body, settings, inside.claimed) or 0 for _, body, inside in in_bodies)
+    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
+    refusals = {index: row for index, row in provider_claim.refusals.items() if index not in group_of}
+    decisions = tuple(
+        Decision(
+            name=node.name,
+            op_type=node.op_type,
+            domain=node.domain,
+            since_version=node.since_version,
+            inputs=node.inputs,
+            outputs=node.outputs,
+            claimed=index in group_of,
+            partition=group_of.get(index),
+            code=refusals[index].code if index in refusals else None,
+            reason=refusals[index].text if index in refusals else None,
+            remedy=(refusals[index].remedy or None) if index in refusals else None,
+        )
+        for index, node in shown.nodes.items()
+    )
+    cuts, operators = gains(shown, settings, provider_claim, copies_inside)
     apart = not settings.rules.on_cpu and not settings.rules.copies  # partitions with memory of their own
     given, taken = (copied_bytes(shown, provider_claim.groups) if apart else None) or (None, None)
     return ModelAnswer(
@@ -273,9 +166,9 @@ def judge_views(views: Views, settings: Settings, *, simulates: bool = False) ->
             for owner, _, inside in in_bodies
             if inside.groups
         ),
-        decisions=tuple(_decisions(shown, provider_claim)),
-        cuts=cuts(shown, settings, provider_claim, copies_inside),
-        operators=operator_gains(shown, settings, provider_claim, copies_inside),
+        decisions=decisions,
+        cuts=cuts,
+        operators=operators,
         load=load,
         dynamic=dynamic_names(loaded.proto) if loaded else (),
         shapes_from=onnxruntime.__version__,
@@ -292,7 +185,7 @@ def _check_names(views: Views, shown: Graph, settings: Settings) -> None:
     """ModelError for a name of forceCpuNodeNames that no node of the file has."""
     if settings.provider != WEBGPU or not settings.webgpu.cpu_nodes:
         return
-    from pipeline.partition.webgpu.claims import unknown_names  # the rules of a provider
+    from pipeline.partition.webgpu import unknown_names  # the rules of a provider
 
     inside = (shown, *(body for _, body in bodies(shown)))
     nodes = all_nodes(views.loaded.proto.graph) if views.loaded else (n for g in inside for n in g.nodes.values())
@@ -318,27 +211,6 @@ def _simulated(views: Views, request: PartitionRequest, answer: ModelAnswer) -> 
         return simulate(views.ships, model, graph, chip, request.simulate, views.folder, original)
     except ModelError as error:  # the original does not run on the CPU
         return Simulation(passed=False, reason=f"nothing to compare with: {error.reason}", remedy=error.remedy)
-
-
-def _decisions(graph: Graph, provider_claim: Claim) -> Iterator[Decision]:
-    """One decision for each node of the main graph, in the order of their indices."""
-    group_of = {node.index: position for position, group in enumerate(provider_claim.groups) for node in group}
-    for index, node in graph.nodes.items():
-        group = group_of.get(index)
-        refused = provider_claim.refusals.get(index) if group is None else None
-        yield Decision(
-            name=node.name,
-            op_type=node.op_type,
-            domain=node.domain,
-            since_version=node.since_version,
-            inputs=node.inputs,
-            outputs=node.outputs,
-            claimed=group is not None,
-            partition=group,
-            code=refused.code if refused else None,
-            reason=refused.text if refused else None,
-            remedy=(refused.remedy or None) if refused else None,
-        )
 
 
 def _with_sizes(views: Views, answer: ModelAnswer, settings: Settings) -> SizedAnswer | None:
@@ -387,17 +259,20 @@ TRIVIAL = ("trivial", "constant", "border", "single")
 """Codes of nodes that the provider could take, but not as a partition of their own."""
 
 
-def cuts(graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0) -> tuple[Cut, ...]:
-    """Refused nodes whose claim would join partitions or take in more nodes, the best first; `inside` as `copies_of`.
+def gains(
+    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0
+) -> tuple[tuple[Cut, ...], tuple[OperatorGain, ...]]:
+    """What supporting more nodes would give; `inside` as `copies_of`.
 
-    What computes on the CPU (XNNPACK) does not group, so nothing cuts there.
+    First refused nodes whose claim would join partitions or take in more nodes, the best first; then what supporting
+    all refused nodes of one operator would give, for every operator that has some. What computes on the CPU (XNNPACK)
+    does not group, so nothing cuts there and its partitions are none.
     """
-    if settings.rules.on_cpu or not provider_claim.groups:
-        return ()
     waves = _Waves(graph, settings, provider_claim, inside)
-    rows = []
+    cuts = []
     before = copies_of(graph, settings, provider_claim.claimed, inside)
-    for position in waves.candidates():
+    none_cut = settings.rules.on_cpu or not provider_claim.groups
+    for position in () if none_cut else waves.candidates():
         partitions, claimed, copies = waves.claiming(frozenset({position}))
         if copies is None and partitions >= len(provider_claim.groups) and claimed <= len(provider_claim.claimed):
             continue
@@ -405,39 +280,22 @@ def cuts(graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 
             continue
         node = waves.units[position].target
         refusal = provider_claim.refusals.get(node.index, Refusal("", ""))
-        rows.append(
-            Cut(
-                output=node.first_output,
-                op_type=node.op_type,
-                reason=refusal.text,
-                remedy=refusal.remedy,
-                partitions=partitions,
-                claimed=claimed,
-                copies=copies,
-            )
-        )
-    return tuple(sorted(rows, key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output)))
-
-
-def operator_gains(
-    graph: Graph, settings: Settings, provider_claim: Claim, inside: int = 0
-) -> tuple[OperatorGain, ...]:
-    """What supporting all refused nodes of one operator would give, for every operator that has some.
-
-    What computes on the CPU (XNNPACK) does not group: its partitions are none.
-    """
-    waves = _Waves(graph, settings, provider_claim, inside)
+        cut = Cut(
+            output=node.first_output, op_type=node.op_type, reason=refusal.text, remedy=refusal.remedy,
+            partitions=partitions, claimed=claimed, copies=copies,
+        )  # fmt: skip
+        cuts.append(cut)
     refused: dict[str, list[int]] = {}
     for position, unit in enumerate(waves.units):
         if unit.target.index in provider_claim.refusals and not waves.supported[position]:
             refused.setdefault(unit.target.op_type, []).append(position)
-    rows = []
+    operators = []
     for op_type, units in refused.items():
         partitions, claimed, copies = waves.claiming(frozenset(units))
-        rows.append(
-            OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
-        )
-    return tuple(rows)
+        row = OperatorGain(op_type=op_type, nodes=len(units), partitions=partitions, claimed=claimed, copies=copies)
+        operators.append(row)
+    cuts.sort(key=lambda cut: (cut.copies or cut.partitions, -cut.claimed, cut.output))
+    return tuple(cuts), tuple(operators)
 
 
 class _Waves:
@@ -469,14 +327,13 @@ class _Waves:
         return sorted(refused, key=lambda i: -near[i])[:MOST]
 
     def claiming(self, forced: frozenset[int]) -> tuple[int, int, int | None]:
-        """Partitions, claimed nodes and copies if more units were supported; only what the provider counts."""
-        if not (self.settings.rules.on_cpu or self.settings.rules.copies):
-            return *self.grouped(forced), None
-        claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
-        return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
+        """Partitions, claimed nodes and copies if more units were supported; only what the provider counts.
 
-    def grouped(self, forced: frozenset[int]) -> tuple[int, int]:
-        """Partitions and claimed nodes if more units were supported; groups of trivial nodes only do not count."""
+        Groups of trivial nodes only are no partitions.
+        """
+        if self.settings.rules.on_cpu or self.settings.rules.copies:
+            claimed = self.claimed | {node.index for position in forced for node in self.units[position].nodes}
+            return 0, len(claimed), copies_of(self.graph, self.settings, claimed, self.inside)
         wave = [0] * len(self.units)
         sizes: dict[int, int] = {}
         real: set[int] = set()
@@ -490,4 +347,4 @@ class _Waves:
             elif any(wave[p] == highest and (self.supported[p] or p in forced) for p in producers):
                 highest += 1
             wave[position] = highest
-        return len(real), sum(sizes[number] for number in real)
+        return len(real), sum(sizes[number] for number in real), None

@@ -1,6 +1,6 @@
 """NNAPI (ep_rules D): the table of its operators, the order of its checks, its rules for graphs and groups."""
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Sequence
 from math import prod
 
 from pipeline.partition.answer import MAX_VERSION, Refusal, Settings, by_release, layout_window
@@ -9,7 +9,6 @@ from pipeline.partition.rules import (
     Check,
     Claim,
     Rule,
-    RuleSet,
     Table,
     attribute,
     claim_by_rules,
@@ -17,6 +16,7 @@ from pipeline.partition.rules import (
     dtype,
     external_refusal,
     first_refusal,
+    given,
     listed,
     outputs,
     rank,
@@ -116,30 +116,22 @@ def conv(case: Case) -> Refusal | None:
     quantized = case.unit.group or case.node.op_type == "QLinearConv"
     if quantized and case.node.domain == "com.microsoft":
         return Refusal("domain", "com.microsoft's quantized Conv is not taken", "use the ONNX operator")
-    refusal = constant(1, "the weight")(case) or _conv_weight(case)
-    if refusal is None and quantized and case.listed > 2:
-        return constant(2, "the bias")(case)
-    return refusal
-
-
-def _conv_weight(case: Case) -> Refusal | None:
-    weight = case.shape(1) or ()
+    refusal = constant(1, "the weight")(case)
+    if refusal is not None:
+        return refusal
+    weight, dilations, groups = case.shape(1) or (), case.attribute("dilations"), case.attribute("group", 1)
     if len(weight) != 4:
         return Refusal(
             "rank", f"weight {show(case, 1)} {show_shape(weight)} is not of rank 4", "write a 1-D Conv as a 2-D one"
         )
-    dilations = case.attribute("dilations")
-    if dilations is None or tuple(dilations) == (1, 1):
-        return None
-    if case.attribute("group", 1) != 1 and weight[1] != 1:
-        return Refusal(
-            "dilations",
-            f"dilations {list(dilations)} with {case.attribute('group')} groups",
-            "use one group, or depthwise",
-        )
-    if case.settings.api_level < 29:
-        return Refusal("dilations", f"dilations {list(dilations)} need API level 29", "target Android 10 or later")
-    return None
+    if dilations is not None and tuple(dilations) != (1, 1):
+        if groups != 1 and weight[1] != 1:
+            text = f"dilations {list(dilations)} with {groups} groups"
+            return Refusal("dilations", text, "use one group, or depthwise")
+        if case.settings.api_level < 29:
+            text = f"dilations {list(dilations)} need API level 29"
+            return Refusal("dilations", text, "target Android 10 or later")
+    return constant(2, "the bias")(case) if quantized and case.listed > 2 else None
 
 
 def pool(case: Case) -> Refusal | None:
@@ -196,13 +188,16 @@ def pad(case: Case) -> Refusal | None:
     return constant(2, "the padding value")(case) if case.listed >= 3 else None
 
 
-def reduce_mean(case: Case) -> Refusal | None:
-    """Axes known beforehand."""
-    if case.exists(1) and case.constant(1) is None:
-        return constant(1, "axes")(case)
-    if case.ver >= 18 and case.attribute("noop_with_empty_axes", 0) != 0:
-        return Refusal("noop", "noop_with_empty_axes = 1 is not taken", "give the axes and set it to 0")
-    return None
+REDUCE_MEAN: tuple[Check, ...] = (
+    when(given(1), constant(1, "axes")),
+    refuse(
+        lambda case: case.ver >= 18 and case.attribute("noop_with_empty_axes", 0) != 0,
+        "noop",
+        lambda _: "noop_with_empty_axes = 1 is not taken",
+        "give the axes and set it to 0",
+    ),
+)
+"""Axes known beforehand."""
 
 
 def reshape(case: Case) -> Refusal | None:
@@ -295,10 +290,8 @@ def gemm(case: Case) -> Refusal | None:
         )
     if not case.attribute("transB", 0) and case.constant(1) is None:
         return constant(1, "B")(case)
-    return _gemm_bias(case) if case.listed > 2 else None
-
-
-def _gemm_bias(case: Case) -> Refusal | None:
+    if case.listed <= 2:
+        return None
     shape = case.shape(2)
     columns = (case.shape(1) or ())[0 if case.attribute("transB", 0) else 1]
     flat = shape is not None and (len(shape) == 1 or case.settings.api_level >= 28)
@@ -373,59 +366,42 @@ def _accepted(case: Case, io: UnitValue, *, weight: bool) -> Refusal | None:
             "quantize the output too, or take the DequantizeLinear nodes away",
             fatal=True,
         )
-    kind = case.graph.value(io.name).dtype
-    signed_weight = weight and kind == "i8"
-    if kind != "u8" and not signed_weight:
-        return Refusal("qtype", f"quantized value '{io.name}' is {kind}, NNAPI supports u8", PER_TENSOR)
-    return _scale(case, io, io.scale, signed_weight=signed_weight) or _zero_point(case, io, signed_weight=signed_weight)
-
-
-def _count(dims: tuple[int, ...]) -> int:
-    """The number of parameters as ONNX Runtime counts them: 1 for a scalar, else the first dimension."""
-    return dims[0] if dims else 1
-
-
-def _channels(graph: Graph, name: str) -> int | None:
-    shape = graph.value(name).shape
-    return shape[0] if shape else None
-
-
-def _scale(case: Case, io: UnitValue, scale: str, *, signed_weight: bool) -> Refusal | None:
-    initializer = case.graph.constant(scale)
-    if initializer is None:
-        return Refusal("qscale_const", f"the scale '{scale}' of '{io.name}' is not a constant", PER_TENSOR)
-    count = _count(initializer.dims)
-    channels = _channels(case.graph, io.name)
-    per_channel = signed_weight and case.node.op_type in PER_CHANNEL_OPS and case.settings.api_level >= 29
-    if count == 1 or (per_channel and count == channels):
-        return None
-    return Refusal(
-        "qscale_channel",
-        f"'{io.name}' {show_shape(case.graph.value(io.name).shape)} has {count} scales; NNAPI supports one for each "
-        "output channel only for i8 weights of Conv and Gemm, from API level 29 on",
-        PER_TENSOR,
-    )
-
-
-def _zero_point(case: Case, io: UnitValue, *, signed_weight: bool) -> Refusal | None:
+    value, scale = case.graph.value(io.name), case.graph.constant(io.scale)
+    signed_weight = weight and value.dtype == "i8"
+    if value.dtype != "u8" and not signed_weight:
+        return Refusal("qtype", f"quantized value '{io.name}' is {value.dtype}, NNAPI supports u8", PER_TENSOR)
+    if scale is None:
+        return Refusal("qscale_const", f"the scale '{io.scale}' of '{io.name}' is not a constant", PER_TENSOR)
+    count, channels = _count(scale.dims), value.shape[0] if value.shape else None
+    by_channel = signed_weight and case.node.op_type in PER_CHANNEL_OPS
+    if count != 1 and not (by_channel and case.settings.api_level >= 29 and count == channels):
+        return Refusal(
+            "qscale_channel",
+            f"'{io.name}' {show_shape(value.shape)} has {count} scales; NNAPI supports one for each "
+            "output channel only for i8 weights of Conv and Gemm, from API level 29 on",
+            PER_TENSOR,
+        )
     if io.zero_point is None:
         return None
-    initializer = case.graph.constant(io.zero_point)
-    if initializer is None:
+    zero = case.graph.constant(io.zero_point)
+    if zero is None:
         return Refusal("qzp_const", f"the zero point '{io.zero_point}' of '{io.name}' is not a constant", PER_TENSOR)
-    count = _count(initializer.dims)
+    count = _count(zero.dims)
     if not signed_weight:
-        if count == 1:
-            return None
-        return Refusal("qzp_channel", f"'{io.name}' has {count} zero points, NNAPI supports one", PER_TENSOR)
-    per_channel = case.node.op_type in PER_CHANNEL_OPS and count == _channels(case.graph, io.name)
-    if initializer.dtype == "i8" and (count == 1 or per_channel) and not any(initializer.numbers()):
+        text = f"'{io.name}' has {count} zero points, NNAPI supports one"
+        return None if count == 1 else Refusal("qzp_channel", text, PER_TENSOR)
+    if zero.dtype == "i8" and (count == 1 or (by_channel and count == channels)) and not any(zero.numbers()):
         return None
     return Refusal(
         "qzp",
         f"the i8 weight '{io.name}' has zero points other than 0",
         "quantize weights symmetrically (zero point 0)",
     )
+
+
+def _count(dims: tuple[int, ...]) -> int:
+    """The number of parameters as ONNX Runtime counts them: 1 for a scalar, else the first dimension."""
+    return dims[0] if dims else 1
 
 
 def parameters(graph: Graph, io: UnitValue) -> tuple[float, int] | None:
@@ -469,12 +445,8 @@ CHANNELS_LAST = (0, 2, 3, 1)
 EQUIVALENT = "export Resize as linear half_pixel, or nearest with asymmetric coordinates and floor"
 
 
-def resize(case: Case) -> Refusal | None:
-    """Two spatial dimensions, the few modes that NNAPI computes alike, scales or sizes known beforehand."""
-    return _mode(case) or _since_18(case) or _target(case)
-
-
-def _mode(case: Case) -> Refusal | None:
+def resize_mode(case: Case) -> Refusal | None:
+    """The few modes that NNAPI computes alike."""
     mode = case.attribute("mode", "nearest")
     if mode not in ("linear", "nearest"):
         return Refusal("mode", f"mode {mode} is not taken", EQUIVALENT)
@@ -492,19 +464,28 @@ def _mode(case: Case) -> Refusal | None:
     return None
 
 
-def _since_18(case: Case) -> Refusal | None:
-    if case.ver < 18:
-        return None
-    if case.attribute("antialias", 0) != 0:
-        return Refusal("attr", "antialias = 1 is not taken", "set it to 0")
-    if case.attribute("axes"):
-        return Refusal("attr", "attribute axes is not taken", "give scales or sizes for all four dimensions")
-    if case.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-        return Refusal("attr", "keep_aspect_ratio_policy other than stretch is not taken", "give the sizes themselves")
-    return None
+RESIZE_SINCE_18 = when(
+    since(18),
+    refuse(
+        lambda case: case.attribute("antialias", 0) != 0, "attr", lambda _: "antialias = 1 is not taken", "set it to 0"
+    ),
+    refuse(
+        lambda case: bool(case.attribute("axes")),
+        "attr",
+        lambda _: "attribute axes is not taken",
+        "give scales or sizes for all four dimensions",
+    ),
+    refuse(
+        lambda case: case.attribute("keep_aspect_ratio_policy", "stretch") != "stretch",
+        "attr",
+        lambda _: "keep_aspect_ratio_policy other than stretch is not taken",
+        "give the sizes themselves",
+    ),
+)
 
 
-def _target(case: Case) -> Refusal | None:
+def resize_target(case: Case) -> Refusal | None:
+    """Scales or sizes of two spatial dimensions, known beforehand."""
     position = 2 if case.exists(2) else 3
     if not case.exists(position):
         return Refusal("const", "neither scales nor sizes are given", "give constant scales")
@@ -588,19 +569,8 @@ def _by_layout(case: Case) -> int:
     return 29 if case.settings.nchw else 28
 
 
-def _concat_parameters(case: Case) -> Refusal | None:
-    """Before level 29 a quantized Concat keeps one scale."""
-    return same_parameters(case) if case.settings.api_level < 29 else None
-
-
-def _pool_parameters(case: Case) -> Refusal | None:
-    """A quantized AveragePool keeps its scale."""
-    quantized = case.unit.group or case.node.op_type == "QLinearAveragePool"
-    return same_parameters(case) if quantized else None
-
-
-def _resize_level(case: Case) -> int:
-    return 28 if case.dtype(0) == "u8" else 29
+SAME_PARAMETERS = when(lambda case: case.unit.group or case.node.op_type == "QLinearAveragePool", same_parameters)
+"""A quantized AveragePool keeps its scale."""
 
 
 def _rules(names: str, rule: Rule) -> dict[str, Rule]:
@@ -627,14 +597,19 @@ TABLE: Table = {
     "LRN": Rule(level=28, types=F32, checks=(rank(0, 4, 4),)),
     "Conv": Rule(level=_by_layout, types=F32, quantized=TWO, checks=(conv,)),
     "QLinearConv": Rule(level=_by_layout, types=TWO, checks=(conv,)),
-    "AveragePool": Rule(level=_by_layout, types=F32, quantized=ONE, checks=(pool, _pool_parameters)),
-    "QLinearAveragePool": Rule(level=_by_layout, types=ONE, checks=(pool, _pool_parameters)),
+    "AveragePool": Rule(level=_by_layout, types=F32, quantized=ONE, checks=(pool, SAME_PARAMETERS)),
+    "QLinearAveragePool": Rule(level=_by_layout, types=ONE, checks=(pool, SAME_PARAMETERS)),
     "MaxPool": Rule(level=_by_layout, types=F32_U8, checks=(pool,)),
     **_rules("GlobalAveragePool GlobalMaxPool", Rule(level=_by_layout, types=F32, checks=(rank(0, 4, 4),))),
     "Concat": Rule(
         level=27,
         types=F32_U8,
-        quantized=(quantized_inputs, quantized_output, _concat_parameters),
+        # Before level 29 a quantized Concat keeps one scale.
+        quantized=(
+            quantized_inputs,
+            quantized_output,
+            when(lambda case: case.settings.api_level < 29, same_parameters),
+        ),
         checks=(RANK_1_4,),
     ),
     "DepthToSpace": Rule(level=27, types=F32, checks=(exactly_4, depth_to_space)),
@@ -642,9 +617,15 @@ TABLE: Table = {
     "Gather": Rule(level=29, types=F32, checks=(RANK_1_4, no_zero_dimension, gather)),
     "Identity": Rule(level=27, types=F32),
     "Pad": Rule(level=29, since=11, types=F32, checks=(RANK_1_4, no_zero_dimension, pad)),
-    "ReduceMean": Rule(level=28, types=F32, checks=(RANK_1_4, reduce_mean)),
+    "ReduceMean": Rule(level=28, types=F32, checks=(RANK_1_4, *REDUCE_MEAN)),
     "Reshape": Rule(level=27, since=5, types=F32, quantized=ONE, checks=(reshape,)),
-    "Resize": Rule(level=_resize_level, since=11, types=F32_U8, quantized=ONE, checks=(exactly_4, resize)),
+    "Resize": Rule(
+        level=lambda case: 28 if case.dtype(0) == "u8" else 29,
+        since=11,
+        types=F32_U8,
+        quantized=ONE,
+        checks=(exactly_4, resize_mode, RESIZE_SINCE_18, resize_target),
+    ),
     "Slice": Rule(level=28, since=10, types=F32, checks=(at_most_4, no_zero_dimension, *BOUNDS)),
     "Softmax": Rule(
         level=28, types=F32, quantized=(*ONE, sigmoid_output), checks=(when(since(13), at_most_4), softmax)
@@ -683,26 +664,19 @@ def refusal(case: Case) -> Refusal | None:
         )
     types = (rule.quantized or ()) if case.unit.group else rule.types
     names = [name for value in case.unit.inputs if value.name for name in value if name is not None]
-    highest = rule.until or by_release(MAX_VERSION, case.settings.ort_release)
+    dynamic = next((name for name in names if not case.graph.value(name).static), None)
+    if dynamic is not None:
+        shape = show_shape(case.graph.value(dynamic).shape)
+        return Refusal(
+            "shape", f"input '{dynamic}' {shape} has dynamic dimensions", "fix the model's dynamic dimensions"
+        )
+    highest = by_release(MAX_VERSION, case.settings.ort_release)
     return (
-        _dynamic(case, names)
-        or first_refusal(case, types)
+        first_refusal(case, types)
         or external_refusal(case, names)
         or version_refusal(case, "NNAPI", rule.since, highest)
         or first_refusal(case, rule.checks)
     )
-
-
-def _dynamic(case: Case, names: Iterable[str]) -> Refusal | None:
-    for name in names:
-        value = case.graph.value(name)
-        if not value.static:
-            return Refusal(
-                "shape",
-                f"input '{name}' {show_shape(value.shape)} has dynamic dimensions",
-                "fix the model's dynamic dimensions",
-            )
-    return None
 
 
 def _whole(graph: Graph, settings: Settings) -> Refusal | None:
@@ -745,25 +719,21 @@ def _veto(graph: Graph, _: Settings, group: Sequence[Node]) -> Refusal | None:
     return LONELY_REFUSAL if len(group) == 1 and group[0].op_type in LONELY else None
 
 
-def _stopped(settings: Settings) -> Refusal:
-    return Refusal(
-        "stop_op",
-        f"it is, or comes behind, one of the stop operators {', '.join(settings.stop_ops)}",
-        "set ep.nnapi.partitioning_stop_ops otherwise (--stop-ops)",
-    )
-
-
-RULES = RuleSet(
-    whole=_whole,
-    units=node_units,
-    taken=Refusal("other_ep", "the CPU has it already, from before a function next to it was inlined"),
-    stopped=_stopped,
-    operator=refusal,
-    in_group=_internal_u8,
-    veto=_veto,
-)
-
-
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What NNAPI claims of one graph; `only` are the nodes that no provider has yet."""
-    return claim_by_rules(RULES, graph, settings, only)
+    return claim_by_rules(
+        graph,
+        settings,
+        only,
+        whole=_whole,
+        units=node_units,
+        taken=Refusal("other_ep", "the CPU has it already, from before a function next to it was inlined"),
+        stopped=Refusal(
+            "stop_op",
+            f"it is, or comes behind, one of the stop operators {', '.join(settings.stop_ops)}",
+            "set ep.nnapi.partitioning_stop_ops otherwise (--stop-ops)",
+        ),
+        operator=refusal,
+        in_group=_internal_u8,
+        veto=_veto,
+    )

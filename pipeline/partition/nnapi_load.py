@@ -109,27 +109,20 @@ class _Builder:
             if name in self.quantized:
                 scales[name] = parameters(self.graph, self.quantized[name])
         for unit in self.units:
-            refusal = (
-                _shape_problem(self.graph, unit.target)
-                or _missing_operation(self.graph, unit, self.settings)
-                or self._scales(unit, scales)
-            )
+            refusal = _shape_problem(self.graph, unit.target) or _missing_operation(self.graph, unit, self.settings)
             if refusal is not None:
                 return refusal
+            for io in _quantized_inputs(unit):
+                # A quantized value has one scale: its producer's and its consumer's must be equal.
+                read, present = parameters(self.graph, io), scales.get(io.name)
+                if io.name in self.skipped or read is None or present is None or read == present:
+                    continue
+                return _failure(
+                    unit.target,
+                    f"'{io.name}' has scale and zero point {present} where it is made and {read} where it is read",
+                    "quantize with the same parameters on both sides",
+                )
             scales |= {io.name: parameters(self.graph, io) for io in unit.outputs if io.scale is not None}
-        return None
-
-    def _scales(self, unit: Unit, scales: dict[str, tuple[float, int] | None]) -> Refusal | None:
-        """A quantized value has one scale: its producer's and its consumer's must be equal."""
-        for io in _quantized_inputs(unit):
-            read, present = parameters(self.graph, io), scales.get(io.name)
-            if io.name in self.skipped or read is None or present is None or read == present:
-                continue
-            return _failure(
-                unit.target,
-                f"'{io.name}' has scale and zero point {present} where it is made and {read} where it is read",
-                "quantize with the same parameters on both sides",
-            )
         return None
 
     def outputs(self) -> Refusal | None:
@@ -257,34 +250,27 @@ def _layout_refusal(graph: Graph, provider_claim: Claim, settings: Settings) -> 
     if not settings.nhwc or not provider_claim.groups:
         return None
     claimed = provider_claim.claimed
-    looks = (_permuted_resize, _empty_quantized, _new_pool_group, _new_group)
-    units = (unit for unit in node_units(graph, settings) if unit.target.index in claimed)
-    problems = (look(graph, unit, settings) for unit in units for look in looks)
-    return next((problem for problem in problems if problem is not None), None)
+    for unit in (unit for unit in node_units(graph, settings) if unit.target.index in claimed):
+        node = unit.target
+        # Scales and sizes are permuted to channels-last order and judged again.
+        if node.op_type == "Resize" and permuted(Case(graph, unit, settings)) is not None:
+            return _undone(node, "its scales or sizes, permuted to channels-last order, are not taken")
+        # Observed in 1.23.2 and 1.28.0: a quantized Conv or Resize of an empty batch is not taken again.
+        shape = graph.value(unit.inputs[0].name).shape if unit.inputs else None
+        if unit.group and node.op_type in ("Conv", "Resize") and shape and 0 in shape:
+            return _undone(node, "its input is empty")
+        problem = None if unit.group else _new_pool_group(graph, node, settings) or _new_group(graph, node, settings)
+        if problem is not None:
+            return problem
+    return None
 
 
-def _permuted_resize(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
-    """Scales and sizes are permuted to channels-last order and judged again."""
-    if unit.target.op_type != "Resize" or permuted(Case(graph, unit, settings)) is None:
-        return None
-    return _undone(unit.target, "its scales or sizes, permuted to channels-last order, are not taken")
-
-
-def _empty_quantized(graph: Graph, unit: Unit, _: Settings) -> Refusal | None:
-    """Observed in 1.23.2 and 1.28.0: a quantized Conv or Resize of an empty batch is not taken again."""
-    shape = graph.value(unit.inputs[0].name).shape if unit.inputs else None
-    if not unit.group or unit.target.op_type not in ("Conv", "Resize"):
-        return None
-    return _undone(unit.target, "its input is empty") if shape and 0 in shape else None
-
-
-def _new_pool_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+def _new_pool_group(graph: Graph, node: Node, settings: Settings) -> Refusal | None:
     """A quantized MaxPool, which is refused, where it is a group only in the channels-last domain.
 
     That is opset 22 before release 1.28, and a Transpose in front, which a DequantizeLinear stands behind from then on.
     """
-    node = unit.target
-    if unit.group or node.op_type != "MaxPool":
+    if node.op_type != "MaxPool":
         return None
     dq, q = _only_producer(graph, node), _only_consumer(graph, node)
     if dq is not None and dq.op_type == "Transpose":
@@ -296,11 +282,11 @@ def _new_pool_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | N
     return _undone(node, GROUPED) if equal_pair(graph, dq, q) else None
 
 
-def _new_group(graph: Graph, unit: Unit, settings: Settings) -> Refusal | None:
+def _new_group(graph: Graph, transpose: Node, settings: Settings) -> Refusal | None:
     """DequantizeLinear, Transpose, X, QuantizeLinear: with the Transpose pushed on, the others become one group."""
-    if settings.ort_release >= (1, 28) or unit.target.op_type != "Transpose" or unit.group:
+    if settings.ort_release >= (1, 28) or transpose.op_type != "Transpose":
         return None
-    dq, node = _only_producer(graph, unit.target), _only_consumer(graph, unit.target)
+    dq, node = _only_producer(graph, transpose), _only_consumer(graph, transpose)
     q = _only_consumer(graph, node) if node else None
     if dq is None or node is None or q is None or (dq.op_type, q.op_type) != (DEQUANTIZE, QUANTIZE):
         return None

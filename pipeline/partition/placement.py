@@ -177,7 +177,24 @@ def _joined(units: Sequence[int], kinds: Sequence[int], edges: Sequence[tuple[in
         if level[a] == level[b]:
             _join(box, a, b)
     if len({_root(box, unit) for unit in units}) <= MOST_JOINED:
-        _join_apart(box, pairs, _consumers([_root(box, unit) for unit in units], edges))
+        # Join boxes of one kind that an edge joins and no other way, until there are none
+        consumers = _consumers([_root(box, unit) for unit in units], edges)
+        joined = True
+        while joined:
+            joined = False
+            for first, second in pairs:
+                a, b = _root(box, first), _root(box, second)
+                if a == b or _way_around(consumers, a, b):
+                    continue
+                _join(box, a, b)
+                consumers[a] |= consumers.pop(b)
+                for unit, readers in consumers.items():
+                    if b in readers:
+                        readers.remove(b)
+                        readers.add(a)
+                    if unit == a:
+                        readers.discard(a)
+                joined = True
     return [_root(box, unit) for unit in units]
 
 
@@ -189,26 +206,6 @@ def _root(box: dict[int, int], unit: int) -> int:
 
 def _join(box: dict[int, int], a: int, b: int) -> None:
     box[_root(box, b)] = _root(box, a)
-
-
-def _join_apart(box: dict[int, int], pairs: Sequence[tuple[int, int]], consumers: dict[int, set[int]]) -> None:
-    """Join boxes of one kind that an edge joins and no other way, until there are none."""
-    joined = True
-    while joined:
-        joined = False
-        for first, second in pairs:
-            a, b = _root(box, first), _root(box, second)
-            if a == b or _way_around(consumers, a, b):
-                continue
-            _join(box, a, b)
-            consumers[a] |= consumers.pop(b)
-            for unit, below in consumers.items():
-                if b in below:
-                    below.remove(b)
-                    below.add(a)
-                if unit == a:
-                    below.discard(a)
-            joined = True
 
 
 def _way_around(consumers: Mapping[int, set[int]], a: int, b: int) -> bool:
@@ -404,7 +401,9 @@ def draw(answer: ModelAnswer) -> str:
     """The picture as an SVG document. Sizes are pixels; hovering over a node shows its whole name and reason."""
     boxes = dict(enumerate(answer.decisions))
     widths = {key: _width(decision) for key, decision in boxes.items()}
-    places, ways = lay_out(widths, _edges(answer.decisions))
+    producer = {name: key for key, row in boxes.items() for name in row.outputs if name}
+    edges = [(producer[name], key) for key, row in boxes.items() for name in row.inputs if name in producer]
+    places, ways = lay_out(widths, list(dict.fromkeys(edges)))
     left, right, layers = extent(places, ways, widths)
     width = max(right - left, 560.0) + 2 * MARGIN
     height = HEAD + layers * LAYER_HEIGHT + MARGIN
@@ -420,16 +419,6 @@ def draw(answer: ModelAnswer) -> str:
         f'viewBox="0 0 {width:.0f} {height:.0f}">\n<style>{STYLE}</style>\n'
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
-
-
-def _edges(decisions: Sequence[Decision]) -> list[tuple[int, int]]:
-    producer = {name: key for key, decision in enumerate(decisions) for name in decision.outputs if name}
-    edges: dict[tuple[int, int], None] = {}
-    for key, decision in enumerate(decisions):
-        for name in decision.inputs:
-            if name in producer:
-                edges[producer[name], key] = None
-    return list(edges)
 
 
 def _clean(text: str) -> str:

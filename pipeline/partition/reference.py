@@ -8,7 +8,7 @@ names only.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from pipeline.core.providers import PROVIDER_RULES, WEBGPU, XNNPACK, in_android_
 from pipeline.core.releases import has_rules, line_of, rules_of
 from pipeline.core.workers import Task, TaskOutcome, run_tasks
 from pipeline.model.edit import all_nodes, keep_only
-from pipeline.model.onnx_model import LoadedModel
+from pipeline.model.onnx_model import load_model
 from pipeline.model.sources import SourceModel, find_models
 from pipeline.partition.answer import (
     NO_SIZES,
@@ -42,25 +42,14 @@ from pipeline.partition.answer import (
     PartitionDocument,
     Settings,
     Side,
-    WebGpuOptions,
 )
 from pipeline.partition.many import TIMEOUT_SECONDS
-from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
-from pipeline.partition.view import (
-    body_types,
-    name_nodes,
-    open_subject,
-    remove_model,
-    tensor_reader,
-    view,
-    write_model,
-    written_bytes,
-)
+from pipeline.partition.shown import undone_for_provider
+from pipeline.partition.subject import open_views, remove_model, write_model, written_bytes
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    pass
 
-    from pipeline.partition.graph import Graph
 
 EXTERNAL_SINCE = (1, 23)
 """Providers before refuse weights that lie in other files than the model (ep_rules A.4)."""
@@ -69,44 +58,28 @@ EXTERNAL_SINCE = (1, 23)
 def show(source: SourceModel, settings: Settings, optimize: Optimize, target: str, sizes: dict[str, int]) -> str:
     """Write a model to a file, with weights inside, each node of the main graph named after its first output.
 
-    As it stands or after level basic, with sizes for its dynamic dimensions. "" where that was done, else why not.
+    As it stands or, as `judge` shows it to the rules, after level basic; with sizes for its dynamic dimensions. ""
+    where that was done, else why not.
     """
     try:
         with scratch_folder(parent=Path(target).parent) as folder:
-            loaded = _shown(source, settings, optimize, sizes, folder)
-            write_model(loaded, Path(target), named=True, external=settings.ort_release >= EXTERNAL_SINCE)
+            views = open_views(source, optimize, folder, sizes)
+            if views.loaded is None:
+                return "an ORT format file cannot be shown to a library; it reports its claims of ONNX models only"
+            shown = views.loaded
+            if optimize is Optimize.BASIC:
+                shown = views.basic()
+                proto = undone_for_provider(shown.proto, views.before(settings)) or shown.proto
+                # A saved model imports every domain that the installed onnxruntime knows, at versions that older ones
+                # refuse.
+                used = {node.domain for node in all_nodes(proto.graph)} | {"", "ai.onnx"}
+                used |= {node.domain for function in proto.functions for node in function.node}
+                keep_only(proto.opset_import, lambda entry: entry.domain in used)
+                shown = replace(shown, proto=proto)
+            write_model(shown, Path(target), named=True, external=settings.ort_release >= EXTERNAL_SINCE)
     except ModelError as error:
         return error.reason
     return ""
-
-
-def _shown(
-    source: SourceModel, settings: Settings, optimize: Optimize, sizes: dict[str, int], folder: Path
-) -> LoadedModel:
-    """The model as `judge` shows it to the rules."""
-    loaded = open_subject(source, folder, sizes)
-    if isinstance(loaded, Path):
-        raise ModelError(
-            "an ORT format file cannot be shown to a library",
-            where=source.name,
-            why="it reports its claims of ONNX models only",
-            remedy="give the ONNX model that the file was made from",
-        )
-    if optimize is Optimize.NONE:
-        return loaded
-    read, outside = tensor_reader(loaded), loaded.outside
-
-    def look(model: "ModelProto") -> "Graph":
-        return view(model, read=read, saved=lambda: body_types(model, folder), outside=outside)
-
-    before = before_partitioning(loaded.proto, look, settings)
-    saved = save_basic(loaded, folder)
-    proto = undone_for_provider(saved.proto, before) or saved.proto
-    # A saved model imports every domain that the installed onnxruntime knows, at versions that older ones refuse.
-    used = {node.domain for node in all_nodes(proto.graph)} | {"", "ai.onnx"}
-    used |= {node.domain for function in proto.functions for node in function.node}
-    keep_only(proto.opset_import, lambda entry: entry.domain in used)
-    return replace(saved, proto=proto)
 
 
 SAVE_ORT = {"session.save_model_format": "ORT"}
@@ -166,7 +139,12 @@ def _session(
     cpu: str = "",
 ) -> Session:
     """The sessions of a library that answer what our rules answer; `cpu` is a profile of an emulator."""
-    options = _webgpu_config(settings.webgpu) if settings.provider == WEBGPU else {}
+    options: dict[str, str] = {}
+    if settings.provider == WEBGPU:  # the options that decide claims
+        # A session with graph capture is not made where a node is refused: only its enableInt64 is asked for.
+        prefix, asked = "ep.webgpuexecutionprovider.", settings.webgpu
+        options = {f"{prefix}preferredLayout": asked.layout, f"{prefix}enableInt64": str(int(asked.int64))}
+        options |= {f"{prefix}forceCpuNodeNames": "\n".join(asked.cpu_nodes)} if asked.cpu_nodes else {}
     return Session(
         provider=settings.rules.run.append_name,
         flags=tuple(NnapiFlag(flag) for flag in settings.nnapi_flags),
@@ -185,7 +163,9 @@ def claims_of_many(
     Raises ModelError for what is no model; refusals and crashes of the library are in the answers.
     """
     with scratch_folder() as folder:
-        named = [_renamed(model, folder / f"{index}.onnx") for index, model in enumerate(models)]
+        named = [folder / f"{index}.onnx" for index in range(len(models))]
+        for model, target in zip(models, named, strict=True):
+            write_model(load_model(SourceModel(path=str(model)), folder), target, named=True, external=False)
         answers = claims_of_named(named, resolve(library).android(), settings, reasons=reasons)
         for model, claims in zip(models, answers, strict=True):
             yield msgspec.structs.replace(claims, id=str(model))
@@ -198,30 +178,28 @@ def claims_of_named(
 
     With `reasons` they have the library's own words for what it refuses.
     """
-    names = settings.webgpu.cpu_nodes
-    if not names:
-        yield from _claims_together(models, library, settings, reasons)
-    for model in models if names else ():  # names are a model's own
-        import onnx
-
-        nodes = onnx.load(model, load_external_data=False).graph.node
-        cpu_nodes = tuple(node.name for node in nodes if node.doc_string in names)
-        options = msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes)
-        yield from _claims_together([model], library, msgspec.structs.replace(settings, webgpu=options), reasons)
-
-
-def _claims_together(
-    models: Sequence[Path], library: LibraryFacts, settings: Settings, reasons: bool
-) -> Iterator[LibraryClaims]:
     # Claims of older libraries, and those of WebGPU, are in the verbose log only.
     recorded = tells_claims(library) and settings.provider != WEBGPU
-    with scratch_folder() as folder:
-        # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
-        saved = None if settings.provider == WEBGPU else folder / "saved.ort"
-        questions = [(str(index), model, saved) for index, model in enumerate(models)]
-        session = _session(settings, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
-        for answer in ask(library, questions, session):
-            yield _claims_of(answer, str(models[int(answer.id)]), library, settings)
+    asked: Iterable[tuple[Sequence[Path], Settings]] = [(models, settings)]
+    if names := settings.webgpu.cpu_nodes:  # names are a model's own
+        asked = (([model], _renamed(model, settings, names)) for model in models)
+    for together, options in asked:
+        with scratch_folder() as folder:
+            # A provider with kernels has nothing to compile, so that its session need not be the one that saves.
+            saved = None if options.provider == WEBGPU else folder / "saved.ort"
+            questions = [(str(index), model, saved) for index, model in enumerate(together)]
+            session = _session(options, {**(SAVE_ORT if saved else {}), **SAVE_ONLY}, verbose=reasons or not recorded)
+            for answer in ask(library, questions, session):
+                yield _claims_of(answer, str(together[int(answer.id)]), library, options)
+
+
+def _renamed(model: Path, settings: Settings, names: Container[str]) -> Settings:
+    """The settings with the names that the nodes of forceCpuNodeNames go by in a model."""
+    import onnx
+
+    nodes = onnx.load(model, load_external_data=False).graph.node
+    cpu_nodes = tuple(node.name for node in nodes if node.doc_string in names)
+    return msgspec.structs.replace(settings, webgpu=msgspec.structs.replace(settings.webgpu, cpu_nodes=cpu_nodes))
 
 
 def check_asked(facts: LibraryFacts, provider: str) -> None:
@@ -248,22 +226,6 @@ def tells_claims(facts: LibraryFacts) -> bool:
     return facts.release == "" or tuple(map(int, facts.release.split(".")[:2])) >= (1, 24)
 
 
-def _renamed(model: Path, target: Path) -> Path:
-    """A copy of a model with each node of the main graph named after its first output, weights inside."""
-    import onnx
-    from google.protobuf.message import DecodeError, EncodeError
-
-    try:
-        proto = onnx.load(model)
-        name_nodes(proto)
-        onnx.save(proto, target)
-    except (OSError, ValueError, DecodeError, EncodeError, onnx.checker.ValidationError) as error:
-        raise ModelError(
-            "this model cannot be shown to a library", where=str(model), why=str(error), remedy="check the file"
-        ) from error
-    return target
-
-
 def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings: Settings) -> LibraryClaims:
     provider = settings.rules.run.ort_name
     failed = answer.failed
@@ -275,9 +237,18 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
     )
     if settings.provider == WEBGPU:  # what it refused stands in the log of a session that failed, too
         kinds = {match.group(2): match.group(1) for line in answer.log if (match := NO_KERNEL.search(line))}
-        refused = _refused_by_webgpu(answer.log, nhwc=settings.nhwc)
+        reasons: dict[str, str] = {}
+        for line in answer.log:
+            if match := NO_KERNEL.search(line):
+                no_kernel = "its registry has no kernel for this operator, opset and these types"
+                reasons.setdefault(match.group(2), no_kernel)
+            elif match := FORCED.search(line):
+                reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
+            # In the layout NHWC what is left to the CPU is claimed when the provider is asked again (webgpu W.2.1).
+            elif not settings.nhwc and (match := LEFT_TO_CPU.search(line)):
+                reasons.setdefault(match.group(1), match.group(2))
         nothing = next((match.group() for line in answer.log if (match := OTHER_OPSET.search(line))), "")
-        return msgspec.structs.replace(claims, rest=not nothing, kinds=kinds, reasons=refused, reason=nothing)
+        return msgspec.structs.replace(claims, rest=not nothing, kinds=kinds, reasons=reasons, reason=nothing)
     if failed:
         return claims
     recorded = answer.recorded
@@ -295,32 +266,6 @@ def _claims_of(answer: LibraryAnswer, model: str, facts: LibraryFacts, settings:
         reasons=_reasons(answer.log),
         reason=next((match.group(1) for line in answer.log if (match := NONE_AT_ALL.search(line))), ""),
     )
-
-
-def _webgpu_config(options: WebGpuOptions) -> dict[str, str]:
-    """The session config entries for the options that decide claims.
-
-    A session with graph capture is not made where a node is refused, so that only its enableInt64 is asked for.
-    """
-    prefix = "ep.webgpuexecutionprovider."
-    config = {f"{prefix}preferredLayout": options.layout, f"{prefix}enableInt64": str(int(options.int64))}
-    return config | ({f"{prefix}forceCpuNodeNames": "\n".join(options.cpu_nodes)} if options.cpu_nodes else {})
-
-
-def _refused_by_webgpu(log: Sequence[str], *, nhwc: bool) -> dict[str, str]:
-    """The names of refused nodes with the library's reason; those of bodies and functions are among them.
-
-    In the layout NHWC what is left to the CPU is claimed when the provider is asked again (webgpu W.2.1).
-    """
-    reasons: dict[str, str] = {}
-    for line in log:
-        if match := NO_KERNEL.search(line):
-            reasons.setdefault(match.group(2), "its registry has no kernel for this operator, opset and these types")
-        elif match := FORCED.search(line):
-            reasons.setdefault(match.group(1), "forceCpuNodeNames names it")
-        elif not nhwc and (match := LEFT_TO_CPU.search(line)):
-            reasons.setdefault(match.group(1), match.group(2))
-    return reasons
 
 
 def _failure(answer: LibraryAnswer) -> str:
@@ -418,29 +363,32 @@ def diff_claims(answer: ModelAnswer, library: LibraryClaims, settings: Settings,
         alone = tuple((name,) for name in claimed)
         library = msgspec.structs.replace(library, partitions=alone, nodes=frozenset(claimed), count=len(alone))
     same = same_claims(library, answer.partitions) if has_rules else None
-    nodes = _nodes(answer, library, same)
+    nodes = tuple(_nodes(answer, library, same))
+    if has_rules and settings.rules.copies:  # a provider that takes each node by itself has no numbers of partitions
+        nodes = tuple(
+            msgspec.structs.replace(
+                node,
+                ours=node.ours and msgspec.structs.replace(node.ours, partition=None),
+                library=node.library and msgspec.structs.replace(node.library, partition=None),
+            )
+            for node in nodes
+        )
+    release = ".".join(library.release.split(".")[:2])
+    other_shapes = same is False and not f"{answer.shapes_from}.".startswith(f"{release}.")
+    notes = (
+        (any(not name for group in library.partitions or () for name in group), UNNAMED),
+        (other_shapes, OTHER_SHAPES.format(ours=answer.shapes_from, theirs=release)),
+        (same is False and settings.provider == XNNPACK, NO_F16),
+    )
+    groups = library.partitions if library.partitions is None else first_answer(library, answer.partitions)
     return ClaimDiff(
         path=answer.path,
         same=same,
         our_partitions=len(answer.partitions) if has_rules else None,
-        library_partitions=library.count
-        if library.partitions is None
-        else len(first_answer(library, answer.partitions)),
-        nodes=tuple(map(_ungrouped, nodes) if has_rules and settings.rules.copies else nodes),
-        notes=tuple(_notes(answer, library, same, settings)),
+        library_partitions=library.count if groups is None else len(groups),
+        nodes=nodes,
+        notes=tuple(text for holds, text in notes if holds),
     )
-
-
-def _notes(answer: ModelAnswer, library: LibraryClaims, same: bool | None, settings: Settings) -> Iterator[str]:
-    if any(not name for group in library.partitions or () for name in group):
-        yield UNNAMED
-    if same is not False:
-        return
-    release = ".".join(library.release.split(".")[:2])
-    if not f"{answer.shapes_from}.".startswith(f"{release}."):
-        yield OTHER_SHAPES.format(ours=answer.shapes_from, theirs=release)
-    if settings.provider == XNNPACK:
-        yield NO_F16
 
 
 def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> Iterator[NodeDiff]:
@@ -476,12 +424,6 @@ def _nodes(answer: ModelAnswer, library: LibraryClaims, same: bool | None) -> It
         yield NodeDiff(output=name, op_type="", ours=None, library=extra, different=same is False)
 
 
-def _ungrouped(node: NodeDiff) -> NodeDiff:
-    """The node without the numbers of its partitions, for a provider that takes each node by itself."""
-    ours, library = (side and msgspec.structs.replace(side, partition=None) for side in (node.ours, node.library))
-    return msgspec.structs.replace(node, ours=ours, library=library)
-
-
 def _members(groups: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """The members of each node's group, by node."""
     plain = [tuple(sorted(map(plain_name, group))) for group in groups]
@@ -503,7 +445,19 @@ def as_answer(answer: ModelAnswer, difference: ClaimDiff, release: str) -> Model
             rules_release="",
         )
     sides = {node.output: node.library for node in difference.nodes if node.library}
-    decisions = tuple(_theirs(decision, sides.get(first_output(decision))) for decision in answer.decisions)
+    decisions = []
+    for decision in answer.decisions:
+        side = sides.get(first_output(decision))
+        claimed = side is not None and side.claimed
+        row = msgspec.structs.replace(
+            decision,
+            claimed=claimed,
+            partition=side.partition if side else None,
+            code=None if claimed else "library",
+            reason=None if claimed else (side.reason if side else "") or "the library gives no reason",
+            remedy=None,
+        )
+        decisions.append(row)
     groups: dict[int, list[str]] = {}
     for decision in decisions:
         if decision.partition is not None:
@@ -514,23 +468,11 @@ def as_answer(answer: ModelAnswer, difference: ClaimDiff, release: str) -> Model
         rules_release="",
         claimed=sum(decision.claimed for decision in decisions),
         partitions=tuple(tuple(groups[number]) for number in sorted(groups)),
-        decisions=decisions,
+        decisions=tuple(decisions),
         subgraphs=(),
         load=None,
         cuts=(),
         warnings=(f"no rules for {release}: these are the claims of its own library", *difference.notes),
-    )
-
-
-def _theirs(decision: Decision, side: Side | None) -> Decision:
-    claimed = side is not None and side.claimed
-    return msgspec.structs.replace(
-        decision,
-        claimed=claimed,
-        partition=side.partition if side else None,
-        code=None if claimed else "library",
-        reason=None if claimed else (side.reason if side else "") or "the library gives no reason",
-        remedy=None,
     )
 
 

@@ -23,18 +23,16 @@ Check = Callable[[Case], Refusal | None]
 class Rule:
     """One row of a provider's table.
 
-    `since` and `until` bound the since_version of the op's schema (`until` None: the provider's own limit).
-    `level` is the least NNAPI feature level, `coreml` the least CoreML version, `formats` the CoreML formats,
-    `release` the ONNX Runtime release that brought the row and `before` the first one without it. `types` checks data
-    types before the version is looked at, `checks` come last, each in order. `quantized` are the checks of types that
-    stand for `types` when the unit is a QDQ group; None refuses groups.
+    `since` is the least since_version of the op's schema, `level` the least NNAPI feature level, `formats` the CoreML
+    formats, `release` the ONNX Runtime release that brought the row and `before` the first one without it. `types`
+    checks data types before the version is looked at, `checks` come last, each in order. `quantized` are the checks of
+    types that stand for `types` when the unit is a QDQ group; None refuses groups.
     """
 
     types: tuple[Check, ...] = ()
     checks: tuple[Check, ...] = ()
     quantized: tuple[Check, ...] | None = None
     since: int = 1
-    until: int | None = None
     level: Callable[[Case], int] | int = 0
     formats: tuple[str, ...] = ()
     release: tuple[int, int] = (0, 0)
@@ -103,7 +101,7 @@ def show(case: Case, position: int) -> str:
     return f"'{name[:80]}'" if name else f"number {position} (left out)"
 
 
-def constant(position: int, what: str, *, code: str = "const") -> Check:
+def constant(position: int, what: str) -> Check:
     """The input must be a constant initializer: neither computed, nor overridable, nor left out."""
 
     def check(case: Case) -> Refusal | None:
@@ -112,15 +110,15 @@ def constant(position: int, what: str, *, code: str = "const") -> Check:
         name = case.input(position)
         if not name:
             return Refusal(
-                code, f"{what} is left out, but listed", f"leave {what} out of the input list altogether, or give it"
+                "const", f"{what} is left out, but listed", f"leave {what} out of the input list altogether, or give it"
             )
         if name in case.graph.overridable:
             return Refusal(
-                code,
+                "const",
                 f"{what} '{name}' is an initializer that is also a graph input, so callers could replace it",
                 "take initializers out of the graph inputs (IR version 4 or later)",
             )
-        return Refusal(code, f"{what} '{name}' is not a constant", f"make {what} an initializer")
+        return Refusal("const", f"{what} '{name}' is not a constant", f"make {what} an initializer")
 
     return check
 
@@ -134,9 +132,11 @@ def when(condition: Callable[[Case], bool], *checks: Check) -> Check:
     return check
 
 
-def refuse(condition: Callable[[Case], bool], code: str, text: Callable[[Case], str], remedy: str) -> Check:
+def refuse(
+    condition: Callable[[Case], bool], code: str, text: Callable[[Case], str], remedy: str, *, fatal: bool = False
+) -> Check:
     """Refuse where a condition holds."""
-    return lambda case: Refusal(code, text(case), remedy) if condition(case) else None
+    return lambda case: Refusal(code, text(case), remedy, fatal) if condition(case) else None
 
 
 def listed(position: int) -> Callable[[Case], bool]:
@@ -276,9 +276,20 @@ def copies_estimated(graph: Graph, settings: Settings, claimed: Container[int]) 
     return about
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSet:
-    """The rules of one provider, in the order in which a graph meets them.
+def claim_by_rules(
+    graph: Graph,
+    settings: Settings,
+    only: Container[int] | None,
+    *,
+    whole: Callable[[Graph, Settings], Refusal | None],
+    units: Callable[[Graph, Settings], Sequence[Unit]],
+    taken: Refusal,
+    operator: Callable[[Case], Refusal | None],
+    stopped: Refusal | None = None,
+    in_group: Callable[[Case, Collection[str]], Refusal | None] | None = None,
+    veto: Callable[[Graph, Settings, Sequence[Node]], Refusal | None] = lambda *_: None,
+) -> Claim:
+    """The way of one graph through the rules of one provider, in the order in which it meets them.
 
     `whole` refuses a graph before its nodes are looked at. `units` divides it into what is judged as one. `taken` is
     the refusal of a unit that somebody has already, `stopped` that of one that is or comes behind an operator of
@@ -286,26 +297,14 @@ class RuleSet:
     gives already: then units are judged when grouping comes to them, else all of them first. `veto` drops a group that
     is finished.
     """
-
-    whole: Callable[[Graph, Settings], Refusal | None]
-    units: Callable[[Graph, Settings], Sequence[Unit]]
-    taken: Refusal
-    stopped: Callable[[Settings], Refusal] | None = None
-    operator: Callable[[Case], Refusal | None]
-    in_group: Callable[[Case, Collection[str]], Refusal | None] | None = None
-    veto: Callable[[Graph, Settings, Sequence[Node]], Refusal | None] = lambda *_: None
-
-
-def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Container[int] | None) -> Claim:
-    """The way of one graph through the rules of one provider: whole graph, units, verdicts, groups, vetoes."""
     # The release, the system's version, the opset, being a body of If or Loop: for all nodes alike.
-    nothing = rules.whole(graph, settings)
+    nothing = whole(graph, settings)
     if nothing is not None:
         return Claim(fatal=nothing) if nothing.fatal else Claim(refusals=dict.fromkeys(graph.nodes, nothing))
 
-    units = rules.units(graph, settings)
-    stops = [unit for unit in units if rules.stopped and unit.target.op_type in settings.stop_ops]
-    behind_stops = downstream(graph, units, stops) if stops else frozenset()
+    judged = units(graph, settings)
+    stops = [unit for unit in judged if stopped and unit.target.op_type in settings.stop_ops]
+    behind_stops = downstream(graph, judged, stops) if stops else frozenset()
     verdicts: dict[int, Refusal | None] = {}
 
     def accept(unit: Unit, group_outputs: Collection[str]) -> bool:
@@ -316,25 +315,24 @@ def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Conta
             # Kernels on the CPU replace all nodes of a unit; a compiling provider looks at the target alone.
             needed = unit.nodes if settings.rules.on_cpu else (unit.target,)
             if only is not None and not all(node.index in only for node in needed):
-                verdicts[index] = rules.taken
-            elif rules.stopped and index in behind_stops:
-                verdicts[index] = rules.stopped(settings)
+                verdicts[index] = taken
+            elif stopped and index in behind_stops:
+                verdicts[index] = stopped
             else:
-                in_group = rules.in_group
-                verdicts[index] = rules.operator(case) or (in_group(case, group_outputs) if in_group else None)
+                verdicts[index] = operator(case) or (in_group(case, group_outputs) if in_group else None)
         return verdicts[index] is None
 
-    if rules.in_group is None:
-        for unit in units:
+    if in_group is None:
+        for unit in judged:
             accept(unit, ())
     if settings.rules.on_cpu:  # nothing is compiled: every node of a unit stands alone
-        groups = [[node] for unit in units if accept(unit, ()) for node in unit.nodes]
+        groups = [[node] for unit in judged if accept(unit, ()) for node in unit.nodes]
     else:
-        groups = group_by_waves(graph, units, accept)
+        groups = group_by_waves(graph, judged, accept)
 
     refusals = {
         node.index: verdict
-        for unit in units
+        for unit in judged
         if (verdict := verdicts.get(unit.target.index)) is not None
         for node in unit.nodes
     }
@@ -344,11 +342,11 @@ def claim_by_rules(rules: RuleSet, graph: Graph, settings: Settings, only: Conta
 
     kept = []
     for group in groups:
-        veto = rules.veto(graph, settings, group)
-        if veto is None:
+        refusal = veto(graph, settings, group)
+        if refusal is None:
             kept.append(tuple(group))
         else:
-            refusals |= dict.fromkeys((node.index for node in group), veto)
+            refusals |= dict.fromkeys((node.index for node in group), refusal)
     return Claim(groups=tuple(kept), refusals=refusals, fatal=fatal)
 
 
@@ -381,8 +379,19 @@ Accept = Callable[[Unit, Collection[str]], bool]
 
 def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[list[Node]]:
     """The nodes of groups of units in the order in which ONNX Runtime closes them (B.2)."""
-    edges_into, readers = _waves(graph, units)
-    waiting = dict(edges_into)
+    # Once for all settings: how many edges lead into a unit, as ONNX Runtime counts them, without those into its Qs or
+    # its Clip (B.1); and the units at the ends of those out of it.
+    cached = graph.waves.get(id(units))
+    if cached is None or cached[0] is not units:
+        owner = unit_of_node(units)
+        into = {
+            unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
+            for unit in units
+        }
+        behind = {unit.target.index: [owner[edge.consumer] for edge in unit_edges(graph, unit)] for unit in units}
+        cached = graph.waves[id(units)] = units, into, behind
+    _, counts, readers = cached
+    waiting = dict(counts)
     ready = deque(unit for unit in units if waiting[unit.target.index] == 0)
     later: deque[Unit] = deque()
     border: set[int] = set()  # units that read from the open group: a refused one waits until that is closed
@@ -413,23 +422,6 @@ def group_by_waves(graph: Graph, units: Sequence[Unit], accept: Accept) -> list[
                 ready.append(consumer)
     closed.append(group)
     return [group for group in closed if group]
-
-
-def _waves(graph: Graph, units: Sequence[Unit]) -> tuple[Mapping[int, int], Mapping[int, Sequence[Unit]]]:
-    """By target: how many edges lead into a unit, and the units at the ends of those out of it; once for all settings.
-
-    Edges into a unit are counted as ONNX Runtime does: those into its Qs or its Clip are not among them (B.1).
-    """
-    cached = graph.waves.get(id(units))
-    if cached is None or cached[0] is not units:
-        owner = unit_of_node(units)
-        edges_into = {
-            unit.target.index: sum(len(graph.in_edges[node.index]) for node in (*unit.dqs, unit.target)) - len(unit.dqs)
-            for unit in units
-        }
-        readers = {unit.target.index: [owner[edge.consumer] for edge in unit_edges(graph, unit)] for unit in units}
-        cached = graph.waves[id(units)] = units, edges_into, readers
-    return cached[1:]
 
 
 def unit_edges(graph: Graph, unit: Unit) -> Sequence[Edge]:

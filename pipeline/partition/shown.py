@@ -24,14 +24,13 @@ from pipeline.core.errors import ModelError
 from pipeline.core.files import make_folder, share_file
 from pipeline.core.ort_session import HostSession, first_line, make_session, ort_errors
 from pipeline.core.variant import Level
-from pipeline.model.edit import all_nodes, copied, first_output, set_nodes, subgraphs
+from pipeline.model.edit import all_nodes, copied, first_output, plain_domain, set_nodes, subgraphs
 from pipeline.model.onnx_model import LoadedModel, load_model
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import LoadForecast, Settings
-from pipeline.partition.graph import FreshNames, Graph, Node, given_outside
+from pipeline.partition.graph import FreshNames, Graph, Node, bodies_in, given_outside, infer, refused, schema
 from pipeline.partition.rules import Claim, claim
-from pipeline.partition.view import infer, refused, schema
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -118,25 +117,18 @@ def _claimed_outputs(graph: Graph, settings: Settings) -> frozenset[str]:
     return frozenset(node.first_output for group in claim(graph, settings).groups for node in group)
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
-
-
 def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshNames) -> "ModelProto":
     """The model with calls of model-local functions replaced by their bodies, until none is left.
 
     `protected` names calls, by their first output, that a provider claims as they stand.
     """
-    functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+    functions = {(plain_domain(f.domain), f.name, f.overload): f for f in model.functions}
 
     def key(node: "NodeProto") -> tuple[str, str, str]:
-        return _domain(node.domain), node.op_type, node.overload
+        return plain_domain(node.domain), node.op_type, node.overload
 
     # A function that calls itself, however far around, would never be inlined.
-    calls = {
-        name: {key(node) for outer in function.node for node in _with_bodies(outer)} & functions.keys()
-        for name, function in functions.items()
-    }
+    calls = {name: set(map(key, all_nodes(body))) & functions.keys() for name, body in functions.items()}
     while leaves := {name for name, called in calls.items() if not called}:
         calls = {name: called - leaves for name, called in calls.items() if name not in leaves}
     if calls:
@@ -149,18 +141,6 @@ def _inline_local(model: "ModelProto", protected: Collection[str], names: FreshN
     return _inline(
         model, lambda node: None if next(iter(node.output), "") in protected else functions.get(key(node)), names
     )
-
-
-def _with_bodies(node: "NodeProto") -> "Iterator[NodeProto]":
-    """The node and all nodes in bodies that it has."""
-    yield node
-    for body in _bodies_of(node):
-        yield from all_nodes(body)
-
-
-def _bodies_of(node: "NodeProto") -> "Iterator[GraphProto]":
-    for attribute in node.attribute:
-        yield from [attribute.g] if attribute.type == 5 else attribute.graphs
 
 
 def is_inlined(graph: Graph, node: Node) -> bool:
@@ -180,7 +160,7 @@ def without_functions(
 
     `claimed` are first outputs, `names` the counter of an earlier inlining in the same graph.
     """
-    imports = {_domain(entry.domain): entry.version for entry in model.opset_import}
+    imports = {plain_domain(entry.domain): entry.version for entry in model.opset_import}
     calls = {node.first_output for node in graph.nodes.values() if is_inlined(graph, node)} - set(claimed)
 
     def body(node: "NodeProto") -> "FunctionProto | None":
@@ -310,10 +290,10 @@ def _inline_graph(model: "ModelProto", graph: "GraphProto", body: Body, fresh: F
         prefixes.add(prefix)
         (kept if inside else added).extend(_expand(node, calls[position], prefix))
     set_nodes(graph, [*kept, *added])
-    domains = {_domain(entry.domain) for entry in model.opset_import}
+    domains = {plain_domain(entry.domain) for entry in model.opset_import}
     for entry in (entry for function in calls.values() for entry in function.opset_import):
-        if _domain(entry.domain) not in domains:
-            domains.add(_domain(entry.domain))
+        if plain_domain(entry.domain) not in domains:
+            domains.add(plain_domain(entry.domain))
             model.opset_import.append(entry)
     return len(calls)
 
@@ -382,7 +362,24 @@ def rounds(model: "ModelProto | None", first: Round, view: View, settings: Setti
         if changed is model:
             return
         whole, fresh = inlined_view(whole, view(changed))
-        fused = _fuse(whole, groups)
+        nodes = dict(whole.nodes)
+        for group in groups:  # each is one node, which reads and gives what the group did
+            members = {node.index for node in group}
+            index = max(nodes) + 1
+            for member in members:
+                del nodes[member]
+            written = {name for node in group for name in node.outputs if name}
+            read = dict.fromkeys(name for node in group for name in (*node.inputs, *node.implicit_inputs) if name)
+            nodes[index] = Node(
+                index=index,
+                name="",
+                op_type=FUSED,
+                domain="",
+                since_version=1,
+                inputs=tuple(name for name in read if name not in written),
+                outputs=tuple(dict.fromkeys(given_outside(whole, group, members))),
+            )
+        fused = replace(whole, nodes=nodes)
         next_claim = claim(fused, settings, fresh)
         yield fused, next_claim
         model, groups = changed, (*groups, *next_claim.groups)
@@ -412,28 +409,6 @@ def inlined_view(graph: Graph, after: Graph) -> tuple[Graph, frozenset[int]]:
         initializers={**after.initializers, **graph.initializers},
     )
     return merged, frozenset(fresh)
-
-
-def _fuse(graph: Graph, groups: Iterable[tuple[Node, ...]]) -> Graph:
-    """The graph with each group as one node, which reads and gives what the group did."""
-    nodes = dict(graph.nodes)
-    for group in groups:
-        members = {node.index for node in group}
-        index = max(nodes) + 1
-        for member in members:
-            del nodes[member]
-        written = {name for node in group for name in node.outputs if name}
-        read = dict.fromkeys(name for node in group for name in (*node.inputs, *node.implicit_inputs) if name)
-        nodes[index] = Node(
-            index=index,
-            name="",
-            op_type=FUSED,
-            domain="",
-            since_version=1,
-            inputs=tuple(name for name in read if name not in written),
-            outputs=tuple(dict.fromkeys(given_outside(graph, group, members))),
-        )
-    return replace(graph, nodes=nodes)
 
 
 def predict_load(asked: Iterable[Round], settings: Settings) -> LoadForecast:
@@ -483,7 +458,16 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
         return None
     shown = copied(saved)
     _remove_inserted_casts(shown.graph)
-    _restore_casts(shown.graph, source.graph, _useless_casts(source))
+    # Casts to the type that their input has: level basic removes these, for a provider as well.
+    graph = source.graph
+    casts = [node for node in graph.node if node.op_type == "Cast" and node.output]
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
+    types |= {node.output[0]: node.attribute[0].i for node in casts}
+    if any(node.input[0] not in types for node in casts):
+        types |= {name: CODES.get(value.dtype or "", 0) for name, value in infer(source).items()}
+    useless = {node.output[0] for node in casts if types.get(node.input[0]) == node.attribute[0].i}
+    _restore_casts(shown.graph, graph, useless)
     _restore_functions(shown.graph, source.graph)
     _restore_constants(shown.graph, source.graph)
     # What was saved has the types around inserted Casts that these gave.
@@ -498,7 +482,7 @@ def undone_for_provider(saved: "ModelProto", source: "ModelProto") -> "ModelProt
 def _remove_inserted_casts(graph: "GraphProto") -> None:
     """Take out inserted Casts, in place; those of bodies first, whose names are theirs alone."""
     for node in graph.node:
-        for body in _bodies_of(node):
+        for body in (body for attribute in node.attribute for body in bodies_in(attribute)):
             _remove_inserted_casts(body)
     inserted = [node for node in graph.node if node.op_type == "Cast" and node.name.startswith(CAST_PREFIX)]
     outputs = {name for node in graph.node for name in node.output}
@@ -542,38 +526,22 @@ def _rename_values(nodes: "Iterable[NodeProto]", canonical: Callable[[str], str]
             for slot, name in enumerate(slots):
                 if name:
                     slots[slot] = canonical(name)
-        for body in _bodies_of(node):
+        for body in (body for attribute in node.attribute for body in bodies_in(attribute)):
             _rename_values(body.node, canonical)
             for value in body.output:
                 value.name = canonical(value.name)
 
 
-def _useless_casts(source: "ModelProto") -> set[str]:
-    """Outputs of Casts to the type that their input has: level basic removes these, for a provider as well."""
-    graph = source.graph
-    casts = [node for node in graph.node if node.op_type == "Cast" and node.output]
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    types |= {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input)}
-    types |= {node.output[0]: node.attribute[0].i for node in casts}
-    if any(node.input[0] not in types for node in casts):
-        types |= {name: CODES.get(value.dtype or "", 0) for name, value in infer(source).items()}
-    return {node.output[0] for node in casts if types.get(node.input[0]) == node.attribute[0].i}
+def _read_only_casts(graph: "GraphProto", source: "GraphProto", useless: set[str]) -> None:
+    """Put back Casts between floats that alone read their input, in place: nodes read the last of each chain.
 
-
-def _only_casts(source: "GraphProto", useless: set[str]) -> "dict[str, NodeProto]":
-    """Casts between floats that alone read their input: what reads it once the Cast is gone has read the Cast.
-
-    Nodes that were fused have no counterpart in the model that would show it.
+    What reads the input once the Cast is gone has read the Cast. Nodes that were fused have no counterpart in the model
+    that would show it.
     """
-    uses = Counter(name for graph in subgraphs(source) for node in graph.node for name in node.input)
-    uses.update(value.name for graph in subgraphs(source) for value in graph.output)
-    casts = (node for node in source.node if node.op_type == "Cast" and uses[node.input[0]] == 1)
-    casts = (node for node in casts if node.output[0] not in useless)
-    return {node.input[0]: node for node in casts if node.attribute[0].i in FLOATS}
-
-
-def _read_casts(graph: "GraphProto", only: "Mapping[str, NodeProto]") -> None:
-    """Put back Casts of `only`, in place: nodes of the main graph read the last of each chain."""
+    uses = Counter(name for part in subgraphs(source) for node in part.node for name in node.input)
+    uses.update(value.name for part in subgraphs(source) for value in part.output)
+    casts = [node for node in source.node if node.op_type == "Cast" and node.output[0] not in useless]
+    only = {cast.input[0]: cast for cast in casts if uses[cast.input[0]] == 1 and cast.attribute[0].i in FLOATS}
     outputs = {name for node in graph.node for name in node.output}
     for node in list(graph.node):
         for slot, name in enumerate(node.input if node.op_type != "Cast" else ()):
@@ -605,7 +573,7 @@ def _restore_casts(graph: "GraphProto", source: "GraphProto", useless: set[str])
             if name not in names and node.input[slot] != name and cast.input[0] == node.input[slot]:
                 graph.node.append(cast)
                 names.add(name)
-    _read_casts(graph, _only_casts(source, useless))
+    _read_only_casts(graph, source, useless)
     restored = {node.output[0] for node in graph.node if node.op_type == "Cast" and node.output}
     for node in graph.node:
         for slot, name, cast in read_before(node):

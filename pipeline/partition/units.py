@@ -6,15 +6,12 @@ nodes are one (C.2 and the supplement by release, part 2), one function for each
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.core.abis import ARM64, X86_64, as_int32, wrapped_sum
 from pipeline.core.providers import NNAPI, XNNPACK
 from pipeline.partition.answer import Refusal, Settings
 from pipeline.partition.graph import Constant, FreshNames, Graph, Node, Shape, Value
-
-if TYPE_CHECKING:
-    import numpy as np
 
 DEQUANTIZE, QUANTIZE = "DequantizeLinear", "QuantizeLinear"
 
@@ -296,14 +293,16 @@ def _complete(case: Case, count: int | None = None, *, no_q: bool = False) -> bo
     return outputs == len(case.unit.qs) == edges and not case.graph.gives_output(case.node)
 
 
+def _alike(case: Case, count: int = 1) -> bool:
+    """Whether the first inputs are of one quantized type, and the first output is of the same."""
+    return {_dtype_in(case, position) for position in range(count)} == {_dtype_out(case)}
+
+
 def _drop_qdq(case: Case) -> bool:
     """Ops that only move data: the same type and parameters on both sides."""
-    return (
-        case.unit.clip is None
-        and _complete(case, 1)
-        and _dtype_in(case, 0) == _dtype_out(case)
-        and equal_pair(case.graph, case.unit.dqs[0], case.unit.qs[0])
-    )
+    unit = case.unit
+    moves = unit.clip is None and _complete(case, 1) and _alike(case)
+    return moves and equal_pair(case.graph, unit.dqs[0], unit.qs[0])
 
 
 def _resize(case: Case) -> bool:
@@ -325,61 +324,39 @@ def _drop_dq(case: Case) -> bool:
 
 def _unary(case: Case) -> bool:
     """One quantized input, the same type behind."""
-    return _complete(case, 1) and _dtype_in(case, 0) == _dtype_out(case)
+    return _complete(case, 1) and _alike(case)
 
 
 def _clip(case: Case) -> bool:
     """As `_unary`; from release 1.24 on the bounds may be quantized too."""
+    count = len(case.unit.dqs)
     if case.settings.ort_release < (1, 24):
         return _unary(case)
-    return (
-        1 <= len(case.unit.dqs) <= 3 and _complete(case, len(case.unit.dqs)) and _dtype_in(case, 0) == _dtype_out(case)
-    )
-
-
-def _binary(case: Case) -> bool:
-    """Two quantized inputs and an output, all of one type."""
-    return _complete(case) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1) == _dtype_out(case)
+    return 1 <= count <= 3 and _complete(case, count) and _alike(case)
 
 
 def _variadic(case: Case) -> bool:
     """All inputs and outputs of one type."""
     if not _complete(case) or not case.unit.dqs:
         return False
-    kinds = {_dtype_in(case, i) for i in range(len(case.unit.dqs))} | {
-        _dtype_out(case, i) for i in range(len(case.unit.qs))
-    }
-    return len(kinds) == 1
-
-
-def _split(case: Case) -> bool:
-    """One quantized input; every output of its type, whatever the parameters."""
-    if case.unit.clip is not None or not _complete(case, 1):
-        return False
-    return all(_dtype_out(case, i) == _dtype_in(case, 0) for i in range(len(case.unit.qs)))
+    outputs = {_dtype_out(case, i) for i in range(len(case.unit.qs))}
+    return len({_dtype_in(case, i) for i in range(len(case.unit.dqs))} | outputs) == 1
 
 
 def _conv(case: Case) -> bool:
     """Activation, weight and, when there is one, bias quantized; a float bias prevents the group."""
-    if not _complete(case) or len(case.unit.dqs) < 2 or _dtype_in(case, 0) != _dtype_out(case) or _mixed_weight(case):
+    if not _complete(case) or len(case.unit.dqs) < 2 or not _alike(case) or _mixed_weight(case):
         return False
     if len(case.unit.dqs) < 3:
         return True
     return _dtype_in(case, 2) == "i32" and (case.settings.ort_release < (1, 27) or _bias_scale_fits(case))
 
 
-def _matmul(case: Case) -> bool:
-    """Both operands and the output quantized."""
-    if len(case.unit.dqs) != 2 or not case.unit.qs or _mixed_weight(case):
-        return False
-    return _complete(case) and _dtype_in(case, 0) == _dtype_out(case)
-
-
 def _gemm(case: Case) -> bool:
-    """As `_matmul`, with or without bias; may lack the QuantizeLinear behind it."""
+    """Both operands quantized, with or without bias; may lack the QuantizeLinear behind it."""
     if not _complete(case, no_q=True) or len(case.unit.dqs) < 2 or _mixed_weight(case):
         return False
-    if case.unit.qs and _dtype_in(case, 0) != _dtype_out(case):
+    if case.unit.qs and not _alike(case):
         return False
     attributes = case.node.attributes
     if len(case.unit.dqs) > 2 and (attributes.get("beta", 1.0) != 1.0 or _dtype_in(case, 2) != "i32"):
@@ -387,51 +364,18 @@ def _gemm(case: Case) -> bool:
     return case.settings.ort_release < (1, 28) or _gemm_parameters_fit(case)
 
 
-def _normalization(case: Case) -> bool:
-    """All inputs quantized, a bias in i32."""
-    if not _complete(case) or not case.unit.dqs or _dtype_in(case, 0) != _dtype_out(case):
-        return False
-    return len(case.unit.dqs) < 3 or _dtype_in(case, 2) == "i32"
-
-
 def _batch_normalization(case: Case) -> bool:
     """Input, scale and B quantized (from release 1.24 on mean and variance too)."""
-    most = 5 if case.settings.ort_release >= (1, 24) else 3
-    if not 3 <= len(case.unit.dqs) <= most or not _complete(case, len(case.unit.dqs)):
-        return False
-    return _dtype_in(case, 0) == _dtype_out(case) and not _mixed_weight(case)
-
-
-def _compare(case: Case) -> bool:
-    """Both inputs quantized with one type; the output is bool."""
-    return _complete(case, no_q=True) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1)
-
-
-def _where(case: Case) -> bool:
-    """The two data inputs quantized."""
-    return _complete(case, 2) and _dtype_in(case, 0) == _dtype_in(case, 1) == _dtype_out(case)
-
-
-def _pad(case: Case) -> bool:
-    """Data, and perhaps the padding value, quantized."""
-    if not 1 <= len(case.unit.dqs) <= 2 or not _complete(case, len(case.unit.dqs)):
-        return False
-    kinds = {_dtype_in(case, i) for i in range(len(case.unit.dqs))} | {_dtype_out(case)}
-    return len(kinds) == 1
+    count, most = len(case.unit.dqs), 5 if case.settings.ort_release >= (1, 24) else 3
+    return 3 <= count <= most and _complete(case, count) and _alike(case) and not _mixed_weight(case)
 
 
 def _top_k(case: Case) -> bool:
     """Values move, indices are not quantized."""
-    if case.unit.clip is not None or len(case.unit.dqs) != 1 or len(case.unit.qs) != 1 or not _can_create(case):
+    unit = case.unit
+    if unit.clip is not None or len(unit.dqs) != 1 or len(unit.qs) != 1 or not _can_create(case):
         return False
-    return _dtype_in(case, 0) == _dtype_out(case) and equal_pair(case.graph, case.unit.dqs[0], case.unit.qs[0])
-
-
-def _optional_q(case: Case) -> bool:
-    """All inputs quantized; when there is a QuantizeLinear, of the first input's type."""
-    if not _complete(case, no_q=True) or not case.unit.dqs:
-        return False
-    return not case.unit.qs or _dtype_in(case, 0) == _dtype_out(case)
+    return _alike(case) and equal_pair(case.graph, unit.dqs[0], unit.qs[0])
 
 
 _UNARY_OPS = (
@@ -440,31 +384,83 @@ _UNARY_OPS = (
     "Log LRN Ceil Floor Round Abs Neg DepthToSpace SpaceToDepth LpNormalization"
 )
 _ALWAYS = (0, 0)
+_SELECTORS: Sequence[tuple[str, Selector, tuple[int, int]]] = (
+    ("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile MaxPool", _drop_qdq, _ALWAYS),
+    ("Resize", _resize, _ALWAYS),
+    ("ArgMax ArgMin", _drop_dq, _ALWAYS),
+    (_UNARY_OPS, _unary, _ALWAYS),
+    ("Clip", _clip, _ALWAYS),
+    # Two quantized inputs and an output, all of one type
+    (
+        "Add Div Mul Pow Sub PRelu GridSample",
+        lambda case: _complete(case) and len(case.unit.dqs) > 1 and _alike(case, 2),
+        _ALWAYS,
+    ),
+    ("Concat Max Min", _variadic, _ALWAYS),
+    # One quantized input; every output of its type, whatever the parameters
+    (
+        "Split",
+        lambda case: (
+            case.unit.clip is None
+            and _complete(case, 1)
+            and {_dtype_out(case, i) for i in range(len(case.unit.qs))} == {_dtype_in(case, 0)}
+        ),
+        _ALWAYS,
+    ),
+    ("Conv ConvTranspose", _conv, _ALWAYS),
+    # Both operands and the output quantized
+    (
+        "MatMul",
+        lambda case: (
+            len(case.unit.dqs) == 2
+            and bool(case.unit.qs)
+            and not _mixed_weight(case)
+            and _complete(case)
+            and _alike(case)
+        ),
+        _ALWAYS,
+    ),
+    ("Gemm", _gemm, _ALWAYS),
+    # All inputs quantized, a bias in i32
+    (
+        "InstanceNormalization LayerNormalization",
+        lambda case: (
+            _complete(case)
+            and len(case.unit.dqs) > 0
+            and _alike(case)
+            and (len(case.unit.dqs) < 3 or _dtype_in(case, 2) == "i32")
+        ),
+        _ALWAYS,
+    ),
+    ("BatchNormalization", _batch_normalization, _ALWAYS),
+    # Both inputs quantized with one type; the output is bool
+    (
+        "Equal Greater GreaterOrEqual Less LessOrEqual",
+        lambda case: _complete(case, no_q=True) and len(case.unit.dqs) > 1 and _dtype_in(case, 0) == _dtype_in(case, 1),
+        _ALWAYS,
+    ),
+    # The two data inputs quantized
+    ("Where", lambda case: _complete(case, 2) and _alike(case, 2), _ALWAYS),
+    # Data, and perhaps the padding value, quantized
+    (
+        "Pad",
+        lambda case: (
+            1 <= len(case.unit.dqs) <= 2 and _complete(case, len(case.unit.dqs)) and _alike(case, len(case.unit.dqs))
+        ),
+        _ALWAYS,
+    ),
+    ("TopK", _top_k, _ALWAYS),
+    # All inputs quantized; when there is a QuantizeLinear, of the first input's type
+    (
+        "Einsum Reciprocal",
+        lambda case: _complete(case, no_q=True) and len(case.unit.dqs) > 0 and (not case.unit.qs or _alike(case)),
+        (1, 23),
+    ),
+    ("CumSum", _unary, (1, 23)),
+    ("ScatterElements RMSNormalization", _variadic, (1, 24)),
+)
 SELECTORS: Mapping[str, tuple[Selector, tuple[int, int]]] = {
-    name: (selector, since)
-    for names, selector, since in (
-        ("Gather GatherElements Reshape Expand Flatten Transpose Squeeze Unsqueeze Tile MaxPool", _drop_qdq, _ALWAYS),
-        ("Resize", _resize, _ALWAYS),
-        ("ArgMax ArgMin", _drop_dq, _ALWAYS),
-        (_UNARY_OPS, _unary, _ALWAYS),
-        ("Clip", _clip, _ALWAYS),
-        ("Add Div Mul Pow Sub PRelu GridSample", _binary, _ALWAYS),
-        ("Concat Max Min", _variadic, _ALWAYS),
-        ("Split", _split, _ALWAYS),
-        ("Conv ConvTranspose", _conv, _ALWAYS),
-        ("MatMul", _matmul, _ALWAYS),
-        ("Gemm", _gemm, _ALWAYS),
-        ("InstanceNormalization LayerNormalization", _normalization, _ALWAYS),
-        ("BatchNormalization", _batch_normalization, _ALWAYS),
-        ("Equal Greater GreaterOrEqual Less LessOrEqual", _compare, _ALWAYS),
-        ("Where", _where, _ALWAYS),
-        ("Pad", _pad, _ALWAYS),
-        ("TopK", _top_k, _ALWAYS),
-        ("Einsum Reciprocal", _optional_q, (1, 23)),
-        ("CumSum", _unary, (1, 23)),
-        ("ScatterElements RMSNormalization", _variadic, (1, 24)),
-    )
-    for name in names.split()
+    name: (selector, since) for names, selector, since in _SELECTORS for name in names.split()
 }
 """The selector of each operator, and the first release that has it."""
 
@@ -514,17 +510,13 @@ def redundant(graph: Graph, clip: Node, q: Node, abi: str) -> bool:
     bounds = clip_bounds(graph, clip)
     if bounds is None:
         return False
-    lower, upper = (_quantize(bound, scale, offset, abi) for bound in bounds)
-    return lower <= low and upper >= high
-
-
-def _quantize(bound: float, scale: Constant, offset: int, abi: str) -> int:
-    """r(bound / scale) + zero point: in f32, then in i32."""
     import numpy as np
 
+    # r(bound / scale) + zero point: in f32, then in i32
     with np.errstate(all="ignore"):
-        quotient = float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0])))
-    return wrapped_sum(as_int32(quotient, abi), offset)
+        quotients = [float(np.rint(np.float32(bound) / np.float32(scale.numbers()[0]))) for bound in bounds]
+    lower, upper = (wrapped_sum(as_int32(quotient, abi), offset) for quotient in quotients)
+    return lower <= low and upper >= high
 
 
 FLOAT_MAX = 3.4028234663852886e38
@@ -545,41 +537,22 @@ def clip_bounds(graph: Graph, clip: Node) -> tuple[float, float] | None:
     return bounds[0], bounds[1]
 
 
-def _floats(case: Case, name: str) -> "np.ndarray[Any, Any] | None":
-    """A constant f32 scale as a flat array."""
-    import numpy as np
-
-    initializer = case.graph.constant(name)
-    if initializer is None or initializer.dtype != "f32":
-        return None
-    array = initializer.read().reshape(-1)
-    return array if array.size and bool(np.isfinite(array).all()) else None
-
-
 def _bias_scale_fits(case: Case) -> bool:
     """From release 1.27 on the bias must have scale x_scale * w_scale and no zero point (supplement, part 2)."""
     import numpy as np
 
-    x, w, b = (_floats(case, dq.inputs[1]) for dq in case.unit.dqs[:3])
-    if x is None or w is None or b is None or x.size != 1 or not _no_zero_point(case, case.unit.dqs[2]):
+    scales = [case.graph.constant(dq.inputs[1]) for dq in case.unit.dqs[:3]]
+    x, w, b = (row.read().reshape(-1) if row and row.dtype == "f32" else np.array([]) for row in scales)
+    if any(not row.size or not np.isfinite(row).all() for row in (x, w, b)) or x.size != 1:
+        return False
+    zero_name = next(iter(case.unit.dqs[2].inputs[2:]), "")
+    zero = case.graph.constant(zero_name) if zero_name else None
+    if zero_name and (zero is None or zero.dtype != "i32" or zero.count < 1 or any(zero.numbers())):
         return False
     if w.size != b.size and 1 not in (w.size, b.size):
         return False
     product = (x[0] * w).astype(np.float32)
     return bool((np.abs(b - product) <= np.float32(1e-6) + np.float32(0.01) * np.abs(product)).all())
-
-
-def _no_zero_point(case: Case, dq: Node) -> bool:
-    name = dq.inputs[2] if len(dq.inputs) > 2 else ""
-    if not name:
-        return True
-    initializer = case.graph.constant(name)
-    return (
-        initializer is not None
-        and initializer.dtype == "i32"
-        and initializer.count > 0
-        and not any(initializer.numbers())
-    )
 
 
 def _gemm_parameters_fit(case: Case) -> bool:

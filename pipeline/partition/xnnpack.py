@@ -14,7 +14,6 @@ from pipeline.partition.rules import (
     Check,
     Claim,
     Rule,
-    RuleSet,
     Table,
     attribute,
     claim_by_rules,
@@ -52,8 +51,17 @@ def known(*positions: int) -> Check:
     return check
 
 
-def _auto_pad(case: Case) -> Refusal | None:
-    return attribute("auto_pad", PADDINGS, default="NOTSET")(case)
+_auto_pad = attribute("auto_pad", PADDINGS, default="NOTSET")
+
+
+def grouped(case: Case) -> bool:
+    """Condition: the node is judged with the DequantizeLinear and QuantizeLinear nodes around it."""
+    return case.unit.group
+
+
+def on_node(*checks: Check) -> Check:
+    """Ask about the target alone: XNNPACK reads the inputs of Gemm and MatMul, not those of the group around them."""
+    return lambda case: first_refusal(Case(case.graph, plain_unit(case.node), case.settings), checks)
 
 
 CONV: tuple[Check, ...] = (
@@ -96,7 +104,7 @@ AVERAGE_POOL: tuple[Check, ...] = (
     _auto_pad,
     _kernel,
     # Float kernels leave padding out of the mean, quantized ones count it.
-    when(lambda case: case.unit.group, attribute("count_include_pad", (1,), default=0)),
+    when(grouped, attribute("count_include_pad", (1,), default=0)),
     when(lambda case: not case.unit.group, attribute("count_include_pad", (0,), default=0)),
     refuse(
         lambda case: not set(case.attribute("dilations") or ()) <= {1},
@@ -108,7 +116,7 @@ AVERAGE_POOL: tuple[Check, ...] = (
 
 
 def softmax(case: Case) -> Refusal | None:
-    """The last dimension since opset 13; before, whatever ONNX Runtime reads (`softmax_reads_outside`)."""
+    """The last dimension since opset 13; before, whatever ONNX Runtime reads (`LOAD_CHECKS`)."""
     shape = case.shape(0)
     if not shape:
         return Refusal("rank", f"the rank of {show(case, 0)} is unknown, or 0", "give the value a shape")
@@ -122,19 +130,6 @@ def softmax(case: Case) -> Refusal | None:
     return known(len(shape) - 1)(case)
 
 
-def softmax_reads_outside(case: Case) -> bool:
-    """Before opset 13 a negative axis other than -1 makes ONNX Runtime read memory before the shape.
-
-    What comes of it is open: mostly the process ends, sometimes it goes unnoticed and the node is claimed.
-    """
-    return case.ver < 13 and case.attribute("axis", -1) < -1
-
-
-def _on_node(case: Case) -> Case:
-    """The target alone: XNNPACK reads the inputs of Gemm and MatMul, not those of the group around them."""
-    return Case(case.graph, plain_unit(case.node), case.settings)
-
-
 def half_precision(case: Case) -> Refusal | None:
     """XNNPACK is compiled with half precision for ARM and desktop x86 alone (android_library.md, numerics)."""
     if case.dtype(0) != "f16" or not case.settings.android or case.settings.abi in ARM_ABIS:
@@ -146,25 +141,7 @@ def half_precision(case: Case) -> Refusal | None:
     )
 
 
-def own_half_precision(case: Case) -> Refusal | None:
-    """The same of the node's own input, where a group around it is not looked at."""
-    return half_precision(_on_node(case))
-
-
-def gemm(case: Case) -> Refusal | None:
-    """Plain attributes, constant B and C, at most two dimensions."""
-    return first_refusal(
-        _on_node(case),
-        (
-            attribute("alpha", (1.0,), default=1.0),
-            attribute("beta", (1.0,), default=1.0),
-            FLOAT_A,
-            constant(1, "B"),
-            _c_exists,
-            *(rank(position, 0, 2) for position in (0, 1)),
-            _bias,
-        ),
-    )
+own_half_precision = on_node(half_precision)
 
 
 FLOAT_A = refuse(
@@ -182,15 +159,6 @@ def _crash(case: Case, text: str) -> Refusal:
         "give Gemm a bias C of shape [N] (zeros), or ship release 1.27 or later",
         fatal=True,
     )
-
-
-def _c_exists(case: Case) -> Refusal | None:
-    """Without C the process ends up to release 1.26."""
-    if case.settings.ort_release >= (1, 27):
-        return constant(2, "C")(case) if case.exists(2) else None
-    if case.listed < 3:
-        return _crash(case, "has no input C")
-    return constant(2, "C")(case)
 
 
 def _bias(case: Case) -> Refusal | None:
@@ -211,70 +179,76 @@ def _bias(case: Case) -> Refusal | None:
     )
 
 
-def matmul(case: Case) -> Refusal | None:
-    """A constant B of at most two dimensions."""
-    return first_refusal(
-        _on_node(case),
-        (
-            refuse(
-                lambda case: case.listed != 2,
-                "inputs",
-                lambda case: f"it lists {case.listed} inputs, taken are 2",
-                "leave out the others",
-            ),
-            FLOAT_A,
-            _matmul_a,
-            rank(1, 0, 2),
-            refuse(
-                lambda case: 0 in (case.shape(1) or ()),
-                "zero",
-                lambda case: f"B {show(case, 1)} {show_shape(case.shape(1))} is empty",
-                "leave the node out",
-            ),
-            constant(1, "B"),
-        ),
-    )
+def may_lack_c(case: Case) -> bool:
+    """Condition: without C the process does not end, as it does up to release 1.26."""
+    return case.settings.ort_release >= (1, 27)
 
 
-def _matmul_a(case: Case) -> Refusal | None:
-    """Up to release 1.22 at most two dimensions, all known and none 0."""
-    shape = case.shape(0)
-    if not shape:
-        return Refusal("rank", f"the rank of A {show(case, 0)} is unknown, or 0", "give A a shape")
-    if case.settings.ort_release >= (1, 23) or (len(shape) <= 2 and all(shape)):
-        return None
-    return Refusal(
+GEMM = on_node(
+    attribute("alpha", (1.0,), default=1.0),
+    attribute("beta", (1.0,), default=1.0),
+    FLOAT_A,
+    constant(1, "B"),
+    lambda case: None if may_lack_c(case) or case.listed > 2 else _crash(case, "has no input C"),
+    when(lambda case: not may_lack_c(case) or case.exists(2), constant(2, "C")),
+    *(rank(position, 0, 2) for position in (0, 1)),
+    _bias,
+)
+"""Plain attributes, constant B and C, at most two dimensions."""
+
+MATMUL = on_node(
+    refuse(
+        lambda case: case.listed != 2,
+        "inputs",
+        lambda case: f"it lists {case.listed} inputs, taken are 2",
+        "leave out the others",
+    ),
+    FLOAT_A,
+    refuse(
+        lambda case: not case.shape(0),
         "rank",
-        f"A {show(case, 0)} {show_shape(shape)}: releases up to 1.22 take two known dimensions at most",
+        lambda case: f"the rank of A {show(case, 0)} is unknown, or 0",
+        "give A a shape",
+    ),
+    # Up to release 1.22 at most two dimensions, all known and none 0
+    refuse(
+        lambda case: case.settings.ort_release < (1, 23) and not (case.rank(0) <= 2 and all(case.shape(0) or ())),
+        "rank",
+        lambda case: (
+            f"A {show(case, 0)} {show_shape(case.shape(0))}: releases up to 1.22 take two known dimensions at most"
+        ),
         "ship release 1.23 or later, or reshape A to two dimensions",
-    )
+    ),
+    rank(1, 0, 2),
+    refuse(
+        lambda case: 0 in (case.shape(1) or ()),
+        "zero",
+        lambda case: f"B {show(case, 1)} {show_shape(case.shape(1))} is empty",
+        "leave the node out",
+    ),
+    constant(1, "B"),
+)
+"""A constant B of at most two dimensions."""
 
 
 EQUIVALENT = "export Resize as linear half_pixel, asymmetric or align_corners"
 
 
-def resize(case: Case) -> Refusal | None:
-    """Linear resizing of height and width, in the order of ONNX Runtime's checks (one of them ends the process)."""
-    shape = case.shape(0) or ()
-    if len(shape) != 4 or not shape[1]:
-        return Refusal(
-            "rank",
-            f"input {show(case, 0)} {show_shape(case.shape(0))} is not of rank 4 with known channels",
-            "resize values of shape [N, C, H, W]",
-        )
-    return _target(case, shape) or _result(case) or first_refusal(case, ATTRIBUTES) or _coordinates(case)
-
-
-def _target(case: Case, shape: Shape) -> Refusal | None:
+def _target(case: Case) -> Refusal | None:
     """Scales or sizes are constant; each that is constant is tested."""
+    shape = case.shape(0) or ()
     scales = case.constant(1 if case.ver == 10 else 2)
     sizes = case.constant(3) if case.ver > 10 else None
     if scales is None and sizes is None:
         return constant(1 if case.ver == 10 else 3 if case.exists(3) else 2, "scales or sizes")(case)
     refusal = _scales(case, shape, scales.numbers()) if scales is not None else None
-    if refusal is None and sizes is not None:
-        return _sizes(case, shape, sizes.numbers())
-    return refusal
+    if refusal is not None or sizes is None:
+        return refusal
+    numbers = sizes.numbers()
+    if len(numbers) < 2:
+        return _short(case, "sizes", len(numbers))
+    text = f"sizes {list(numbers)} of {show_shape(shape)} change the channels"
+    return None if numbers[1] == shape[1] else Refusal("nc", text, "resize height and width only")
 
 
 def _short(case: Case, what: str, count: int) -> Refusal:
@@ -286,13 +260,9 @@ def _short(case: Case, what: str, count: int) -> Refusal:
     )
 
 
-def _channels(text: str) -> Refusal:
-    return Refusal("nc", text, "resize height and width only")
-
-
 def _scales(case: Case, shape: Shape, scales: Sequence[float]) -> Refusal | None:
     if len(scales) > 1 and scales[1] != 1:
-        return _channels(f"scales {list(scales)} change the channels")
+        return Refusal("nc", f"scales {list(scales)} change the channels", "resize height and width only")
     if len(scales) < 4:
         return _short(case, "scales", len(scales))
     size = [dim or 0 for dim in shape[2:]]
@@ -306,27 +276,34 @@ def _scales(case: Case, shape: Shape, scales: Sequence[float]) -> Refusal | None
     )
 
 
-def _sizes(case: Case, shape: Shape, sizes: Sequence[int]) -> Refusal | None:
-    if len(sizes) < 2:
-        return _short(case, "sizes", len(sizes))
-    return (
-        None if sizes[1] == shape[1] else _channels(f"sizes {list(sizes)} of {show_shape(shape)} change the channels")
-    )
-
-
-def _result(case: Case) -> Refusal | None:
-    if case.graph.value(case.unit.outputs[0].name).shape is not None:
+def _coordinates(case: Case) -> Refusal | None:
+    mode = case.attribute("coordinate_transformation_mode", "half_pixel") if case.ver > 10 else "asymmetric"
+    shape = case.graph.value(case.unit.outputs[0].name).shape or ()
+    large = all((dim or 0) > 1 for dim in shape[2:4])
+    taken = ("asymmetric", "half_pixel", "align_corners", *(("pytorch_half_pixel",) if large else ()))
+    if mode in taken:
         return None
-    return Refusal(
+    return Refusal("coord", f"coordinate_transformation_mode {mode} is not taken here", EQUIVALENT)
+
+
+RESIZE: tuple[Check, ...] = (
+    refuse(
+        lambda case: case.rank(0) != 4 or not (case.shape(0) or (0, 0))[1],
+        "rank",
+        lambda case: f"input {show(case, 0)} {show_shape(case.shape(0))} is not of rank 4 with known channels",
+        "resize values of shape [N, C, H, W]",
+    ),
+    _target,
+    refuse(
+        lambda case: case.graph.value(case.unit.outputs[0].name).shape is None,
         "crash",
-        f"the rank of the result of {case.label} is not known: ONNX Runtime's "
-        "XNNPACK part reads its dimensions all the same, and the process ends",
+        lambda case: (
+            f"the rank of the result of {case.label} is not known: ONNX Runtime's "
+            "XNNPACK part reads its dimensions all the same, and the process ends"
+        ),
         "give the value's shape in the model (value_info), or constant sizes",
         fatal=True,
-    )
-
-
-ATTRIBUTES: tuple[Check, ...] = (
+    ),
     attribute("mode", ("linear",), default="nearest", code="mode"),
     attribute("antialias", (0,), default=0),
     refuse(
@@ -337,17 +314,10 @@ ATTRIBUTES: tuple[Check, ...] = (
     ),
     attribute("keep_aspect_ratio_policy", ("stretch",), default="stretch"),
     attribute("extrapolation_value", (0.0,), default=0.0),
+    _coordinates,
+    attribute("exclude_outside", (0,), default=0),
 )
-
-
-def _coordinates(case: Case) -> Refusal | None:
-    mode = case.attribute("coordinate_transformation_mode", "half_pixel") if case.ver > 10 else "asymmetric"
-    shape = case.graph.value(case.unit.outputs[0].name).shape or ()
-    large = all((dim or 0) > 1 for dim in shape[2:4])
-    taken = ("asymmetric", "half_pixel", "align_corners", *(("pytorch_half_pixel",) if large else ()))
-    if mode not in taken:
-        return Refusal("coord", f"coordinate_transformation_mode {mode} is not taken here", EQUIVALENT)
-    return attribute("exclude_outside", (0,), default=0)(case)
+"""Linear resizing of height and width, in the order of ONNX Runtime's checks (one of them ends the process)."""
 
 
 CONV_TYPES = {("u8", "u8", "u8"), ("s8", "s8", "s8"), ("s8", "s8pc", "s8")}
@@ -393,37 +363,23 @@ def conv_types(case: Case) -> Refusal | None:
     return None
 
 
-def _same(case: Case, taken: tuple[str, ...]) -> Refusal | None:
-    first, last = kind(case, case.unit.inputs[0]), kind(case, case.unit.outputs[0])
-    if first == last and first in taken:
-        return None
-    return _refused(case, f"input is {first or 'not usable'} and output {last or 'not usable'}")
+def same_kind(*taken: str) -> Check:
+    """Input and output are of one of these kinds."""
+
+    def check(case: Case) -> Refusal | None:
+        first, last = kind(case, case.unit.inputs[0]), kind(case, case.unit.outputs[0])
+        if first == last and first in taken:
+            return None
+        return _refused(case, f"input is {first or 'not usable'} and output {last or 'not usable'}")
+
+    return check
 
 
-def max_pool_types(case: Case) -> Refusal | None:
-    """u8 or i8 on both sides."""
-    return _same(case, ("u8", "s8")) if case.unit.group else None
-
-
-def average_pool_types(case: Case) -> Refusal | None:
-    """u8 on both sides; no longer taken since release 1.24."""
-    if not case.unit.group:
-        return None
-    if case.settings.ort_release >= (1, 24):
-        return _refused(case, "not taken since release 1.24")
-    return _same(case, ("u8",))
-
-
-def softmax_types(case: Case) -> Refusal | None:
-    """u8 on both sides, and the one scale that XNNPACK's kernel has."""
-    if not case.unit.group:
-        return None
-    refusal = _same(case, ("u8",))
+def softmax_output(case: Case) -> Refusal | None:
+    """The one scale and zero point that XNNPACK's kernel has."""
     output = case.unit.outputs[0]
-    if refusal is not None or output.scale is None:
-        return refusal
-    scale = case.graph.constant(output.scale)
-    zero = case.graph.constant(output.zero_point) if output.zero_point else None
+    scale = case.graph.constant(output.scale) if output.scale is not None else None
+    zero = case.graph.constant(output.zero_point) if output.zero_point and output.scale is not None else None
     if scale is not None and abs(scale.numbers()[0] - 1 / 256) > 1e-4:
         return _refused(case, f"the output's scale is {scale.numbers()[0]:g}, not 1/256")
     if zero is not None and zero.numbers()[0] != 0:
@@ -431,27 +387,36 @@ def softmax_types(case: Case) -> Refusal | None:
     return None
 
 
+def average_pool(case: Case) -> Refusal | None:
+    """A quantized one is no longer taken since release 1.24."""
+    return _refused(case, "not taken since release 1.24") if case.settings.ort_release >= (1, 24) else None
+
+
 WITH_I8 = (half_precision, dtype(0, ("f32", "f16", "u8", "i8")))
 WITH_U8 = (half_precision, dtype(0, ("f32", "f16", "u8")))
 
 
-def _pool_type(case: Case) -> Refusal | None:
-    """MaxPool's type is that of the node's own input, in a QDQ group a float."""
-    element = case.graph.value(case.node.inputs[0]).dtype
-    if element in ("f32", "f16", "u8", "i8"):
-        return None
-    return Refusal("type", f"input '{case.node.inputs[0]}' is of type {element}", "pool in f32")
+MAX_POOL_TYPES = (
+    own_half_precision,
+    # MaxPool's type is that of the node's own input, in a QDQ group a float.
+    refuse(
+        lambda case: case.graph.value(case.node.inputs[0]).dtype not in ("f32", "f16", "u8", "i8"),
+        "type",
+        lambda case: f"input '{case.node.inputs[0]}' is of type {case.graph.value(case.node.inputs[0]).dtype}",
+        "pool in f32",
+    ),
+)
 
 
 TABLE: Table = {
     "Conv": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
     "ConvTranspose": Rule(since=11, types=WITH_I8, checks=(conv_types, *CONV)),
-    "MaxPool": Rule(since=8, types=(own_half_precision, _pool_type), checks=(max_pool_types, *MAX_POOL)),
-    "AveragePool": Rule(since=7, types=WITH_U8, checks=(average_pool_types, *AVERAGE_POOL)),
-    "Softmax": Rule(types=WITH_U8, checks=(softmax_types, softmax)),
-    "Resize": Rule(since=10, types=WITH_I8, checks=(resize,)),
-    "Gemm": Rule(since=7, types=(own_half_precision,), checks=(gemm,)),
-    "MatMul": Rule(types=(own_half_precision,), checks=(matmul,)),
+    "MaxPool": Rule(since=8, types=MAX_POOL_TYPES, checks=(when(grouped, same_kind("u8", "s8")), *MAX_POOL)),
+    "AveragePool": Rule(since=7, types=WITH_U8, checks=(when(grouped, average_pool, same_kind("u8")), *AVERAGE_POOL)),
+    "Softmax": Rule(types=WITH_U8, checks=(when(grouped, same_kind("u8"), softmax_output), softmax)),
+    "Resize": Rule(since=10, types=WITH_I8, checks=RESIZE),
+    "Gemm": Rule(since=7, types=(own_half_precision,), checks=(GEMM,)),
+    "MatMul": Rule(types=(own_half_precision,), checks=(MATMUL,)),
 }
 
 
@@ -482,14 +447,10 @@ def _whole(graph: Graph, settings: Settings) -> Refusal | None:
     return selection_crash(graph, settings)
 
 
-RULES = RuleSet(
-    whole=_whole, units=node_units, taken=Refusal("other_ep", "it is a provider's already"), operator=refusal
-)
-
-
 def claim(graph: Graph, settings: Settings, only: Container[int] | None = None) -> Claim:
     """What XNNPACK claims of one graph, bodies included; `only` are the nodes that no provider has yet."""
-    return claim_by_rules(RULES, graph, settings, only)
+    taken = Refusal("other_ep", "it is a provider's already")
+    return claim_by_rules(graph, settings, only, whole=_whole, units=node_units, taken=taken, operator=refusal)
 
 
 def forecast(rounds: Iterable[tuple[Graph, Claim]], settings: Settings) -> LoadForecast:
@@ -575,12 +536,6 @@ def _zero_points(case: Case) -> Refusal | None:
     )
 
 
-def _same_lower(case: Case) -> Refusal | None:
-    if case.attribute("auto_pad", "NOTSET") != "SAME_LOWER":
-        return None
-    return Refusal("attr", f"{case.label} has auto_pad SAME_LOWER, for which there is no kernel", "give the pads only")
-
-
 def _softmax_scale(case: Case) -> Refusal | None:
     name = case.unit.outputs[0].scale if case.unit.group else None
     scale = None if name is None else case.graph.constant(name)
@@ -593,27 +548,8 @@ def _softmax_scale(case: Case) -> Refusal | None:
     )
 
 
-def _softmax_axis(case: Case) -> Refusal | None:
-    if not softmax_reads_outside(case):
-        return None
-    return Refusal(
-        "crash",
-        f"{case.label} has axis {case.attribute('axis')}: before opset 13 ONNX Runtime's XNNPACK part reads outside "
-        "the shape, and the process may end",
-        "write the axis as a positive number",
-        fatal=True,
-    )
-
-
-def _resize_sizes(case: Case) -> Refusal | None:
+def _batch_kept(case: Case) -> Refusal | None:
     shape = case.shape(0) or ()
-    if None in shape[2:]:
-        return Refusal(
-            "dynamic",
-            f"{case.label} reads {show(case, 0)} {show_shape(shape)}: without height and width the process ends",
-            "fix height and width",
-            fatal=True,
-        )
     sizes = case.constant(3) if listed(3)(case) and case.ver > 10 else None
     if sizes is None or sizes.numbers()[0] == shape[0]:
         return None
@@ -624,15 +560,35 @@ def _resize_sizes(case: Case) -> Refusal | None:
     )
 
 
+SAME_LOWER = refuse(
+    lambda case: case.attribute("auto_pad", "NOTSET") == "SAME_LOWER",
+    "attr",
+    lambda case: f"{case.label} has auto_pad SAME_LOWER, for which there is no kernel",
+    "give the pads only",
+)
+
 LOAD_CHECKS: Mapping[str, tuple[Check, ...]] = {
-    "Conv": (_empty, _zero_points, _same_lower, _dangling, _half_clip),
-    "ConvTranspose": (_zero_points, _same_lower),
+    "Conv": (_empty, _zero_points, SAME_LOWER, _dangling, _half_clip),
+    "ConvTranspose": (_zero_points, SAME_LOWER),
     "MaxPool": (_empty, _dangling, _half_clip),
     "AveragePool": (_empty, _dangling, _half_clip),
-    "Softmax": (_softmax_axis, _softmax_scale),
+    "Softmax": (
+        # What comes of it is open: mostly the process ends, sometimes it goes unnoticed and the node is claimed.
+        refuse(
+            lambda case: case.ver < 13 and case.attribute("axis", -1) < -1,
+            "crash",
+            lambda case: (
+                f"{case.label} has axis {case.attribute('axis')}: before opset 13 ONNX Runtime's XNNPACK part reads "
+                "outside the shape, and the process may end"
+            ),
+            "write the axis as a positive number",
+            fatal=True,
+        ),
+        _softmax_scale,
+    ),
     "Resize": (
         refuse(
-            lambda case: case.unit.group,
+            grouped,
             "compile",
             lambda case: f"{case.label} between Q and DQ is claimed, but ONNX Runtime cannot build it",
             "leave Resize out of quantization, or ship release 1.27 or later",
@@ -643,7 +599,17 @@ LOAD_CHECKS: Mapping[str, tuple[Check, ...]] = {
             lambda case: f"{case.label} of opset 10 has no form for channels last",
             "convert to opset 11 or later",
         ),
-        _resize_sizes,
+        refuse(
+            lambda case: None in (case.shape(0) or ())[2:],
+            "dynamic",
+            lambda case: (
+                f"{case.label} reads {show(case, 0)} {show_shape(case.shape(0) or ())}: without height and width the "
+                "process ends"
+            ),
+            "fix height and width",
+            fatal=True,
+        ),
+        _batch_kept,
     ),
     "Gemm": (_empty,),
 }

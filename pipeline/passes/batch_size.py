@@ -475,7 +475,21 @@ def change_batch(model: Model, options: BatchOptions, context: PassContext) -> M
     )  # fmt: skip
     nodes: list[NodeProto] = []
     for node in proto.graph.node:
-        _follow(node, walk)
+        if walk.batches.keys() & read_names([node]):
+            rule = RULES.get(node.op_type) if node.domain in ONNX_DOMAINS else None
+            values = [types[name] for name in (*node.input, *node.output) if name in types]
+            place = rule(node, walk) if rule and all(value.shape is not None for value in values) else None
+            if place is None:
+                static = all(value.static for value in values)
+                mixes = "it may mix samples" if static else "it has open sizes: do fixed-dimensions first"
+                why = WHY_NOT.get(node.op_type, mixes if rule else "no rule says that it keeps samples apart")
+                raise NotApplicable(
+                    "the batch size cannot be changed safely",
+                    why=f"{node.op_type} that gives {node.output[0]!r}: {why}",
+                    remedy="export the model again with that batch size",
+                )
+            places = place if not isinstance(place, Batch) else (place,) * len(node.output)
+            walk.batches |= {name: batch for name, batch in zip(node.output, places, strict=False) if name and batch}
         nodes += [*walk.nodes, node]
         walk.nodes.clear()
     graph = proto.graph
@@ -515,11 +529,6 @@ def _batches(proto: "ModelProto", options: BatchOptions, where: str) -> tuple[di
             sizes[name] = dims[axis].dim_value or 1
             dims[axis].dim_value = sizes[name]
             batches[name] = Batch(axis)
-    _check_sizes(sizes, batches, options.size, opened=opened)
-    return batches, next(iter(sizes.values()))
-
-
-def _check_sizes(sizes: dict[str, int], batches: dict[str, Batch], size: int, *, opened: bool) -> None:
     if not sizes:
         raise NotApplicable("the model has no batch", why="no input has an axis for it")
     if len(set(sizes.values())) > 1:
@@ -528,8 +537,9 @@ def _check_sizes(sizes: dict[str, int], batches: dict[str, Batch], size: int, *,
             "the inputs have no common batch size", why=shown,
             remedy="name the batch's axis of an input, as in axes=h0=1+c0=1, or -1 for none",
         )  # fmt: skip
-    if not opened and size in sizes.values():
-        raise NotApplicable("nothing to do", why=f"the batch size is {size}")
+    if not opened and options.size in sizes.values():
+        raise NotApplicable("nothing to do", why=f"the batch size is {options.size}")
+    return batches, next(iter(sizes.values()))
 
 
 def _constants(proto: "ModelProto") -> dict[str, Any]:
@@ -543,26 +553,6 @@ def _constants(proto: "ModelProto") -> dict[str, Any]:
         if node.op_type == "Constant":
             tensors |= {name: a.t for name in node.output for a in node.attribute if a.name == "value"}
     return {name: numpy_helper.to_array(tensor) for name, tensor in tensors.items()}
-
-
-def _follow(node: "NodeProto", walk: Walk) -> None:
-    """Note where the batch of a node's outputs lies; NotApplicable where that is not proven."""
-    if not walk.batches.keys() & read_names([node]):
-        return
-    rule = RULES.get(node.op_type) if node.domain in ONNX_DOMAINS else None
-    values = [walk.types[name] for name in (*node.input, *node.output) if name in walk.types]
-    place = rule(node, walk) if rule and all(value.shape is not None for value in values) else None
-    if place is None:
-        static = all(value.static for value in values)
-        mixes = "it may mix samples" if static else "it has open sizes: do fixed-dimensions first"
-        why = WHY_NOT.get(node.op_type, mixes if rule else "no rule says that it keeps samples apart")
-        raise NotApplicable(
-            "the batch size cannot be changed safely",
-            why=f"{node.op_type} that gives {node.output[0]!r}: {why}",
-            remedy="export the model again with that batch size",
-        )
-    places = place if not isinstance(place, Batch) else (place,) * len(node.output)
-    walk.batches |= {name: batch for name, batch in zip(node.output, places, strict=False) if name and batch}
 
 
 def _check_shapes(proto: "ModelProto", walk: Walk) -> None:

@@ -7,7 +7,6 @@ number of bins inside them.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -83,40 +82,11 @@ def calibrate(
     100) is used by that method only. ConfigError for no samples and for NaN in an input, ModelError
     when the model fails on a sample; both name the sample by its number from 0.
     """
-    values, same = calibrated(model.proto, op_types or quantizable())
-    extremes = _extremes(model, samples, values, where)
-    ranges = {name: (extremes.low[name], extremes.high[name]) for name in extremes.low if name not in extremes.left}
-    if method is not Method.MINMAX:
-        _narrow(ranges, _histograms(model, samples, extremes, ranges, where), method, percentile)
-    for name, source in same.items():
-        if source in ranges:
-            ranges[name] = ranges[source]
-        elif source in extremes.left:
-            extremes.left[name] = extremes.left[source]
-    return TensorRanges(
-        model=content_digest(model, {}),
-        data=extremes.digest.hexdigest(),
-        method=method,
-        percentile=percentile,
-        samples=extremes.samples,
-        ranges=dict(sorted(ranges.items())),
-        left=dict(sorted(extremes.left.items())),
-    )
+    import numpy as np
 
-
-def quantizable() -> frozenset[str]:
-    """The operator types that have a quantized form in the installed onnxruntime."""
-    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
-
-    return frozenset(QDQRegistry) | frozenset(QLinearOpsRegistry)
-
-
-def calibrated(proto: "onnx.ModelProto", types: frozenset[str]) -> tuple[list[str], dict[str, str]]:
-    """Float values that nodes of these `types` read or make, and those of them that only move another's values.
-
-    The second is by name with the value that has the same range.
-    """
-    graph = proto.graph
+    # Float values that nodes of these types read or make, and those of them that only move another's values, by name
+    # with the value that has the same range
+    graph, types = model.proto.graph, op_types or quantizable()
     typed = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.output, *graph.input)}
     constants = {tensor.name for tensor in graph.initializer}
     values: dict[str, None] = {}
@@ -128,39 +98,54 @@ def calibrated(proto: "onnx.ModelProto", types: frozenset[str]) -> tuple[list[st
         values |= dict.fromkeys(floats)
         if node.op_type in MOVES and node.input[0] in values and node.output[0] in values:
             same[node.output[0]] = same.get(node.input[0], node.input[0])
-    return [name for name in values if name not in same], same
+    extremes, counts = _extremes(model, samples, [name for name in values if name not in same], where)
+    ranges, left = extremes.ranges, extremes.left
+    if method is not Method.MINMAX:
+        # Cut at the magnitude that the method finds; no range becomes wider
+        for name, bins in _histograms(model, samples, counts, ranges, where).items():
+            low, high = ranges[name]
+            most = max(-low, high)
+            if method is Method.ENTROPY:
+                kept = entropy_bins(bins)
+            else:  # so many bins hold that share of what was counted; at least one
+                cumulated = np.cumsum(bins)
+                kept = min(int(np.searchsorted(cumulated, cumulated[-1] * percentile / 100.0)) + 1, len(bins))
+            ranges[name] = (max(low, -most * kept / BINS), min(high, most * kept / BINS))
+    for name, source in same.items():
+        if source in ranges:
+            ranges[name] = ranges[source]
+        elif source in left:
+            left[name] = left[source]
+    return msgspec.structs.replace(
+        extremes, method=method, percentile=percentile, ranges=dict(sorted(ranges.items())),
+        left=dict(sorted(left.items())),
+    )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Extremes:
-    """What the first walk over the samples found."""
+def quantizable() -> frozenset[str]:
+    """The operator types that have a quantized form in the installed onnxruntime."""
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
-    low: dict[str, float] = field(default_factory=dict)
-    high: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-    samples: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def take(self, name: str, low: float, high: float, count: int, *, sound: bool) -> None:
-        """Widen a value's range by what one sample gave, or leave it out for good."""
-        if not sound:
-            self.left.setdefault(name, f"not finite in calibration sample {self.samples}")
-        elif count:
-            self.low[name] = min(low, self.low.get(name, low))
-            self.high[name] = max(high, self.high.get(name, high))
-            self.counts[name] = max(count, self.counts.get(name, 0))
+    return frozenset(QDQRegistry) | frozenset(QLinearOpsRegistry)
 
 
 REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceSum", "Size")
 """Minimum and maximum pass over NaN in ONNX Runtime unless it comes first; the sum never does (quantization Q.4)."""
 
 
-def _extremes(model: Model, samples: Callable[[], Iterator[Feeds]], values: list[str], where: str) -> _Extremes:
-    """Least and greatest of each value, reduced inside the model so that no activation leaves the session."""
+def _extremes(
+    model: Model, samples: Callable[[], Iterator[Feeds]], values: list[str], where: str
+) -> tuple[TensorRanges, dict[str, int]]:
+    """Least and greatest of each value, reduced inside the model so that no activation leaves the session.
+
+    Beside them the most elements that each value has in a sample. ConfigError for NaN in a float input.
+    """
     import math
 
-    extremes = _Extremes()
+    import numpy as np
+
+    low, high, counts, left = dict[str, float](), dict[str, float](), dict[str, int](), dict[str, str]()
+    digest, number = hashlib.sha256(), -1
     proto = _copy(model)
     for name in reversed(values):  # the last leaf runs first: each value is reduced and freed before the next is made
         for reduction in REDUCTIONS:
@@ -168,24 +153,34 @@ def _extremes(model: Model, samples: Callable[[], Iterator[Feeds]], values: list
             proto.graph.output.add().name = _reduced(name, reduction)
     session = _session(model, proto, where)
     asked = [_reduced(name, reduction) for name in values for reduction in REDUCTIONS]
-    for feeds in samples():
-        _check_feeds(feeds, extremes, where)
-        answers = iter(_run(session, asked, feeds, extremes.samples, where))
+    for number, feeds in enumerate(samples()):
+        for name in sorted(feeds):
+            array = np.ascontiguousarray(feeds[name])
+            if array.dtype.kind == "f" and np.isnan(array).any():
+                raise ConfigError(f"calibration sample {number} has NaN in the input {name!r}", where=where,
+                                  remedy="correct or remove that sample")  # fmt: skip
+            digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+            digest.update(array.data if array.dtype.kind in "fiub" and array.size else str(array.tolist()).encode())
+        answers = iter(_run(session, asked, feeds, number, where))
         for name in values:
-            low, high, total, count = (array.ravel() for array in (next(answers) for _ in REDUCTIONS))
-            size = int(count[0])
-            least, most = (float(low[0]), float(high[0])) if size else (0.0, 0.0)
-            sound = math.isfinite(least) and math.isfinite(most) and not (size and math.isnan(total[0]))
-            extremes.take(name, least, most, size, sound=sound)
-        extremes.samples += 1
-    if not extremes.samples:
+            lowest, highest, total, size = (array.ravel()[:1] for array in (next(answers) for _ in REDUCTIONS))
+            if not (count := int(size[0])):
+                continue
+            least, most = float(lowest[0]), float(highest[0])
+            if not (math.isfinite(least) and math.isfinite(most)) or math.isnan(total[0]):
+                left.setdefault(name, f"not finite in calibration sample {number}")
+                continue
+            low[name], high[name] = min(least, low.get(name, least)), max(most, high.get(name, most))
+            counts[name] = max(count, counts.get(name, 0))
+    if number < 0:
         raise ConfigError("there are no calibration samples", where=where, remedy="give data with at least one sample")
-    for name in values:
-        if name not in extremes.left and name not in extremes.low:
-            extremes.left[name] = "empty in all calibration samples"
-        elif extremes.low.get(name) == 0 == extremes.high.get(name):
-            extremes.left.setdefault(name, "zero in all calibration samples")
-    return extremes
+    zero = {name: "zero in all calibration samples" for name in low if low[name] == 0 == high[name]}
+    left = {name: "empty in all calibration samples" for name in values if name not in low} | zero | left
+    ranges = TensorRanges(
+        model=content_digest(model, {}), data=digest.hexdigest(), method=Method.MINMAX, percentile=100.0,
+        samples=number + 1, ranges={name: (low[name], high[name]) for name in low if name not in left}, left=left,
+    )  # fmt: skip
+    return ranges, counts
 
 
 def _reduced(name: str, reduction: str) -> str:
@@ -193,7 +188,6 @@ def _reduced(name: str, reduction: str) -> str:
 
 
 def _copy(model: Model) -> "onnx.ModelProto":
-
     return copied(loadable(model))
 
 
@@ -204,21 +198,6 @@ def _session(model: Model, proto: "onnx.ModelProto", where: str) -> Any:
     except ort_errors() as error:
         raise ModelError("the model does not run on this computer's CPU", where=where, why=first_line(error),
                          remedy="calibration runs it: fix the model") from error  # fmt: skip
-
-
-def _check_feeds(feeds: Feeds, extremes: _Extremes, where: str) -> None:
-    """ConfigError for NaN in a float input; the sample goes into the digest of the data."""
-    import numpy as np
-
-    for name in sorted(feeds):
-        array = np.ascontiguousarray(feeds[name])
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            raise ConfigError(f"calibration sample {extremes.samples} has NaN in the input {name!r}", where=where,
-                              remedy="correct or remove that sample")  # fmt: skip
-        extremes.digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
-        extremes.digest.update(
-            array.data if array.dtype.kind in "fiub" and array.size else str(array.tolist()).encode()
-        )
 
 
 def _run(session: Any, asked: list[str], feeds: Feeds, number: int, where: str) -> list[Array]:
@@ -236,7 +215,7 @@ def _run(session: Any, asked: list[str], feeds: Feeds, number: int, where: str) 
 def _histograms(
     model: Model,
     samples: Callable[[], Iterator[Feeds]],
-    extremes: _Extremes,
+    counts: Mapping[str, int],
     ranges: Mapping[str, tuple[float, float]],
     where: str,
 ) -> dict[str, Array]:
@@ -245,26 +224,22 @@ def _histograms(
 
     histograms = {name: np.zeros(BINS, np.int64) for name in ranges}
     most = max(GROUP_BYTES, model_bytes(model) // 2)
-    for group in _groups({name: 4 * extremes.counts[name] for name in ranges}, most):
-        session = _session(model, _giving(model, group), where)
+    for group in _groups({name: 4 * counts[name] for name in ranges}, most):
+        # The model with these values as its outputs, up to the node that makes the last of them
+        proto = _copy(model)
+        graph = proto.graph
+        declared = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+        makers = (place for place, node in enumerate(graph.node) if not set(group).isdisjoint(node.output))
+        del graph.node[max(makers, default=0) + 1 :]
+        del graph.output[:]
+        graph.output.extend(declared[name] for name in group)
+        session = _session(model, proto, where)
         for number, feeds in enumerate(samples()):
             arrays = _run(session, group, feeds, number, where)
             while arrays:
                 name = group[len(arrays) - 1]
                 _count(histograms[name], arrays.pop(), max(-ranges[name][0], ranges[name][1]))
     return histograms
-
-
-def _giving(model: Model, values: list[str]) -> "onnx.ModelProto":
-    """The model with these values as its outputs, up to the node that makes the last of them."""
-    proto = _copy(model)
-    graph = proto.graph
-    values_by_name = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
-    last = max((place for place, node in enumerate(graph.node) if not set(values).isdisjoint(node.output)), default=0)
-    del graph.node[last + 1 :]
-    del graph.output[:]
-    graph.output.extend(values_by_name[name] for name in values)
-    return proto
 
 
 def _groups(sizes: Mapping[str, int], most: int) -> list[list[str]]:
@@ -294,25 +269,6 @@ def _count(bins: Array, values: Array, most: float) -> None:
         bins += np.bincount(places, minlength=BINS)
 
 
-def _narrow(
-    ranges: dict[str, tuple[float, float]], counts: Mapping[str, Array], method: Method, percentile: float
-) -> None:
-    """Cut ranges, in place, at the magnitude that the method finds; no range becomes wider."""
-    for name, bins in counts.items():
-        low, high = ranges[name]
-        most = max(-low, high)
-        kept = entropy_bins(bins) if method is Method.ENTROPY else percentile_bins(bins, percentile)
-        ranges[name] = (max(low, -most * kept / BINS), min(high, most * kept / BINS))
-
-
-def percentile_bins(bins: Array, percentile: float) -> int:
-    """How many bins hold that share (0 to 100) of what was counted; at least one."""
-    import numpy as np
-
-    cumulated = np.cumsum(bins)
-    return min(int(np.searchsorted(cumulated, cumulated[-1] * percentile / 100.0)) + 1, len(bins))
-
-
 def entropy_bins(bins: Array) -> int:
     """How many bins to keep so that the rest, cut off at the last, diverges least from LEVELS wide bins.
 
@@ -327,21 +283,18 @@ def entropy_bins(bins: Array) -> int:
         return len(bins)
     candidates = [*range(LEVELS, len(bins), STRIDE), len(bins)]
     tails = counts.sum() - np.cumsum(counts)
-    divergences = [_divergence(counts[:keep], tails[keep - 1]) for keep in candidates]
+    divergences = []
+    for count in candidates:
+        # Of the kept bins with the tail in the last one from the same in LEVELS wide bins, where nothing is impossible
+        kept = counts[:count]
+        groups = np.arange(count) * LEVELS // count
+        filled = kept > 0
+        shares = np.bincount(groups, kept, LEVELS) / np.maximum(np.bincount(groups[filled], minlength=LEVELS), 1)
+        reference, given = kept.copy(), np.where(filled, shares[groups], 0)
+        reference[-1] += tails[count - 1]
+        given = np.maximum(given, IMPROBABLE * reference.sum())
+        some = reference > 0
+        reference, given = reference[some] / reference.sum(), given[some] / given.sum()
+        divergences.append(float(np.sum(reference * np.log(reference / given))))
     best: int = candidates[divergences.index(min(divergences))]
     return best
-
-
-def _divergence(kept: Array, tail: float) -> float:
-    """Of the kept bins with the tail in the last one from the same in LEVELS wide bins, where nothing is impossible."""
-    import numpy as np
-
-    groups = np.arange(len(kept)) * LEVELS // len(kept)
-    filled = kept > 0
-    shares = np.bincount(groups, kept, LEVELS) / np.maximum(np.bincount(groups[filled], minlength=LEVELS), 1)
-    reference, given = kept.copy(), np.where(filled, shares[groups], 0)
-    reference[-1] += tail
-    given = np.maximum(given, IMPROBABLE * reference.sum())
-    some = reference > 0
-    reference, given = reference[some] / reference.sum(), given[some] / given.sum()
-    return float(np.sum(reference * np.log(reference / given)))

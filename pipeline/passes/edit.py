@@ -32,13 +32,12 @@ from pipeline.model.onnx_model import (
     scan_message,
 )
 from pipeline.model.types import CODES, SHORT_NAMES
-from pipeline.partition.graph import Value
-from pipeline.partition.view import infer
+from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Model, NotApplicable, PassContext
 
 if TYPE_CHECKING:
     import onnx
-    from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+    from onnx import ModelProto, TensorProto, ValueInfoProto
 
 COPY_BYTES = 1 << 20
 MOST_BYTES = (2 << 30) - 1
@@ -69,6 +68,8 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
     `shared` names another file, which is continued where it is there. Each file is written whole or not at all, the
     data first. ModelError when the graph alone is over 2 GiB.
     """
+    import onnx
+
     inside = sum(place.length for name, place in model.weights.items() if name not in model.outside)
     over = inside + model.proto.ByteSize() > MOST_BYTES
     outside = model.outside | model.weights.keys() if over else model.outside
@@ -82,7 +83,20 @@ def save_model(model: LeanModel, destination: Path, shared: str = "") -> SavedMo
         return SavedModel(file=destination.name, size_bytes=destination.stat().st_size)
     data = destination.with_name(shared or destination.name + DATA_SUFFIX)
     places = _write_data(model, moved, data)
-    write_model(_pointing(model, places, data.name), destination)
+    # The moved weights are external data in the file; nothing of them is left in the message
+    proto = copied(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in places:
+            offset, length = places[tensor.name]
+            bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+            bare.doc_string = tensor.doc_string
+            bare.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", data.name), ("offset", str(offset)), ("length", str(length))):
+                bare.external_data.add(key=key, value=value)
+            tensor.CopyFrom(bare)
+    weights = {name: place for name, place in model.weights.items() if name not in places}
+    pointing = LeanModel(proto=proto, folder=model.folder, weights=weights, outside=frozenset(places))
+    write_model(pointing, destination)
     return SavedModel(
         file=destination.name, size_bytes=destination.stat().st_size,
         data_file=data.name, data_bytes=data.stat().st_size,
@@ -118,11 +132,15 @@ def _write_data(model: LeanModel, tensors: "list[TensorProto]", path: Path) -> d
 
 def _pieces(model: LeanModel, tensor: "TensorProto", length: int) -> Iterator[bytes]:
     """The first bytes of a weight, piece by piece."""
+    from onnx import numpy_helper
+
     place = model.weights.get(tensor.name)
-    if place is None:
-        yield raw_bytes(tensor)[:length]
-    else:
+    if place is not None:
         yield from _read(replace(place, length=length))
+    elif tensor.HasField("raw_data"):
+        yield bytes(tensor.raw_data)[:length]
+    else:  # as ONNX stores numbers raw: little-endian, 4-bit types packed
+        yield bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)[:length]
 
 
 def _is_at(content: Buffer, start: int, pieces: Iterable[bytes]) -> bool:
@@ -133,41 +151,23 @@ def _is_at(content: Buffer, start: int, pieces: Iterable[bytes]) -> bool:
     return True
 
 
-def raw_bytes(tensor: "TensorProto") -> bytes:
-    """The numbers of a tensor in a message as ONNX stores them raw: little-endian, 4-bit types packed."""
-    from onnx import numpy_helper
-
-    if tensor.HasField("raw_data"):
-        return bytes(tensor.raw_data)
-    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
-
-
-def _pointing(model: LeanModel, places: dict[str, tuple[int, int]], file: str) -> LeanModel:
-    """The model whose moved weights are external data in the file; nothing of them is left in the message."""
-    import onnx
-
-    proto = copied(model.proto)
-    for tensor in proto.graph.initializer:
-        if tensor.name in places:
-            offset, length = places[tensor.name]
-            bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-            bare.doc_string = tensor.doc_string
-            bare.data_location = onnx.TensorProto.EXTERNAL
-            for key, value in (("location", file), ("offset", str(offset)), ("length", str(length))):
-                bare.external_data.add(key=key, value=value)
-            tensor.CopyFrom(bare)
-    weights = {name: place for name, place in model.weights.items() if name not in places}
-    return LeanModel(proto=proto, folder=model.folder, weights=weights, outside=frozenset(places))
-
-
 def write_model(model: LeanModel, destination: Path) -> None:
     """Write one file with the model's `weights` inside, whole or not at all; ModelError when it would pass 2 GiB.
 
     The graph's large weights come last in its message, each copied from where it lies.
     """
-    large = list(_large(model))
     import onnx
 
+    large: list[tuple[bytes, ByteRange]] = []  # everything of each field up to its bytes, and where these lie
+    for tensor in model.proto.graph.initializer:
+        if place := model.weights.get(tensor.name):
+            bare = copied(tensor)
+            del bare.external_data[:]
+            bare.ClearField("data_location")
+            inner = bytes(bare.SerializeToString()) + encode_varint(TENSOR_RAW_DATA << 3 | LENGTH)
+            inner += encode_varint(place.length)
+            front = encode_varint(GRAPH_INITIALIZER << 3 | LENGTH) + encode_varint(len(inner) + place.length)
+            large.append((front + inner, place))
     rest, graph = onnx.ModelProto(), onnx.GraphProto()
     graph.CopyFrom(model.proto.graph)
     del graph.initializer[:]
@@ -183,20 +183,6 @@ def write_model(model: LeanModel, destination: Path) -> None:
         for head, place in large:
             out.write(head)
             out.writelines(_read(place))
-
-
-def _large(model: LeanModel) -> Iterator[tuple[bytes, ByteRange]]:
-    """Everything of each large initializer's field up to its bytes, and where these lie."""
-    for tensor in model.proto.graph.initializer:
-        if place := model.weights.get(tensor.name):
-            bare = copied(tensor)
-            del bare.external_data[:]
-            bare.ClearField("data_location")
-            inner = (
-                bare.SerializeToString() + encode_varint(TENSOR_RAW_DATA << 3 | LENGTH) + encode_varint(place.length)
-            )
-            front = encode_varint(GRAPH_INITIALIZER << 3 | LENGTH) + encode_varint(len(inner) + place.length)
-            yield front + bytes(inner), place
 
 
 def _read(place: ByteRange) -> Iterator[bytes]:
@@ -360,15 +346,6 @@ def model_bytes(model: Model) -> int:
     """What the model's message and weights take together."""
     pointed = sum(place.length for place in model.weights.values())
     return int(model.proto.ByteSize()) + pointed
-
-
-def large_tensors(graph: "GraphProto", least: int) -> set[str]:
-    """Initializers of numbers with at least so many bytes."""
-    return {
-        tensor.name
-        for tensor in graph.initializer
-        if tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= least
-    }
 
 
 def refuse_overridable(model: Model) -> None:

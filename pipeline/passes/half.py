@@ -6,7 +6,8 @@ models of tests/ground_truth in Android's library 1.29.0 (docs/gpu.md): an estim
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,8 +21,7 @@ from pipeline.core.variant import Level
 from pipeline.model.edit import copied, set_nodes, subgraphs
 from pipeline.model.onnx_model import LeanModel
 from pipeline.model.types import FLOAT, FLOAT16
-from pipeline.partition.graph import Value
-from pipeline.partition.view import infer
+from pipeline.partition.graph import Value, infer
 from pipeline.passes.base import Effect, Feeds, Model, NotApplicable, Pass, PassContext
 from pipeline.passes.edit import whole
 from pipeline.passes.optimize import name_nodes
@@ -72,7 +72,8 @@ def fp16_gpu(model: Model, options: GpuHalfOptions, context: PassContext) -> Mod
             for node in ready.graph.node
             if node.op_type not in blocked and node.name not in options.exclude and _gives(node, types, "f32")
         )
-        bench = _Bench(ready, types, names, list(_feeds(context)), context.where)
+        feeds = list(islice(context.samples(), SAMPLES)) if context.samples else [context.usual()]
+        bench = _Bench(ready, types, names, feeds, context.where)
         halved, loss = chosen_parts(bench.parts, bench.loss, options.goal)
     except ModelError as error:
         context.warn(f"what half precision does to it on a GPU could not be computed: {error.reason}")
@@ -217,16 +218,6 @@ def _widened(proto: "onnx.ModelProto", feeds: Feeds) -> "onnx.ModelProto":
     return result
 
 
-def _feeds(context: PassContext) -> Iterator[Feeds]:
-    if context.samples is None:
-        yield context.usual()
-        return
-    for number, sample in enumerate(context.samples()):
-        if number == SAMPLES:
-            return
-        yield sample
-
-
 def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: Collection[str]) -> "onnx.ModelProto":
     """The float model with the rounding of some nodes in half precision, as a GPU's sums in 16 bits have it."""
     import numpy as np
@@ -246,6 +237,8 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
     def round_value(name: str, target: str) -> None:
         add("Cast", [add("Cast", [name], f"{target}/half", to=FLOAT16)], target, to=FLOAT)
 
+    floats = {value.name for value in proto.graph.input if value.type.tensor_type.elem_type == FLOAT}
+    floats = {*(floats - types.keys()), *(name for name, value in types.items() if value.dtype == "f32")}
     for node in result.graph.node:
         chosen = node.name in half
         terms = _terms(node, types, constants) / PRODUCTS.get(node.op_type, 1)
@@ -255,7 +248,7 @@ def as_gpus_compute(proto: "onnx.ModelProto", types: Mapping[str, Value], half: 
                 tensor = result.graph.initializer.add()
                 tensor.CopyFrom(_rounded(constants[name], f"{name}/half"))
                 rounded[name] = tensor.name
-            elif name not in constants and name not in rounded and _is_float(types, name, proto):
+            elif name not in constants and name not in rounded and name in floats:
                 round_value(name, f"{name}/read")
                 rounded[name] = f"{name}/read"
             node.input[slot] = rounded.get(name, name)
@@ -293,12 +286,6 @@ def _rounded(tensor: "onnx.TensorProto", name: str) -> "onnx.TensorProto":
 
 def _gives(node: "onnx.NodeProto", types: Mapping[str, Value], dtype: str) -> bool:
     return any(types.get(name, Value()).dtype == dtype for name in node.output)
-
-
-def _is_float(types: Mapping[str, Value], name: str, proto: "onnx.ModelProto") -> bool:
-    if name in types:
-        return types[name].dtype == "f32"
-    return any(value.name == name and value.type.tensor_type.elem_type == FLOAT for value in proto.graph.input)
 
 
 def _terms(node: "onnx.NodeProto", types: Mapping[str, Value], constants: "Mapping[str, onnx.TensorProto]") -> int:

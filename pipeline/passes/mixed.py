@@ -4,9 +4,7 @@ import contextlib
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -24,7 +22,7 @@ from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import Optimize, Settings, make_settings
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn.kept import require_compilers
-from pipeline.partition.view import write_model
+from pipeline.partition.subject import write_model
 from pipeline.passes.base import Effect, Feeds, LayerLoss, MixedSearch, Model, NotApplicable, Pass, PassContext, Trial
 from pipeline.passes.calibration import TensorRanges
 from pipeline.passes.edit import settle
@@ -63,44 +61,39 @@ def provider_settings(provider: str, api_level: int, where: str, chip: str = "")
     return settings
 
 
-@dataclass(slots=True)
 class Evaluator:
     """A model with its ranges, ready to be quantized in part, and what is known of parts already.
 
-    `settings` are those of the provider whose partitions count; `most` evaluations are announced by `say`.
+    `settings` are those of the provider whose partitions count. `nodes` are the operator types of the nodes that can be
+    quantized, by name in the graph's order; `feeds` up to SAMPLES of the calibration samples, spread over all of them.
+    `sqnr_db` is by digests of the names of quantized nodes, also of earlier searches; so are `standings`, by provider
+    and level.
     """
 
-    model: Model
-    ranges: TensorRanges
-    options: StaticOptions
-    nodes: dict[str, str]
-    """Operator types of the nodes that can be quantized, by name in the graph's order."""
-    feeds: list[Feeds]
-    where: str
-    kept: Path
-    say: Callable[[str], None]
-    settings: Settings | None = None
-    most: int = 0
-    expected: list[list[Any]] = field(default_factory=list)
-    sqnr_db: dict[str, float] = field(default_factory=dict)
-    """By digests of the names of quantized nodes, also of earlier searches; so are `standings`, by provider and level.
-    """
-    standings: dict[str, PartitionCount] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)
+    def __init__(
+        self, model: Model, ranges: TensorRanges, options: "MixedOptions", settings: Settings | None,
+        context: PassContext,
+    ) -> None:  # fmt: skip
+        import onnxruntime
 
-    @classmethod
-    def of(cls, model: Model, ranges: TensorRanges, options: StaticOptions, context: PassContext) -> "Evaluator":
-        """An evaluator with up to SAMPLES of the calibration samples, spread over all of them."""
-        chosen = chosen_nodes(model.proto, ranges, options, context.where, known_types(model.proto, options))
-        nodes = {node.name: node.op_type for node in model.proto.graph.node if node.name in chosen}
-        step = max(1, ranges.samples // SAMPLES)
         assert context.samples is not None  # noqa: S101 - Pass.needs_data
-        feeds = [sample for number, sample in enumerate(context.samples()) if number % step == 0][:SAMPLES]
-        kept = cache_folder() / "searches" / f"{_identity(ranges, options, len(feeds))}.json"
-        bench = cls(model, ranges, options, nodes, feeds, context.where, kept, context.say)
-        bench.sqnr_db, bench.standings = _read(kept)
-        bench.expected = bench.outputs(model)
-        return bench
+        self.model, self.ranges, self.options, self.settings = model, ranges, options, settings
+        self.where, self.say = context.where, context.say
+        chosen = chosen_nodes(model.proto, ranges, options, self.where, known_types(model.proto, options))
+        self.nodes = {node.name: node.op_type for node in model.proto.graph.node if node.name in chosen}
+        step = max(1, ranges.samples // SAMPLES)
+        self.feeds = [sample for number, sample in enumerate(context.samples()) if number % step == 0][:SAMPLES]
+        # What figures depend on; how many are asked for is not among it
+        form = {name: getattr(options, name) for name in StaticOptions.__struct_fields__}
+        parts = [ranges.model, ranges.data, form, len(self.feeds), onnxruntime.__version__]
+        identity = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+        self.kept = cache_folder() / "searches" / f"{identity}.json"
+        kept: Kept = {}, {}
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # what an earlier search kept
+            kept = msgspec.json.decode(self.kept.read_bytes(), type=Kept)
+        self.sqnr_db, self.standings = kept
+        self.asked = set[str]()
+        self.expected = self.outputs(model)
 
     def without(self, types: Collection[str], names: Collection[str]) -> frozenset[str]:
         """Every node that can be quantized but those of some types and some others."""
@@ -134,7 +127,7 @@ class Evaluator:
             except NotApplicable:  # some types, as MaxPool, are quantized behind quantized nodes only
                 self.sqnr_db[key] = VERY_GOOD_DB
             self._keep()
-        self.say(f"{len(self.asked)} of at most {self.most} evaluations, {self.sqnr_db[key]:.1f} dB")
+        self.say(f"{len(self.asked)} of at most {self.options.evaluations} evaluations, {self.sqnr_db[key]:.1f} dB")
         return self.sqnr_db[key]
 
     def standing(self, nodes: Collection[str]) -> PartitionCount:
@@ -156,25 +149,8 @@ class Evaluator:
         write_bytes(self.kept, msgspec.json.encode((self.sqnr_db, self.standings)))
 
 
-def _identity(ranges: TensorRanges, options: StaticOptions, samples: int) -> str:
-    """Digest of what figures depend on; how many are asked for is not among it."""
-    import onnxruntime
-
-    form = {name: getattr(options, name) for name in StaticOptions.__struct_fields__}
-    parts = [ranges.model, ranges.data, form, samples, onnxruntime.__version__]
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-
-
 def _key(nodes: Collection[str]) -> str:
     return hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()[:24]
-
-
-def _read(path: Path) -> Kept:
-    """What an earlier search kept; nothing where its file cannot be read."""
-    kept: Kept = {}, {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        kept = msgspec.json.decode(path.read_bytes(), type=Kept)
-    return kept
 
 
 def _judged(model: Model, settings: Settings, feeds: Feeds) -> PartitionCount:
@@ -258,8 +234,7 @@ def mixed_precision(model: Model, options: MixedOptions, context: PassContext) -
         raise ConfigError("the search needs at least one evaluation", where=context.where)
     settings = provider_settings(options.provider, options.api_level, context.where, options.chip)
     ready = prepare(model, options, context)
-    bench = Evaluator.of(ready, ranges_of(ready, options, context), options, context)
-    bench.settings, bench.most = settings, options.evaluations
+    bench = Evaluator(ready, ranges_of(ready, options, context), options, settings, context)
     result = search(bench, options)
     log.info("%s: %s", context.where, result.text)
     quantized = bench.quantized(bench.without(result.best.types, result.best.nodes))
@@ -286,21 +261,29 @@ def search(bench: Evaluator, options: MixedOptions) -> MixedSearch:
     start = _trial(bench, (), ())
     trials = [start]
     layers: list[LayerLoss] = []
-    if not _settled(start, start, options):
-        trials += _without_types(bench, start, options)
+    if not _settled(start, start, options) and len(set(bench.nodes.values())) > 1:
+        # Leave the noisiest types float, one more each time, as long as that gains
+        alone = {
+            kind: bench.sqnr({name for name, of_type in bench.nodes.items() if of_type == kind})
+            for kind in dict.fromkeys(bench.nodes.values())
+            if kind not in COMPUTE and _room(bench, options, 2)
+        }
+        types = sorted(alone, key=alone.__getitem__)
+        for count in range(1, len(types) + 1):
+            if _settled(trials[-1], start, options) or not _room(bench, options):
+                break
+            trials.append(_trial(bench, types[:count], ()))
     best = _best(trials, options.goal_db)
     if not _settled(best, start, options) and _room(bench, options):
         layers = _layer_losses(bench, best, options)
         # Choices that leave the worst layers float: 1, 2, 3, 5, 8 … up to MOST_FLOAT of all
         ranked = _ranked(bench, best, layers)
-        choices: list[Trial] = []
         count, following = 1, 2
         while count <= len(ranked) * MOST_FLOAT and _room(bench, options):
-            choices.append(_trial(bench, best.types, ranked[:count]))
-            if _settled(choices[-1], start, options):
+            trials.append(_trial(bench, best.types, ranked[:count]))
+            if _settled(trials[-1], start, options):
                 break
             count, following = following, count + following
-        trials += choices
     best = _best(trials, options.goal_db)
     return MixedSearch(
         goal_db=options.goal_db, evaluations=len(bench.asked), start=start, best=best,
@@ -339,27 +322,6 @@ def _best(trials: Iterable[Trial], goal_db: float) -> Trial:
 def _room(bench: Evaluator, options: MixedOptions, evaluations: int = 1) -> bool:
     """Whether so many more evaluations are allowed."""
     return len(bench.asked) + evaluations <= options.evaluations
-
-
-def _without_types(bench: Evaluator, start: Trial, options: MixedOptions) -> list[Trial]:
-    """Choices that leave the noisiest types float, one more each time, as long as that gains."""
-    types = [kind for kind in dict.fromkeys(bench.nodes.values()) if kind not in COMPUTE]
-    if len(set(bench.nodes.values())) < 2:
-        return []
-    alone = {
-        kind: bench.sqnr({name for name, of_type in bench.nodes.items() if of_type == kind})
-        for kind in types
-        if _room(bench, options, 2)
-    }
-    choices: list[Trial] = []
-    last = start
-    ranked = sorted(alone, key=alone.__getitem__)
-    for count in range(1, len(ranked) + 1):
-        if _settled(last, start, options) or not _room(bench, options):
-            break
-        last = _trial(bench, ranked[:count], ())
-        choices.append(last)
-    return choices
 
 
 def _layer_losses(bench: Evaluator, best: Trial, options: MixedOptions) -> list[LayerLoss]:

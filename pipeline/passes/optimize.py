@@ -155,39 +155,11 @@ def preprocess(model: Model, options: PreprocessOptions, context: PassContext) -
         raise NotApplicable("the model is in half precision", where=context.where,
                             remedy="quantize the 32-bit float model that it was made from")  # fmt: skip
     if not {entry.key for entry in model.proto.metadata_props}.issuperset(FLAGS):
-        model = saved_at(_bounded(constants_fixed(model, context)), Level.BASIC, context)
+        fixed = constants_fixed(model, context)
+        model = saved_at(replace(fixed, proto=_bounded(fixed.proto)), Level.BASIC, context)
         model.proto.ir_version = max(model.proto.ir_version, CONSTANTS_IR)
     model = raise_opset(model, options.opset, context.where)
-    return _finished(model, context.where)
-
-
-INFINITE_BOUNDS = {"Max": -math.inf, "Min": math.inf}
-
-
-def _bounded(model: Model) -> Model:
-    """The model with Identity for Max and Min of a value and a bound that is infinite: no integer stands for it."""
-    from onnx import numpy_helper
-
-    scalars = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-    nodes = [node for node in model.proto.graph.node if node.op_type == "Constant"]
-    scalars |= {node.output[0]: attribute(node, "value") for node in nodes}
-    bounds = {node.output[0]: attribute(node, "value_float") for node in nodes}
-    bounds |= {
-        name: float(numpy_helper.to_array(tensor))
-        for name, tensor in scalars.items()
-        if tensor is not None and tensor.data_type == FLOAT and not tensor.dims
-    }
-    proto = copied(model.proto)
-    for node in proto.graph.node:
-        bound = INFINITE_BOUNDS.get(node.op_type)
-        kept = [name for name in node.input if bounds.get(name) != bound]
-        if bound is not None and len(kept) == 1 < len(node.input):
-            node.op_type, node.input[:] = "Identity", kept
-    return replace(model, proto=proto)
-
-
-def _finished(model: Model, where: str) -> Model:
-    """Names for nodes without, biases of Gemm of one dimension, types of all values, the flags."""
+    # Names for nodes without, biases of Gemm of one dimension, types of all values, the flags
     proto = copied(model.proto)
     drop_unused_domains(proto)
     name_nodes(proto.graph)
@@ -207,13 +179,37 @@ def _finished(model: Model, where: str) -> Model:
             uses[tensor.name] -= 1
             node.input[2], tensor = copy.name, copy
         del tensor.dims[0]
-    done: Model = LeanModel(proto=proto, folder=model.folder, weights=model.weights)
-    declare_types(done, where)
+    declare_types(LeanModel(proto=proto, folder=model.folder, weights=model.weights), context.where)
     keys = {entry.key for entry in proto.metadata_props}
     for flag in FLAGS:
         if flag not in keys:
             proto.metadata_props.add(key=flag, value="onnxruntime.quant")
-    return replace(model, proto=proto, weights=done.weights)
+    return replace(model, proto=proto)
+
+
+INFINITE_BOUNDS = {"Max": -math.inf, "Min": math.inf}
+
+
+def _bounded(model: "ModelProto") -> "ModelProto":
+    """A copy with Identity for Max and Min of a value and a bound that is infinite: no integer stands for it."""
+    from onnx import numpy_helper
+
+    scalars = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type == "Constant"]
+    scalars |= {node.output[0]: attribute(node, "value") for node in nodes}
+    bounds = {node.output[0]: attribute(node, "value_float") for node in nodes}
+    bounds |= {
+        name: float(numpy_helper.to_array(tensor))
+        for name, tensor in scalars.items()
+        if tensor is not None and tensor.data_type == FLOAT and not tensor.dims
+    }
+    proto = copied(model)
+    for node in proto.graph.node:
+        bound = INFINITE_BOUNDS.get(node.op_type)
+        kept = [name for name in node.input if bounds.get(name) != bound]
+        if bound is not None and len(kept) == 1 < len(node.input):
+            node.op_type, node.input[:] = "Identity", kept
+    return proto
 
 
 def name_nodes(graph: "onnx.GraphProto") -> None:

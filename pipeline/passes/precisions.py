@@ -52,18 +52,12 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The precision that suits one provider; `older` is the one for a lower API level than `since_api_level`."""
+    """The precision that suits one provider, in the newest systems at least (`OLDER`)."""
 
     name: str
     provider: str
     title: str
     precision: str
-    since_api_level: int = 0
-    older: str = ""
-
-    def at(self, api_level: int | None) -> str:
-        """The precision's name at an API level; None counts as the newest."""
-        return self.older if api_level is not None and api_level < self.since_api_level else self.precision
 
 
 def _static(activations: str, weights: str, *, per_channel: bool = False, **options: Any) -> tuple[Step, ...]:
@@ -242,8 +236,8 @@ def _searched(name: str, begin: Precision, provider: str) -> Precision:
     )
 
 
-_OLDER = {"mixnnapi": "mixu8u8nnapi"}
-"""What precisions whose name has no types stand for below PER_CHANNEL_SINCE_API_LEVEL."""
+OLDER = {"mixnnapi": "mixu8u8nnapi", "int8-nnapi": "u8u8nnapi"}
+"""What precisions and recipes whose name has no types stand for below PER_CHANNEL_SINCE_API_LEVEL."""
 
 _BY_NAME = {row.name: row for row in _ROWS}
 PRECISIONS: Mapping[str, Precision] = {
@@ -258,8 +252,6 @@ _RECIPE_ROWS = (
         provider=NNAPI,
         title="partitions of a float model, with as many compute nodes",
         precision="u8s8nnapi",
-        since_api_level=PER_CHANNEL_SINCE_API_LEVEL,
-        older="u8u8nnapi",
     ),
     Recipe(name="int8-xnnpack", provider=XNNPACK, title="every convolution in XNNPACK", precision="s8s8xnnpack"),
     # What Qualcomm's own recipes use, as they are in one partition on every chip that was tried (docs/npu.md).
@@ -332,10 +324,10 @@ def resolve_precision(name: str, api_level: int | None = None, where: str = "") 
     """
     if name in (OWN_PRECISION, ""):
         return ""
-    if name in _OLDER and api_level is not None and api_level < PER_CHANNEL_SINCE_API_LEVEL:
-        return _OLDER[name]
+    if name in OLDER and api_level is not None and api_level < PER_CHANNEL_SINCE_API_LEVEL:
+        return OLDER[name]
     if name in RECIPES:
-        return RECIPES[name].at(api_level)
+        return RECIPES[name].precision
     if name in PRECISIONS or name == AUTO:
         return name
     names = list(dict.fromkeys([*PLAIN_NAMES, *RECIPES, *PRECISIONS]))

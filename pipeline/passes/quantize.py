@@ -1,6 +1,6 @@
 """Quantization without calibration data: dynamic, of weights alone, and half precision."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.core.errors import missing_extra
 from pipeline.model.edit import drop_unread, keep_only, read_names, set_nodes, sort_nodes, subgraphs
@@ -46,7 +46,18 @@ def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) ->
     NotApplicable for a quantized model and where no wanted operator has a constant float weight, before any work.
     """
     ready = preprocess(model, PreprocessOptions(), context)
-    chosen = dynamic_nodes(ready.proto, options, context.where)
+    check_names(ready.proto, options.exclude, context.where)
+    types = set(options.op_types) & OPERATORS
+    constants = {tensor.name for tensor in ready.proto.graph.initializer if tensor.data_type == 1}
+    chosen = {
+        node.name
+        for node in ready.proto.graph.node
+        if node.op_type in types and node.name not in options.exclude and not constants.isdisjoint(node.input[1:2])
+    }
+    if not chosen:
+        raise NotApplicable("there is nothing to quantize", where=context.where,
+                            why=f"no {', '.join(sorted(types)) or 'such operator'} has a constant float weight",
+                            remedy="Conv is quantized when op_types names it, or by static-qdq")  # fmt: skip
     proto = whole(ready)
     gemm_to_matmul(proto.graph, chosen)
     excluded = sorted({node.name for node in proto.graph.node if node.name not in chosen})
@@ -73,23 +84,6 @@ def dynamic_int8(model: Model, options: DynamicOptions, context: PassContext) ->
     return finished(quantized, context)
 
 
-def dynamic_nodes(proto: "onnx.ModelProto", options: DynamicOptions, where: str) -> set[str]:
-    """Names of the nodes to quantize; NotApplicable when there are none."""
-    check_names(proto, options.exclude, where)
-    types = set(options.op_types) & OPERATORS
-    constants = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == 1}
-    chosen = {
-        node.name
-        for node in proto.graph.node
-        if node.op_type in types and node.name not in options.exclude and not constants.isdisjoint(node.input[1:2])
-    }
-    if not chosen:
-        raise NotApplicable("there is nothing to quantize", where=where,
-                            why=f"no {', '.join(sorted(types)) or 'such operator'} has a constant float weight",
-                            remedy="Conv is quantized when op_types names it, or by static-qdq")  # fmt: skip
-    return chosen
-
-
 def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
     """Write the chosen Gemm nodes as MatMul and Add, in place; the MatMul keeps the name.
 
@@ -98,6 +92,7 @@ def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
     Q.3).
     """
     import onnx
+    from onnx import numpy_helper
 
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes: list[onnx.NodeProto] = []
@@ -110,7 +105,13 @@ def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
             chosen.discard(node.name)
             nodes.append(node)
             continue
-        weight = _transposed(graph, constants, node.input[1]) if values.get("transB") else node.input[1]
+        weight = node.input[1]
+        if values.get("transB"):
+            weight = f"{node.input[1]}/transposed"
+            if weight not in constants:  # made once
+                turned = numpy_helper.to_array(constants[node.input[1]]).T.copy()
+                constants[weight] = graph.initializer.add()
+                constants[weight].CopyFrom(numpy_helper.from_array(turned, weight))
         biased = len(node.input) > 2 and bool(node.input[2])
         product = f"{node.output[0]}/product" if biased else node.output[0]
         nodes.append(onnx.helper.make_node("MatMul", [node.input[0], weight], [product], name=node.name))
@@ -119,18 +120,6 @@ def gemm_to_matmul(graph: "onnx.GraphProto", chosen: set[str]) -> None:
             nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], list(node.output), name=name))
     set_nodes(graph, nodes)
     drop_unread(graph)
-
-
-def _transposed(graph: "onnx.GraphProto", constants: dict[str, "onnx.TensorProto"], name: str) -> str:
-    """The name of a constant's transpose, which is made once."""
-    from onnx import numpy_helper
-
-    target = f"{name}/transposed"
-    if target not in constants:
-        turned = numpy_helper.from_array(numpy_helper.to_array(constants[name]).T.copy(), target)
-        constants[target] = graph.initializer.add()
-        constants[target].CopyFrom(turned)
-    return target
 
 
 DYNAMIC = Pass(
@@ -167,58 +156,40 @@ def weight_only(model: Model, options: WeightOnlyOptions, context: PassContext) 
 
     The QDQ form is not made: it leaves 4-bit tensors, which no ORT format file can hold (quantization Q.7).
     """
-    ready = preprocess(model, PreprocessOptions(), context)
-    chosen = matrix_nodes(ready.proto, options, context.where)
-    tools = _tools(options.bits, context.where)
-    proto = whole(ready)
-    gemm_to_matmul(proto.graph, chosen)
-    quantized = _in_blocks(proto, options, tools, chosen, context.where)
-    if not any(node.op_type == "MatMulNBits" for node in quantized.graph.node):
-        raise NotApplicable("no weight was quantized", where=context.where,
-                            why="no Gemm or MatMul could be written in this form",
-                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
-    return finished(quantized, context)
-
-
-def matrix_nodes(proto: "onnx.ModelProto", options: WeightOnlyOptions, where: str) -> set[str]:
-    """Names of the products with a constant float matrix; NotApplicable when there are none."""
-    check_names(proto, options.exclude, where)
-    matrices = {
-        t.name
-        for t in proto.graph.initializer
-        if t.data_type == 1 and len(t.dims) >= 2 and all(dim == 1 for dim in t.dims[:-2])
-    }
-    products = [n for n in proto.graph.node if n.op_type in {"MatMul", "Gemm"} and n.input[1] in matrices]
-    chosen = {node.name for node in products} - set(options.exclude)
-    if not chosen:
-        have = ", ".join(sorted({node.op_type for node in proto.graph.node})[:12])
-        raise NotApplicable("there is nothing to quantize", where=where,
-                            why=f"no MatMul or Gemm has a constant matrix; the model's operators: {have}",
-                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
-    return chosen
-
-
-def _tools(bits: int, where: str) -> Any:
-    """The module of this release that writes MatMulNBits."""
     import importlib
 
     import onnxruntime
 
+    ready = preprocess(model, PreprocessOptions(), context)
+    check_names(ready.proto, options.exclude, context.where)
+    graph = ready.proto.graph
+    matrices = {
+        t.name
+        for t in graph.initializer
+        if t.data_type == 1 and len(t.dims) >= 2 and all(dim == 1 for dim in t.dims[:-2])
+    }
+    products = [n for n in graph.node if n.op_type in {"MatMul", "Gemm"} and n.input[1] in matrices]
+    chosen = {node.name for node in products} - set(options.exclude)
+    if not chosen:
+        have = ", ".join(sorted({node.op_type for node in graph.node})[:12])
+        raise NotApplicable("there is nothing to quantize", where=context.where,
+                            why=f"no MatMul or Gemm has a constant matrix; the model's operators: {have}",
+                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
     try:
-        return importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
+        tools = importlib.import_module("onnxruntime.quantization.matmul_nbits_quantizer")
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("onnx_ir"):
-            raise missing_extra("quantization", "onnx-ir", where, error) from error
+            raise missing_extra("quantization", "onnx-ir", context.where, error) from error
         release = onnxruntime.__version__
-        raise NotApplicable(f"onnxruntime {release} has no tool for weights of {bits} bits", where=where,
+        raise NotApplicable(f"onnxruntime {release} has no tool for weights of {options.bits} bits",
+                            where=context.where,
                             remedy="install onnxruntime 1.22 or newer to quantize with") from error  # fmt: skip
-
-
-def _in_blocks(
-    proto: "onnx.ModelProto", options: WeightOnlyOptions, tools: Any, chosen: set[str], where: str
-) -> "onnx.ModelProto":
+    proto = whole(ready)
+    gemm_to_matmul(proto.graph, chosen)
     excluded = [node.name for node in proto.graph.node if node.name not in chosen]
-    with library_call("onnxruntime.quantization cannot quantize the weights", where, "exclude the node that it names"):
+    with library_call(
+        "onnxruntime.quantization cannot quantize the weights", context.where, "exclude the node that it names"
+    ):
         config = tools.DefaultWeightOnlyQuantConfig(
             bits=options.bits, block_size=options.block, is_symmetric=options.symmetric,
             accuracy_level=options.accuracy_level or None, op_types_to_quantize=("MatMul",),
@@ -227,7 +198,11 @@ def _in_blocks(
         tool.process()
     quantized: onnx.ModelProto = tool.model.model
     sort_nodes(quantized.graph)
-    return quantized
+    if not any(node.op_type == "MatMulNBits" for node in quantized.graph.node):
+        raise NotApplicable("no weight was quantized", where=context.where,
+                            why="no Gemm or MatMul could be written in this form",
+                            remedy="use static-qdq or fp16 for this model")  # fmt: skip
+    return finished(quantized, context)
 
 
 WEIGHT_ONLY = Pass(
@@ -315,10 +290,11 @@ def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
     bits would be infinite all the same. `before` names the nodes that it did not insert.
     """
     casts = {n.output[0]: n for n in graph.node if n.op_type == "Cast" and n.name not in before}
+    to = {name: next(int(row.i) for row in cast.attribute if row.name == "to") for name, cast in casts.items()}
     direct = {
         name: casts[cast.input[0]].input[0]
         for name, cast in casts.items()
-        if _type_of(cast) == FLOAT and cast.input[0] in casts and _type_of(casts[cast.input[0]]) == FLOAT16
+        if to[name] == FLOAT and to.get(cast.input[0]) == FLOAT16
     }
     for node in graph.node:
         node.input[:] = [direct.get(name, name) for name in node.input]
@@ -326,10 +302,6 @@ def _keep_between(graph: "onnx.GraphProto", before: set[str]) -> None:
         casts[name].input[0] = source  # where an output or a body still reads it: from 32 bits to 32 bits
     read = read_names(graph.node) | {value.name for value in graph.output}
     keep_only(graph.node, lambda node: node.output[0] not in casts or node.output[0] in read)
-
-
-def _type_of(cast: "onnx.NodeProto") -> int:
-    return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
 
 
 FP16 = Pass(

@@ -45,17 +45,14 @@ def options_of(step: Step, where: str = "") -> Options:
     try:
         return msgspec.convert(step.options, kind, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(_with_choices(field) for field in msgspec.structs.fields(kind)) or "none"
+        names = []
+        for field in msgspec.structs.fields(kind):  # with its values where there are few
+            info = msgspec.inspect.type_info(field.type)
+            values = [value for value in info.values if value] if isinstance(info, msgspec.inspect.LiteralType) else []
+            names.append(f"{field.name} ({', '.join(map(str, values))})" if values else field.name)
         raise ConfigError(
-            f"wrong option of {step.do}", where=where, why=str(error), remedy=f"options: {names}"
+            f"wrong option of {step.do}", where=where, why=str(error), remedy=f"options: {', '.join(names) or 'none'}"
         ) from error
-
-
-def _with_choices(field: msgspec.structs.FieldInfo) -> str:
-    """An option as a remedy names it, with its values where there are few."""
-    info = msgspec.inspect.type_info(field.type)
-    values = [value for value in info.values if value] if isinstance(info, msgspec.inspect.LiteralType) else []
-    return f"{field.name} ({', '.join(map(str, values))})" if values else field.name
 
 
 def parse_step(text: str) -> Step:
@@ -65,24 +62,19 @@ def parse_step(text: str) -> Step:
     in a name, as in `input:0`, is part of it.
     """
     name, *pairs = re.split(r":(?=[a-z][a-z_0-9]*=)", text)
-    kind = find_pass(name, "--do")
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(find_pass(name, "--do").options)}
     values: dict[str, Any] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        values[key] = _value(kind, key, value)
+        # As the type of its option wants it; what has no type is left to `options_of`
+        info = msgspec.inspect.type_info(types[key]) if key in types else None
+        if isinstance(info, msgspec.inspect.DictType):
+            values[key] = dict(part.rpartition("=")[::2] for part in value.split("+"))
+        else:
+            several = isinstance(info, msgspec.inspect.VarTupleType | msgspec.inspect.ListType)
+            values[key] = value.split("+") if several else value
     typed = options_of(Step(do=name, options=values), f"--do {text}")
     return Step(do=name, options={key: msgspec.to_builtins(getattr(typed, key)) for key in values})
-
-
-def _value(kind: Pass, key: str, text: str) -> Any:
-    """A value as the type of its option wants it; what has no type is left to `options_of`."""
-    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind.options)}
-    info = msgspec.inspect.type_info(types[key]) if key in types else None
-    if isinstance(info, msgspec.inspect.DictType):
-        return dict(part.rpartition("=")[::2] for part in text.split("+"))
-    if isinstance(info, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
-        return text.split("+")
-    return text
 
 
 def run_passes(model: Model, steps: Sequence[Step], context: PassContext) -> PassResult:

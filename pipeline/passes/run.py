@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from device_runner.files import decode_json, read_regular
-from pipeline.check.compare import Array, OutputCheck, compare_outputs, read_tensor
+from pipeline.check.compare import OutputCheck, compare_outputs, read_tensor
 from pipeline.check.reference import make_reference
-from pipeline.check.result import Reference
 from pipeline.config.tables import Step
 from pipeline.core import custom_ops
 from pipeline.core.errors import ConfigError, ModelError, PipelineError
@@ -61,23 +60,51 @@ def verify(original: SourceModel, changed: Path, effects: Iterable[Effect], data
     Exact passes must give equal numbers. ModelError when the changed model does not load or run; ConfigError for data
     that are no input of the original.
     """
+    import numpy as np
+
     make_folder(work)
-    loaded, result = load_model(original, work), load_model(SourceModel(path=str(changed)), work)
+    before, after = load_model(original, work), load_model(SourceModel(path=str(changed)), work)
     kinds = set(effects)
     judged = Effect.LOSSY not in kinds
     try:
-        pair = _Pair(_with_outputs_of(loaded, result, work), result, data, work)
+        before = _with_outputs_of(before, after, work)
+        fixed, batch, times = _differing(own_inputs(before.proto), own_inputs(after.proto))
     except _IncomparableError as error:
         return Verification(why=str(error), judged=judged)
     try:
-        reference = pair.reference()
+        reference = make_reference(before.source, fixed, data, str(work / "reference"), str(work))
     except ConfigError:
         raise
     except PipelineError as error:
         return Verification(why=error.reason, judged=judged)
+    # Another sample for each run of the original in one of the changed model: the values of what has a batch, moved on
+    feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
+    parts = [
+        {
+            name: np.roll(array.reshape(-1), number).reshape(array.shape) if name in batch else array
+            for name, array in feeds.items()
+        }
+        for number in range(times)
+    ]
+    joined = {
+        info.name: np.concatenate([part[info.name] for part in parts], batch[info.name])
+        if info.name in batch
+        else feeds[info.name]
+        for info in own_inputs(after.proto)
+    }
+    given = run_session(_session_of(after), joined, after.source.name)
+    expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
+    if times > 1:  # the original's outputs for one part after the other, joined where the changed model's are longer
+        session = _session_of(before)
+        runs = [run_session(session, part, before.source.name) for part in parts]
+        for name, array in runs[0].items():
+            longer = [axis for axis, (x, y) in enumerate(zip(array.shape, given[name].shape, strict=False)) if x != y]
+            expected[name] = np.concatenate([run[name] for run in runs], longer[0]) if longer else array
     tolerance = reference.tolerance(0.0 if kinds <= {Effect.EXACT} else None)
-    checks = compare_outputs(*pair.outputs(reference), tolerance)
-    return Verification(checks=tuple(checks), data=reference.data.source, judged=judged)
+    both = {name: array for name, array in expected.items() if name in given}
+    return Verification(
+        checks=tuple(compare_outputs(both, given, tolerance)), data=reference.data.source, judged=judged
+    )
 
 
 class _IncomparableError(Exception):
@@ -98,76 +125,31 @@ def _with_outputs_of(original: LoadedModel, changed: LoadedModel, work: Path) ->
     return replace(load_model(SourceModel(path=str(path)), work), source=SourceModel(path=str(path)))
 
 
-class _Pair:
-    """An original and a changed model; where an axis of the inputs differs, it is the batch."""
-
-    def __init__(self, original: LoadedModel, changed: LoadedModel, data: Dataset, work: Path) -> None:
-        self.original, self.changed, self.data, self.work = original, changed, data, work
-        takes = {info.name: info for info in own_inputs(original.proto)}
-        self.wanted = own_inputs(changed.proto)
-        self.fixed: dict[str, int] = {}
-        self.batch: dict[str, int] = {}
-        self.times = 1
-        for info in self.wanted:
-            if info.name not in takes:
-                raise _IncomparableError(f"the original has no input {info.name!r}")
-            self._compare_shapes(takes[info.name], info)
-
-    def _compare_shapes(self, before: TensorInfo, after: TensorInfo) -> None:
+def _differing(
+    takes: Sequence[TensorInfo], changed: Sequence[TensorInfo]
+) -> tuple[dict[str, int], dict[str, int], int]:
+    """Where the inputs of a changed model differ: sizes for axes that were open, by `input[axis]`; the batch's axis by
+    input, where the changed model takes more samples; and how many times as many.
+    """
+    infos = {info.name: info for info in takes}
+    fixed, batch, times = dict[str, int](), dict[str, int](), 1
+    for after in changed:
+        if (before := infos.get(after.name)) is None:
+            raise _IncomparableError(f"the original has no input {after.name!r}")
         if before.shape is None or after.shape is None:
-            return
+            continue
         if len(before.shape) != len(after.shape) or before.dtype != after.dtype:
             raise _IncomparableError(f"the input {after.name!r} has another type or rank")
         for axis, (old, new) in enumerate(zip(before.shape, after.shape, strict=True)):
             if not isinstance(new, int) or old == new:
                 continue
             if not isinstance(old, int):
-                self.fixed[f"{after.name}[{axis}]"] = new
-            elif new % old or not old or new // old > MOST_BATCHES or self.times not in (1, new // old):
+                fixed[f"{after.name}[{axis}]"] = new
+            elif new % old or not old or new // old > MOST_BATCHES or times not in (1, new // old):
                 raise _IncomparableError(f"{new} samples are not whole batches of the original, which takes {old}")
             else:
-                self.batch[after.name] = axis
-                self.times = new // old
-
-    def reference(self) -> Reference:
-        """What the original computes; errors as `make_reference` raises them."""
-        folder = str(self.work / "reference")
-        return make_reference(self.original.source, self.fixed, self.data, folder, str(self.work))
-
-    def outputs(self, reference: Reference) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What the original gives, and the changed model, by the names of outputs that both have."""
-        feeds = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
-        expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-        parts = [_rolled(feeds, self.batch, number) for number in range(self.times)]
-        session = _session_of(self.changed)
-        given = run_session(session, self._joined(parts), self.changed.source.name)
-        if self.times > 1:
-            expected = self._batched(parts, given)
-        return {name: array for name, array in expected.items() if name in given}, given
-
-    def _joined(self, parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-        """What the changed model is given: one batch of all parts."""
-        import numpy as np
-
-        names = [info.name for info in self.wanted]
-        return {
-            name: np.concatenate([part[name] for part in parts], self.batch[name])
-            if name in self.batch
-            else parts[0][name]
-            for name in names
-        }
-
-    def _batched(self, parts: Sequence[Mapping[str, Array]], given: Mapping[str, Array]) -> dict[str, Array]:
-        """What the original gives for one part after the other, joined where the changed model's output is longer."""
-        import numpy as np
-
-        session = _session_of(self.original)
-        runs = [run_session(session, part, self.original.source.name) for part in parts]
-        joined = {}
-        for name in runs[0]:
-            longer = [a for a, (x, y) in enumerate(zip(runs[0][name].shape, given[name].shape, strict=False)) if x != y]
-            joined[name] = np.concatenate([run[name] for run in runs], longer[0]) if longer else runs[0][name]
-        return joined
+                batch[after.name], times = axis, new // old
+    return fixed, batch, times
 
 
 def _session_of(model: LoadedModel) -> Any:
@@ -176,16 +158,6 @@ def _session_of(model: LoadedModel) -> Any:
         return open_session(model)
     except ModelError as error:
         raise ModelError("the changed model does not load", where=model.source.name, why=error.why) from error
-
-
-def _rolled(feeds: Mapping[str, Array], batch: Mapping[str, int], number: int) -> dict[str, Array]:
-    """Another sample for each number: the values of what has a batch, moved on by so many places."""
-    import numpy as np
-
-    return {
-        name: np.roll(array.reshape(-1), number).reshape(array.shape) if name in batch else array
-        for name, array in feeds.items()
-    }
 
 
 LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxslim", "onnx-ir", "sympy")
@@ -229,16 +201,19 @@ def run_cached(
         return run_passes(model, steps, context), False
     digests = range_digests(model.weights.values())
     content = content_digest(model, {name: digests[place] for name, place in model.weights.items()})
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    data = hashlib.sha256()
     uses_data = any(row.needs_data or row.measures for row in (find_pass(step.do) for step in steps))
+    for sample in context.samples() if uses_data and context.samples else ():
+        for name, array in sorted(sample.items()):
+            data.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode() + array.tobytes())
     parts = (
-        content,
-        sorted(model.outside),
-        steps,
-        sources_digest(__name__),
-        _versions(),
-        custom_ops.digests(),
-        _data_digest(context, uses_data),
-    )
+        content, sorted(model.outside), steps, sources_digest(__name__), versions, custom_ops.digests(),
+        data.hexdigest(),
+    )  # fmt: skip
     key = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
     entry = cache / "entries" / f"{key}.json"
     if (cached := _found(cache, entry, key, context)) is not None:
@@ -270,24 +245,6 @@ def _found(cache: Path, entry: Path, key: str, context: PassContext) -> PassResu
         return None
     cached = replace(model, outside=frozenset(kept.outside))
     return PassResult(model=cached, changes=kept.steps, notes=kept.notes)
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
-
-
-def _data_digest(context: PassContext, uses_data: bool) -> str:
-    if not uses_data or context.samples is None:
-        return ""
-    total = hashlib.sha256()
-    for sample in context.samples():
-        for name, array in sorted(sample.items()):
-            total.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode() + array.tobytes())
-    return total.hexdigest()
 
 
 PASSES_FACTOR = 4.0

@@ -120,27 +120,50 @@ def ranges_of(model: Model, options: StaticOptions, context: PassContext) -> Ten
     return ranges
 
 
-def quantize(model: Model, ranges: TensorRanges, options: StaticOptions, *, where: str = "") -> Model:
+def quantize(
+    model: Model, ranges: TensorRanges, options: StaticOptions, *, where: str = "", operators: bool = False
+) -> Model:
     """Quantize a prepared model with the ranges of its values: a fraction of a second for a phone's model.
 
-    All weights of the result are in its message. ModelError for ranges of another model, NotApplicable when nothing
-    would be quantized, ConfigError for an excluded node that there is not.
+    In QDQ form, or in that of `operators`; with onnxruntime.quantization's own quantizers and our ranges in place of
+    its calibration. All weights of the result are in its message. ModelError for ranges of another model, NotApplicable
+    when nothing would be quantized, ConfigError for an excluded node that there is not.
     """
-    check_ranges(model, ranges, where)
-    chosen = chosen_nodes(model.proto, ranges, options, where, known_types(model.proto, options))
+    from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.quant_utils import QuantizationMode
+    from onnxruntime.quantization.registry import QLinearOpsRegistry
+
+    if ranges.model != content_digest(model, {}):
+        raise ModelError("the calibrated ranges are of another model", where=where, remedy="calibrate again")
+    types = frozenset(QLinearOpsRegistry) if operators else known_types(model.proto, options)
+    chosen = chosen_nodes(model.proto, ranges, options, where, types)
     proto = whole(model)
     split_shared(proto.graph, chosen)
-    quantized = _qdq(proto, ranges, options, chosen, where)
-    if not any(node.op_type == "DequantizeLinear" for node in quantized.graph.node):
+    of_chosen = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
+    kinds = quant_type(options.weights), quant_type(options.activations)
+    other = "take the pass static-qdq" if operators else "name operator types"
+    with library_call(
+        "onnxruntime.quantization cannot quantize the model", where, f"exclude the node that it names, or {other}"
+    ):
+        if operators:
+            quantizer = ONNXQuantizer(
+                proto, options.per_channel, options.reduce_range, QuantizationMode.QLinearOps, True, *kinds,
+                tensors_data(ranges), sorted(chosen), [], of_chosen, {},
+            )  # fmt: skip
+        else:
+            quantizer = QDQQuantizer(
+                proto, options.per_channel, options.reduce_range, *kinds, tensors_data(ranges), sorted(chosen), [],
+                of_chosen, {"TensorQuantOverrides": overrides(proto, ranges, options, chosen)},
+            )  # fmt: skip
+        quantizer.quantize_model()
+    quantized: onnx.ModelProto = quantizer.model.model
+    sort_nodes(quantized.graph)
+    signs = ("QLinear", "QGemm") if operators else ("DequantizeLinear",)
+    if not any(node.op_type.startswith(signs) for node in quantized.graph.node):
         raise NotApplicable("nothing was quantized", where=where, why="no operator of these types had what it needs",
                             remedy="name other operator types")  # fmt: skip
     return LeanModel(proto=quantized, folder=model.folder, weights={})
-
-
-def check_ranges(model: Model, ranges: TensorRanges, where: str) -> None:
-    """ModelError for ranges of another model."""
-    if ranges.model != content_digest(model, {}):
-        raise ModelError("the calibrated ranges are of another model", where=where, remedy="calibrate again")
 
 
 def chosen_nodes(
@@ -213,71 +236,41 @@ def split_shared(graph: "onnx.GraphProto", chosen: set[str]) -> None:
             node.input[slot] = copies[name, kind]
 
 
-def _qdq(
-    proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str], where: str
-) -> "onnx.ModelProto":
-    """Through onnxruntime.quantization's own quantizer, with our ranges in place of its calibration."""
-    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-
-    types = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
-    special = overrides(proto.graph, options, chosen) | least_scales(proto.graph, ranges, options, chosen)
-    with library_call(
-        "onnxruntime.quantization cannot quantize the model",
-        where,
-        "exclude the node that it names, or name operator types",
-    ):
-        if joins := wide_joins(proto.graph, ranges, options, chosen):
-            special = _converted(proto, special | joins, quant_type(options.activations))
-        quantizer = QDQQuantizer(
-            proto, options.per_channel, options.reduce_range, quant_type(options.weights),
-            quant_type(options.activations), tensors_data(ranges), sorted(chosen), [], types,
-            {"TensorQuantOverrides": special},
-        )  # fmt: skip
-        quantizer.quantize_model()
-    quantized: onnx.ModelProto = quantizer.model.model
-    sort_nodes(quantized.graph)
-    return quantized
-
-
-def overrides(graph: "onnx.GraphProto", options: StaticOptions, chosen: set[str]) -> dict[str, list[dict[str, Any]]]:
-    """What differs from the options for single values: outputs of Softmax and the like, weights of Gemm and MatMul."""
-    import numpy as np
-
-    by_value: dict[str, list[dict[str, Any]]] = {}
-    constants = {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        if node.name not in chosen:
-            continue
-        if output := OUTPUTS.get((node.op_type, options.activations)):
-            zero = np.array(output[1], NUMPY[options.activations])
-            scale = np.array(output[0], np.float32)
-            kind = quant_type(options.activations)
-            by_value[node.output[0]] = [{"quant_type": kind, "scale": scale, "zero_point": zero}]
-        if node.op_type in DENSE and options.dense_weights and node.input[1] in constants:
-            by_value[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
-        if node.op_type == "LayerNormalization" and options.every_type and node.input[1] in constants:
-            by_value[node.input[1]] = [{"quant_type": quant_type("u8")}]  # the only scale that the NPU takes
-    return by_value
-
-
-def least_scales(
-    graph: "onnx.GraphProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str]
+def overrides(
+    proto: "onnx.ModelProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Ranges of constants beside whose scales the NPU makes garbage: all zeros, and channels of nearly nothing."""
+    """What differs from the options for single values, by name.
+
+    Outputs of Softmax and the like, and weights of Gemm and MatMul. For an NPU without floats also ranges of constants
+    beside whose scales it makes garbage, all zeros and channels of nearly nothing; and outputs of Concat that 8 bits
+    cannot hold, since a part would be a few steps of the others': boxes and scores.
+    """
     import numpy as np
     from onnx import numpy_helper
 
-    by_value: dict[str, list[dict[str, Any]]] = {}
-    constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == 1}
-    for node in graph.node:
-        if not options.every_type or node.name not in chosen:
+    special: dict[str, list[dict[str, Any]]] = {}
+    scales: dict[str, list[dict[str, Any]]] = {}
+    kind = quant_type(options.activations)
+    every = {tensor.name for tensor in proto.graph.initializer}
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.data_type == 1}
+    nodes = [node for node in proto.graph.node if node.name in chosen]
+    for node in nodes:
+        if output := OUTPUTS.get((node.op_type, options.activations)):
+            zero = np.array(output[1], NUMPY[options.activations])
+            scale = np.array(output[0], np.float32)
+            special[node.output[0]] = [{"quant_type": kind, "scale": scale, "zero_point": zero}]
+        if node.op_type in DENSE and options.dense_weights and node.input[1] in every:
+            special[node.input[1]] = [{"quant_type": quant_type(options.dense_weights)}]
+        if not options.every_type:
             continue
+        if node.op_type == "LayerNormalization" and node.input[1] in every:
+            special[node.input[1]] = [{"quant_type": quant_type("u8")}]  # the only scale that the NPU takes
         axis = CHANNEL_AXES.get(node.op_type)
         for name in node.input if axis is None and node.output[0] in ranges.ranges else ():
             if name in constants and not numpy_helper.to_array(constants[name]).any():
                 low, high = ranges.ranges[node.output[0]]
-                bounds = by_value.get(name, [{"rmin": low, "rmax": high}])[0]  # without a range its scale would be 1
-                by_value[name] = [{"rmin": max(low, bounds["rmin"]), "rmax": min(high, bounds["rmax"])}]
+                bounds = scales.get(name, [{"rmin": low, "rmax": high}])[0]  # without a range its scale would be 1
+                scales[name] = [{"rmin": max(low, bounds["rmin"]), "rmax": min(high, bounds["rmax"])}]
         if axis is None or not options.per_channel or options.activations not in WIDE or node.input[1] not in constants:
             continue
         weights = np.moveaxis(numpy_helper.to_array(constants[node.input[1]]), axis, 0)
@@ -285,38 +278,24 @@ def least_scales(
         before, after = (np.ptp([0, *ranges.ranges[name]]) for name in (node.input[0], node.output[0]))
         least = 127 * LEAST_FACTOR * after / before
         if largest.min() < least:
-            reach = np.maximum(largest, least).tolist()
-            by_value[node.input[1]] = [{"axis": axis, "rmin": -most, "rmax": most} for most in reach]
+            far = np.maximum(largest, least).tolist()
+            scales[node.input[1]] = [{"axis": axis, "rmin": -most, "rmax": most} for most in far]
+    reach = {
+        node.output[0]: [max(map(abs, ranges.ranges[name])) for name in node.input if name in ranges.ranges]
+        for node in nodes
+        if node.op_type == "Concat" and options.every_type and options.activations not in WIDE
+    }
+    apart = [name for name, parts in reach.items() if parts and max(parts) > APART * min(parts)]
+    joins: dict[str, list[dict[str, Any]]] = {name: [{"quant_type": quant_type("u16")}] for name in apart}
+    by_value = special | scales | joins
+    if joins:  # the types of the values around them, and conversions to the others' type and back
+        from onnxruntime.quantization.execution_providers.qnn import mixed_precision_overrides_utils as mixed
+        from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
+
+        helper = TensorQuantOverridesHelper(by_value)
+        mixed.MixedPrecisionTensorQuantOverridesFixer.create_from_model(helper, proto, kind).apply(kind, False)
+        by_value = helper.get_dict()
     return by_value
-
-
-def wide_joins(
-    graph: "onnx.GraphProto", ranges: TensorRanges, options: StaticOptions, chosen: set[str]
-) -> dict[str, list[dict[str, Any]]]:
-    """Outputs of Concat that 8 bits cannot hold, since a part would be a few steps of the others': boxes and scores."""
-    if not options.every_type or options.activations in WIDE:
-        return {}
-    by_value: dict[str, list[dict[str, Any]]] = {}
-    for node in graph.node:
-        if node.op_type != "Concat" or node.name not in chosen:
-            continue
-        reach = [max(map(abs, ranges.ranges[name])) for name in node.input if name in ranges.ranges]
-        if reach and max(reach) > APART * min(reach):
-            by_value[node.output[0]] = [{"quant_type": quant_type("u16")}]
-    return by_value
-
-
-def _converted(
-    proto: "onnx.ModelProto", special: dict[str, list[dict[str, Any]]], kind: Any
-) -> dict[str, list[dict[str, Any]]]:
-    """The types of single values with those of the values around them, and conversions to `kind` and back."""
-    from onnxruntime.quantization.execution_providers.qnn import mixed_precision_overrides_utils as mixed
-    from onnxruntime.quantization.tensor_quant_overrides import TensorQuantOverridesHelper
-
-    helper = TensorQuantOverridesHelper(special)
-    mixed.MixedPrecisionTensorQuantOverridesFixer.create_from_model(helper, proto, kind).apply(kind, False)
-    fixed: dict[str, list[dict[str, Any]]] = helper.get_dict()
-    return fixed
 
 
 def tensors_data(ranges: TensorRanges) -> Any:
@@ -353,12 +332,12 @@ STATIC = Pass(
 def qoperator(model: Model, options: StaticOptions, context: PassContext) -> Model:
     """The model with quantized operators; raises as `prepare_operators`."""
     ready = prepare_operators(model, options, context)
-    quantized = quantize_operators(ready, ranges_of(ready, options, context), options, where=context.where)
-    return finished(quantized.proto, context)
+    ranges = ranges_of(ready, options, context)
+    return finished(quantize(ready, ranges, options, where=context.where, operators=True).proto, context)
 
 
 def prepare_operators(model: Model, options: StaticOptions, context: PassContext) -> Model:
-    """As `static.prepare`; NotApplicable for what has this form not: 16 bits, s8 activations."""
+    """As `prepare`; NotApplicable for what has this form not: 16 bits, s8 activations."""
     from onnxruntime.quantization.registry import QLinearOpsRegistry
 
     if options.activations in WIDE or options.weights in WIDE or options.activations == "s8":
@@ -368,36 +347,6 @@ def prepare_operators(model: Model, options: StaticOptions, context: PassContext
         raise NotApplicable("the operator form has neither dense_weights nor every_type", where=context.where,
                             remedy="leave them out, or take the pass static-qdq")  # fmt: skip
     return prepare(model, options, context, frozenset(QLinearOpsRegistry))
-
-
-def quantize_operators(model: Model, ranges: TensorRanges, options: StaticOptions, *, where: str = "") -> Model:
-    """As `static.quantize`, in operator form."""
-    from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
-    from onnxruntime.quantization.quant_utils import QuantizationMode
-    from onnxruntime.quantization.registry import QLinearOpsRegistry
-
-    check_ranges(model, ranges, where)
-    chosen = chosen_nodes(model.proto, ranges, options, where, frozenset(QLinearOpsRegistry))
-    proto = whole(model)
-    split_shared(proto.graph, chosen)
-    types = sorted({node.op_type for node in proto.graph.node if node.name in chosen})
-    with library_call(
-        "onnxruntime.quantization cannot quantize the model",
-        where,
-        "exclude the node that it names, or take the pass static-qdq",
-    ):
-        quantizer = ONNXQuantizer(
-            proto, options.per_channel, options.reduce_range, QuantizationMode.QLinearOps, True,
-            quant_type(options.weights), quant_type(options.activations), tensors_data(ranges), sorted(chosen), [],
-            types, {},
-        )  # fmt: skip
-        quantizer.quantize_model()
-    quantized: onnx.ModelProto = quantizer.model.model
-    sort_nodes(quantized.graph)
-    if not any(node.op_type.startswith("QLinear") or node.op_type == "QGemm" for node in quantized.graph.node):
-        raise NotApplicable("nothing was quantized", where=where, why="no operator of these types had what it needs",
-                            remedy="name other operator types")  # fmt: skip
-    return LeanModel(proto=quantized, folder=model.folder, weights={})
 
 
 QOPERATOR = Pass(

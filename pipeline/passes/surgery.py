@@ -24,10 +24,10 @@ from pipeline.model.signature import open_axes, own_inputs
 from pipeline.model.types import CODES
 from pipeline.passes.base import Effect, Model, NotApplicable, Options, Pass, PassContext
 from pipeline.passes.edit import (
+    IR_OF_CONSTANTS,
     changed,
     declare,
     fill_output_shapes,
-    large_tensors,
     lean,
     library_call,
     make_constant,
@@ -38,10 +38,7 @@ from pipeline.passes.edit import (
 )
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto
-
-OVERRIDABLE_SINCE_IR = 4
-"""Before this IR version an initializer must be an input, too (ONNX IR specification, initializers)."""
+    from onnx import ModelProto, TensorProto
 
 
 def take_initializers_out(model: Model, _options: Options, _context: PassContext) -> Model:
@@ -52,7 +49,7 @@ def take_initializers_out(model: Model, _options: Options, _context: PassContext
         raise NotApplicable("nothing to do", why="no initializer is an input")
     proto = copied(model.proto)
     keep_only(proto.graph.input, lambda value: value.name not in constants)
-    proto.ir_version = max(proto.ir_version, OVERRIDABLE_SINCE_IR)
+    proto.ir_version = max(proto.ir_version, IR_OF_CONSTANTS)
     return replace(model, proto=proto)
 
 
@@ -119,9 +116,31 @@ def prune_outputs(model: Model, options: PruneOptions, context: PassContext) -> 
     if names == tuple(value.name for value in model.proto.graph.output):
         raise NotApplicable("nothing to do", why="these are the outputs of the model")
     proto = copied(model.proto)
-    _check_names(proto.graph, names, context.where)
+    graph = proto.graph
+    values = [*(value.name for value in graph.output), *(name for node in graph.node for name in node.output if name)]
+    if not any(names):
+        raise ConfigError("no output is named", where=context.where, remedy=f"name some of: {', '.join(values[:8])}")
+    for name in names:
+        if name not in values:
+            close = difflib.get_close_matches(name, values, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "name an output, or a value that a node gives"
+            raise ConfigError(f"no node of the model gives {name!r}", where=context.where, remedy=remedy)
     _set_outputs(proto, names)
-    _drop_unneeded(proto.graph)
+    # Remove what no output needs; in a graph whose nodes are in no order, too
+    maker = {name: node for node in graph.node for name in node.output if name}
+    needed, waiting = set[str](), [value.name for value in graph.output]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(read_names([maker[name]]) if name in maker else ())
+    keep_only(graph.node, lambda node: not needed.isdisjoint(node.output))
+    given = {name for node in graph.node for name in node.output}
+    for kept in (graph.initializer, graph.input):
+        keep_only(kept, lambda value: value.name in needed)
+    keep_only(graph.sparse_initializer, lambda sparse: sparse.values.name in needed)
+    keep_only(graph.value_info, lambda value: value.name in needed and value.name in given)
+    keep_only(graph.quantization_annotation, lambda note: note.tensor_name in needed)
     return changed(model, proto)
 
 
@@ -130,18 +149,6 @@ def expose(model: Model, names: tuple[str, ...]) -> Model:
     proto = copied(model.proto)
     _set_outputs(proto, (*(value.name for value in proto.graph.output), *names))
     return changed(model, proto)
-
-
-def _check_names(graph: "GraphProto", names: tuple[str, ...], where: str) -> None:
-    values = [name for node in graph.node for name in node.output if name]
-    values = [*(value.name for value in graph.output), *values]
-    if not any(names):
-        raise ConfigError("no output is named", where=where, remedy=f"name some of: {', '.join(values[:8])}")
-    for name in names:
-        if name not in values:
-            close = difflib.get_close_matches(name, values, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "name an output, or a value that a node gives"
-            raise ConfigError(f"no node of the model gives {name!r}", where=where, remedy=remedy)
 
 
 def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
@@ -161,24 +168,6 @@ def _set_outputs(proto: "ModelProto", names: tuple[str, ...]) -> None:
         outputs.append(value)
     del graph.output[:]
     graph.output.extend(outputs)
-
-
-def _drop_unneeded(graph: "GraphProto") -> None:
-    """Remove what no output needs; in a graph whose nodes are in no order, too."""
-    maker = {name: node for node in graph.node for name in node.output if name}
-    needed, waiting = set[str](), [value.name for value in graph.output]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting.extend(read_names([maker[name]]) if name in maker else ())
-    keep_only(graph.node, lambda node: not needed.isdisjoint(node.output))
-    given = {name for node in graph.node for name in node.output}
-    for values in (graph.initializer, graph.input):
-        keep_only(values, lambda value: value.name in needed)
-    keep_only(graph.sparse_initializer, lambda sparse: sparse.values.name in needed)
-    keep_only(graph.value_info, lambda value: value.name in needed and value.name in given)
-    keep_only(graph.quantization_annotation, lambda note: note.tensor_name in needed)
 
 
 PRUNE_OUTPUTS = Pass(
@@ -217,24 +206,23 @@ def to_external(model: Model, options: ExternalOptions, context: PassContext) ->
         raise ConfigError("min_bytes is not positive", where=context.where, remedy="give 1 or more bytes")
     proto = copied(model.proto)
     outputs = {value.name for value in proto.graph.output}
+
+    def large(tensor: "TensorProto") -> bool:
+        return tensor.data_type != tensor.STRING and (tensor_bytes(tensor) or 0) >= options.min_bytes
+
     moved = set()
     for node in proto.graph.node:
         if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or outputs & set(node.output):
             continue
         for entry in node.attribute:
-            tensor = entry.t
-            if (
-                entry.name == "value"
-                and tensor.data_type != tensor.STRING
-                and (tensor_bytes(tensor) or 0) >= options.min_bytes
-            ):
+            if entry.name == "value" and large(entry.t):
                 added = proto.graph.initializer.add()
-                added.CopyFrom(tensor)
+                added.CopyFrom(entry.t)
                 added.name = node.output[0]
                 moved.add(node.output[0])
     keep_only(proto.graph.node, lambda node: not (node.op_type == "Constant" and moved & set(node.output)))
     make_constant(proto)
-    names = large_tensors(proto.graph, options.min_bytes)
+    names = {tensor.name for tensor in proto.graph.initializer if large(tensor)}
     if not names or (names <= model.outside and not options.file):
         raise NotApplicable("nothing to do", why=f"no weight in the model has {options.min_bytes} bytes or more")
     return replace(changed(model, proto), outside=frozenset(model.outside | names))
@@ -322,7 +310,16 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
         text = str(error).strip().partition("\n")[0]
         why = (text.rpartition("failed: ")[2] or text).replace("$", "")[:200]
         raise ModelError("ONNX's version converter cannot convert the model", why=why) from error
-    _restore(proto, newer)
+    # Where weights lie, and what describes the model
+    external = {t.name: t for t in proto.graph.initializer if t.data_location == t.EXTERNAL}
+    left = {t.name: t for t in newer.graph.initializer}
+    if not external.keys() <= left.keys():
+        raise ModelError("ONNX's version converter loses parts of this model")
+    for name, tensor in external.items():
+        left[name].CopyFrom(tensor)
+    newer.ir_version = max(proto.ir_version, newer.ir_version)
+    del newer.metadata_props[:]
+    newer.metadata_props.extend(proto.metadata_props)
     if onnx_opset(proto) < RESIZE_HAS_MODES <= target:
         # Give each Resize the modes that its older opset meant, which ONNX's converter leaves out
         from onnx import helper, numpy_helper
@@ -338,27 +335,14 @@ def converted(proto: "ModelProto", target: int) -> "ModelProto":
                 scale = scales.get(operand(node, 2))
                 smaller = scale is not None and bool((numpy_helper.to_array(scale) < 1).any())
                 modes["nearest_mode"] = "ceil" if smaller else "floor"  # as ONNX Runtime computes opset 10
-            left = [row for row in node.attribute if row.name not in modes]
+            others = [row for row in node.attribute if row.name not in modes]
             del node.attribute[:]
-            node.attribute.extend([*left, *(helper.make_attribute(name, value) for name, value in modes.items())])
+            node.attribute.extend([*others, *(helper.make_attribute(name, value) for name, value in modes.items())])
     return newer
 
 
 RESIZE_HAS_MODES = 11
 """Resize and Upsample of older opsets count from the corner; Resize of newer ones does so only where it says it."""
-
-
-def _restore(before: "ModelProto", after: "ModelProto") -> None:
-    """Put back where weights lie and what describes the model."""
-    external = {t.name: t for t in before.graph.initializer if t.data_location == t.EXTERNAL}
-    left = {t.name: t for t in after.graph.initializer}
-    if not external.keys() <= left.keys():
-        raise ModelError("ONNX's version converter loses parts of this model")
-    for name, tensor in external.items():
-        left[name].CopyFrom(tensor)
-    after.ir_version = max(before.ir_version, after.ir_version)
-    del after.metadata_props[:]
-    after.metadata_props.extend(before.metadata_props)
 
 
 OPSET = Pass(

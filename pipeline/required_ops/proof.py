@@ -89,7 +89,14 @@ def _lack(required: RequiredOps, need: Need) -> str | None:
         opsets = required.opsets(need.domain, need.op)
         return f"it is listed for opset {', '.join(map(str, opsets))} only" if opsets else "it is not listed"
     if required.global_types is not None:
-        return _lack_of_global(required.global_types, need)
+        if need.nameless or ((need.domain, need.op) not in TYPE_SLOTS and need.main_type is None):
+            return "types are restricted globally, and it has one that no config can name"
+        lacking = [
+            name
+            for slot, name in _restrictable(need)
+            if not all(_has(required.global_types, need, slot, part) for part in name.split(","))
+        ]
+        return f"types are restricted globally, without {' and '.join(lacking)}" if lacking else None
     types = required.types.get((need.domain, need.op))
     if types is None:
         return None
@@ -124,17 +131,6 @@ def _since_version(domain: str, op: str, opset: int) -> int:
 
 def _has(names: frozenset[str], need: Need, slot: Slot, name: str) -> bool:
     return name in names or (slot == (INPUTS, 0) and name in ALWAYS_KEPT.get((need.domain, need.op), ()))
-
-
-def _lack_of_global(allowed: frozenset[str], need: Need) -> str | None:
-    if need.nameless or ((need.domain, need.op) not in TYPE_SLOTS and need.main_type is None):
-        return "types are restricted globally, and it has one that no config can name"
-    lacking = [
-        name
-        for slot, name in _restrictable(need)
-        if not all(_has(allowed, need, slot, part) for part in name.split(","))
-    ]
-    return f"types are restricted globally, without {' and '.join(lacking)}" if lacking else None
 
 
 def _restrictable(need: Need) -> Iterable[tuple[Slot, str]]:
@@ -312,19 +308,17 @@ def changes(old: RequiredOps, new: RequiredOps, artifacts: Mapping[str, Needs] =
     operators.sort(key=lambda change: (change.domain, change.op))
     differences = []
     for change in (*_whole(old, new), *operators):
-        names = dict.fromkeys(name for name, item in lacking if _is_for(change, item))
+        names: dict[str, None] = {}
+        for name, item in lacking if change.kind == ADDS else ():
+            # Whether the addition brings what the artifact lacks
+            needed = {part for text in item.types for part in text.partition(": ")[2].split(",")}
+            brings = not change.types or not needed.isdisjoint(change.types)
+            if change.opset:
+                brings = change.opset == item.since_version
+            if brings and (change.domain, change.op) == (item.domain, item.op):
+                names[name] = None
         differences.append(msgspec.structs.replace(change, needed_by=tuple(names)))
     return tuple(differences)
-
-
-def _is_for(change: Change, item: Missing) -> bool:
-    """Whether an addition brings what an artifact lacks."""
-    if change.kind != ADDS or (change.domain, change.op) != (item.domain, item.op):
-        return False
-    if change.opset:
-        return change.opset == item.since_version
-    needed = {name for text in item.types for name in text.partition(": ")[2].split(",")}
-    return not change.types or not needed.isdisjoint(change.types)
 
 
 def _whole(old: RequiredOps, new: RequiredOps) -> Iterator[Change]:
@@ -369,19 +363,14 @@ def _retyped(key: OperatorKey, old: OpTypes | None, new: OpTypes | None) -> Iter
     elif old is None and new is not None:
         yield Change(kind=REMOVES, domain=domain, op=op, what=f"all types but {_described(new)}")
     elif old is not None and new is not None:
-        yield from _retyped_slots(key, old, new)
-
-
-def _retyped_slots(key: OperatorKey, old: OpTypes, new: OpTypes) -> Iterator[Change]:
-    domain, op = key
-    for kind, less, more in ((ADDS, old, new), (REMOVES, new, old)):
-        for slot, names in sorted(more.items()):
-            surplus = sorted(names - less.get(slot, names))
-            if surplus:
-                yield Change(kind=kind, domain=domain, op=op, what=f"{', '.join(surplus)} at {_slot(slot)}",
-                             types=tuple(surplus))  # fmt: skip
-        for slot in sorted(less.keys() - more.keys()):
-            yield Change(kind=kind, domain=domain, op=op, what=f"all types at {_slot(slot)}")
+        for kind, less, more in ((ADDS, old, new), (REMOVES, new, old)):
+            for slot, names in sorted(more.items()):
+                surplus = sorted(names - less.get(slot, names))
+                if surplus:
+                    yield Change(kind=kind, domain=domain, op=op, what=f"{', '.join(surplus)} at {_slot(slot)}",
+                                 types=tuple(surplus))  # fmt: skip
+            for slot in sorted(less.keys() - more.keys()):
+                yield Change(kind=kind, domain=domain, op=op, what=f"all types at {_slot(slot)}")
 
 
 def sentence(change: Change) -> str:

@@ -20,8 +20,8 @@ from typing import NoReturn, TypeVar
 
 from device_runner.files import read_regular, scratch_folder
 from pipeline.core.errors import ConfigError, ModelError
-from pipeline.model.ort_format import OrtModel, read_artifact, read_ort
-from pipeline.model.sources import SourceModel, Spool, find_models
+from pipeline.model.ort_format import read_artifact, read_ort
+from pipeline.model.sources import Spool, find_models
 from pipeline.required_ops.value import (
     CUSTOM,
     INPUTS,
@@ -116,7 +116,12 @@ def parse_line(source: str, number: int, raw: str) -> RequiredOps | None:
         return RequiredOps(global_types=frozenset(scanner.separated(_type)))
     if body.startswith("!"):
         scanner.fail("unknown directive", f"there are {GLOBAL_TYPES}T,... and {ALL_REQUIRED}")
-    domain = _domain(scanner)
+    start = scanner.at
+    domain = scanner.take(NAME, "the domain", "write ai.onnx for the default domain")
+    close = difflib.get_close_matches(domain, KNOWN_DOMAINS, n=1, cutoff=0.85)
+    if domain not in KNOWN_DOMAINS and close:
+        scanner.fail(f"unknown domain {domain}", f"did you mean {close[0]}?", start)
+    scanner.expect(";")
     opsets = scanner.separated(_opset)
     if not opsets:
         scanner.fail("no opset", _SHAPE)
@@ -135,16 +140,6 @@ def parse_line(source: str, number: int, raw: str) -> RequiredOps | None:
     if not scanner.at_end():
         scanner.fail("text behind the operators", _SHAPE)
     return RequiredOps(operators={(domain, opset): frozenset(names) for opset in opsets}, types=types)
-
-
-def _domain(scanner: _Scanner) -> str:
-    start = scanner.at
-    name = scanner.take(NAME, "the domain", "write ai.onnx for the default domain")
-    close = difflib.get_close_matches(name, KNOWN_DOMAINS, n=1, cutoff=0.85)
-    if name not in KNOWN_DOMAINS and close:
-        scanner.fail(f"unknown domain {name}", f"did you mean {close[0]}?", start)
-    scanner.expect(";")
-    return name
 
 
 def _opset(scanner: _Scanner) -> int:
@@ -176,13 +171,36 @@ def _entry(scanner: _Scanner, domain: str) -> tuple[str, OpTypes | None]:
         return name, None
     start = scanner.at
     parsed = _json(scanner)
-    slots = TYPE_SLOTS.get((domain, name))
-    return name, (_types(scanner, parsed, slots, start) or None) if slots else None
+    slots = TYPE_SLOTS.get((domain, name), ())
+    types: dict[Slot, frozenset[str]] = {}
+    for kind, content in parsed.items() if slots else ():
+        if not isinstance(content, _CONTENT.get(kind, ())):
+            scanner.fail(f"cannot read the types of {kind!r}", _TYPES_SHAPE, start)
+        by_index = content if isinstance(content, dict) else {"0": content}
+        for index, names in by_index.items():
+            if not re.fullmatch("[0-9]{1,3}", index) or not isinstance(names, list):
+                scanner.fail(f"cannot read the types of {kind} {index!r}", _TYPES_SHAPE, start)
+            slot = (kind, int(index))
+            if slot not in slots:
+                can = " and ".join(kind if kind == CUSTOM else f"{kind} {index}" for kind, index in slots)
+                scanner.fail(f"types of {kind} {slot[1]} cannot be restricted here", f"only those of {can} can", start)
+            types[slot] = frozenset(_listed(scanner, entry, slot, start) for entry in names)
+    return name, types or None
+
+
+_CONTENT: Mapping[str, type] = {INPUTS: dict, OUTPUTS: dict, CUSTOM: list}
+"""What the types of each kind of arguments are in JSON: lists by index, or OneHot's triples."""
 
 
 def _json(scanner: _Scanner) -> dict[str, object]:
     """The object at the scanner's place; it starts with a brace."""
-    decoder = json.JSONDecoder(object_pairs_hook=_without_repeats)
+
+    def without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a key stands twice")
+        return dict(pairs)
+
+    decoder = json.JSONDecoder(object_pairs_hook=without_repeats)
     try:
         parsed, scanner.at = decoder.raw_decode(scanner.line, scanner.at)
     except json.JSONDecodeError as error:
@@ -190,36 +208,6 @@ def _json(scanner: _Scanner) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         scanner.fail(f"the types are not as they should be: {error}", _TYPES_SHAPE)
     return dict(parsed)
-
-
-def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a key stands twice")
-    return values
-
-
-def _types(scanner: _Scanner, parsed: dict[str, object], slots: tuple[Slot, ...], at: int) -> OpTypes:
-    types: dict[Slot, frozenset[str]] = {}
-    for slot, names in _lists(scanner, parsed, at):
-        if slot not in slots:
-            can = " and ".join(kind if kind == CUSTOM else f"{kind} {index}" for kind, index in slots)
-            scanner.fail(f"types of {slot[0]} {slot[1]} cannot be restricted here", f"only those of {can} can", at)
-        types[slot] = frozenset(_listed(scanner, name, slot, at) for name in names)
-    return types
-
-
-def _lists(scanner: _Scanner, parsed: dict[str, object], at: int) -> Iterator[tuple[Slot, list[object]]]:
-    for kind, content in parsed.items():
-        if kind == CUSTOM and isinstance(content, list):
-            yield TRIPLE, content
-            continue
-        if kind not in (INPUTS, OUTPUTS) or not isinstance(content, dict):
-            scanner.fail(f"cannot read the types of {kind!r}", _TYPES_SHAPE, at)
-        for index, names in content.items():
-            if not re.fullmatch("[0-9]{1,3}", index) or not isinstance(names, list):
-                scanner.fail(f"cannot read the types of {kind} {index!r}", _TYPES_SHAPE, at)
-            yield (kind, int(index)), names
 
 
 def _listed(scanner: _Scanner, name: object, slot: Slot, at: int) -> str:
@@ -356,17 +344,13 @@ def needs_of_artifacts(
             read[source.name] = cached[source.name]
             continue
         try:
-            model = _read(source)
+            if source.member:  # by way of a temporary file, so that weights never fill the memory
+                with scratch_folder() as folder:
+                    model = read_ort(Spool(source, folder).fetch_model())
+            else:
+                model = read_artifact(Path(source.path))
             read[source.name] = needs_by_build(model, providers)
             extended = extended or replays(model)
         except ModelError as error:
             errors.append(ModelError(error.what, where=source.name, why=error.why, remedy=error.remedy))
     return {name: needs[extended] for name, needs in read.items()}, errors
-
-
-def _read(source: SourceModel) -> OrtModel:
-    """Read a file, or a member of an archive by way of a temporary file (so that weights never fill the memory)."""
-    if not source.member:
-        return read_artifact(Path(source.path))
-    with scratch_folder() as folder:
-        return read_ort(Spool(source, folder).fetch_model())

@@ -148,9 +148,11 @@ class RequiredOps:
         """
         if EMPTY in (self, other):
             return other if self == EMPTY else self
-        left, right = _same_kind(self, other)
+        left, right = self, other
+        limits = (left.global_types, right.global_types)
+        allowed = limits[0] | limits[1] if limits[0] is not None and limits[1] is not None else None
         if left.everything or right.everything:
-            return RequiredOps(global_types=_merged_global(left, right), everything=True)
+            return RequiredOps(global_types=allowed, everything=True)
         # A restriction holds where one side has it and the other lacks the operator, or where both have it
         before, after = left.operator_keys(), right.operator_keys()
         merged = {key: types for key, types in left.types.items() if key not in after}
@@ -162,25 +164,31 @@ class RequiredOps:
         return RequiredOps(
             operators=_each_opset(left, right, frozenset.union),
             types=merged,
-            global_types=_merged_global(left, right),
+            global_types=allowed,
         )
 
     def intersection(self, other: "RequiredOps") -> "RequiredOps":
         """What both contain. Raises ConfigError when one restricts types globally and the other by operator."""
         if EMPTY in (self, other):
             return EMPTY
+        if (self.global_types is not None and other.types) or (other.global_types is not None and self.types):
+            raise ConfigError("these configs have nothing in common that a config could say",
+                              why="one restricts types globally, the other by operator",
+                              remedy="make both with or both without --globally-allowed-types")  # fmt: skip
+        limits = [names for names in (self.global_types, other.global_types) if names is not None]
+        common = limits[0].intersection(*limits) if limits else None
         if self.everything or other.everything:
-            limited, whole = (other, self) if self.everything else (self, other)
-            return replace(limited, global_types=_common_global(limited, whole))
+            return replace(other if self.everything else self, global_types=common)
         operators = _each_opset(self, other, frozenset.intersection)
-        common = _common_global(self, other)
-        keys = _operator_keys(operators)
-        types = {key: _common_types(self.types.get(key), other.types.get(key)) for key in keys}
-        return RequiredOps(
-            operators=operators,
-            types={key: value for key, value in types.items() if value is not None},
-            global_types=common,
-        )
+        types: dict[OperatorKey, OpTypes] = {}
+        for key in _operator_keys(operators):
+            left, right = self.types.get(key), other.types.get(key)
+            if left is not None and right is not None:
+                both = {slot: left[slot] & right[slot] for slot in left.keys() & right.keys()}
+                types[key] = {**left, **right, **both}
+            elif left is not None or right is not None:
+                types[key] = left or right or {}
+        return RequiredOps(operators=operators, types=types, global_types=common)
 
     def difference(self, other: "RequiredOps") -> "RequiredOps":
         """What must be added to `other` to contain this value; types that it has already are left out.
@@ -231,29 +239,6 @@ def union_of(parts: Iterable[RequiredOps]) -> RequiredOps:
     return reduce(RequiredOps.union, parts, EMPTY)
 
 
-def _same_kind(left: RequiredOps, right: RequiredOps) -> tuple[RequiredOps, RequiredOps]:
-    """Drop global restrictions that only one side has."""
-    if (left.global_types is None) == (right.global_types is None):
-        return left, right
-    return replace(left, global_types=None), replace(right, global_types=None)
-
-
-def _merged_global(left: RequiredOps, right: RequiredOps) -> frozenset[str] | None:
-    if left.global_types is None or right.global_types is None:
-        return None
-    return left.global_types | right.global_types
-
-
-def _common_global(left: RequiredOps, right: RequiredOps) -> frozenset[str] | None:
-    if (left.global_types is not None and right.types) or (right.global_types is not None and left.types):
-        raise ConfigError("these configs have nothing in common that a config could say",
-                          why="one restricts types globally, the other by operator",
-                          remedy="make both with or both without --globally-allowed-types")  # fmt: skip
-    if left.global_types is None or right.global_types is None:
-        return left.global_types if right.global_types is None else right.global_types
-    return left.global_types & right.global_types
-
-
 def _each_opset(
     left: RequiredOps, right: RequiredOps, combine: Callable[[frozenset[str], frozenset[str]], frozenset[str]]
 ) -> dict[OpsetKey, frozenset[str]]:
@@ -261,13 +246,6 @@ def _each_opset(
     keys = left.operators.keys() | right.operators.keys()
     combined = {key: combine(left.operators.get(key, nothing), right.operators.get(key, nothing)) for key in keys}
     return {key: ops for key, ops in combined.items() if ops}
-
-
-def _common_types(left: OpTypes | None, right: OpTypes | None) -> OpTypes | None:
-    if left is None or right is None:
-        return left if right is None else right
-    common = {**left, **right}
-    return {**common, **{slot: left[slot] & right[slot] for slot in left.keys() & right.keys()}}
 
 
 def _within(inner: OpTypes | None, outer: OpTypes | None) -> bool:
@@ -466,7 +444,17 @@ def _graph_needs(graph: OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[N
     scopes = (graph.node_args, *outer)
     for node in graph.nodes:
         label = f"{path}{node.name or f'{node.op_type}#{node.index}'}"
-        yield _node_need(node, scopes), label
+        domain = node.domain or DEFAULT_DOMAIN
+        pairs = [(slot, _slot_type(node, slot, scopes)) for slot in TYPE_SLOTS.get((domain, node.op_type), ())]
+        # The type by which a kernel without rules of its own would be registered: of input 0, else of output 0
+        main = next((name for name in (*node.inputs[:1], *node.outputs[:1]) if name), "")
+        need = Need(
+            domain, node.op_type, node.since_version,
+            types=tuple([(slot, name) for slot, name in pairs if name]),
+            nameless=any(name is None for _, name in pairs),
+            main_type=_value_type(main, scopes) if main else "",
+        )  # fmt: skip
+        yield need, label
         for name, attribute in node.attributes.items():
             bodies = attribute.value if isinstance(attribute.value, tuple) else (attribute.value,)
             for body in bodies:
@@ -477,32 +465,14 @@ def _graph_needs(graph: OrtGraph, outer: _Scopes, path: str) -> Iterator[tuple[N
         yield from _replayed_needs(record, nodes, scopes, path)
 
 
-def _node_need(node: OrtNode, scopes: _Scopes) -> Need:
-    domain = node.domain or DEFAULT_DOMAIN
-    slots = TYPE_SLOTS.get((domain, node.op_type), ())
-    pairs = tuple([(slot, name) for slot in slots if (name := _slot_type(node, slot, scopes)) != ""])
-    return Need(
-        domain,
-        node.op_type,
-        node.since_version,
-        tuple([(slot, name) for slot, name in pairs if name is not None]),
-        any(name is None for _, name in pairs),
-        _main_type(node, scopes),
-    )
-
-
 def _slot_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
     """The type at an argument; empty when the node does not use it, None when a config has no name for it."""
-    if slot == TRIPLE:
-        names = [_argument_type(node, (INPUTS, index), scopes) for index in TRIPLE_INPUTS]
-        present = [name for name in names if name]
-        return ",".join(present) if len(present) == len(names) else None
-    return _argument_type(node, slot, scopes)
-
-
-def _argument_type(node: OrtNode, slot: Slot, scopes: _Scopes) -> str | None:
-    name = _argument(node, slot)
-    return _value_type(name, scopes) if name else ""
+    slots = [(INPUTS, index) for index in TRIPLE_INPUTS] if slot == TRIPLE else [slot]
+    arguments = [_argument(node, row) for row in slots]
+    names = [_value_type(name, scopes) if name else "" for name in arguments]
+    if slot != TRIPLE:
+        return names[0]
+    return ",".join(name for name in names if name) if all(names) else None
 
 
 def _argument(node: OrtNode, slot: Slot) -> str:
@@ -521,12 +491,6 @@ def _value_type(name: str, scopes: _Scopes) -> str | None:
     return None
 
 
-def _main_type(node: OrtNode, scopes: _Scopes) -> str | None:
-    """The type by which a kernel without rules of its own would be registered: of input 0, else of output 0."""
-    name = next((name for name in (*node.inputs[:1], *node.outputs[:1]) if name), "")
-    return _value_type(name, scopes) if name else ""
-
-
 def _replayed_needs(
     record: RuntimeOptimization, nodes: Mapping[int, OrtNode], scopes: _Scopes, path: str
 ) -> Iterator[tuple[Need, str]]:
@@ -538,10 +502,20 @@ def _replayed_needs(
     members = [nodes.get(index) for index in record.nodes if index is not None]
     present = [node for node in members if node is not None]
     label = f"{path}{record.optimizer}({', '.join(node.name or node.op_type for node in present)})"
-    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in _targets(present)}
+    targets = [node for node in present if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or present
+    arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in present]
+    moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
+    moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
+    kept = {(node.domain or DEFAULT_DOMAIN, node.op_type, node.since_version) for node in targets}
     for domain, op, version in [_parsed_id(op_id) for op_id in record.produced_ops] or sorted(kept):
         slots = TYPE_SLOTS.get((domain, op), ())
-        types = {(slot, name) for slot in slots for name in _replayed_types(present, slot, scopes)}
+        types = {
+            (slot, _value_type(moved.get(name, name), scopes))
+            for slot in slots
+            for name in {_argument(node, slot) for node in targets} - {""}
+        }
+        if TRIPLE in slots:
+            types = {(TRIPLE, None)}
         named = tuple(sorted((slot, name) for slot, name in types if name))
         nameless = bool(slots) and (len(present) < len(members) or any(name is None for _, name in types))
         yield Need(domain, op, version, named, nameless, ""), label
@@ -554,17 +528,3 @@ def _parsed_id(op_id: str) -> tuple[str, str, int]:
         raise ModelError(f"a runtime optimization produces an unreadable operator: {op_id!r}",
                          remedy="convert the model again")  # fmt: skip
     return domain or DEFAULT_DOMAIN, op, int(version)
-
-
-def _targets(nodes: list[OrtNode]) -> list[OrtNode]:
-    return [node for node in nodes if node.op_type not in ("DequantizeLinear", "QuantizeLinear")] or nodes
-
-
-def _replayed_types(nodes: list[OrtNode], slot: Slot, scopes: _Scopes) -> set[str | None]:
-    if slot == TRIPLE:
-        return {None}
-    arguments = [(node.op_type, _argument(node, (INPUTS, 0)), _argument(node, (OUTPUTS, 0))) for node in nodes]
-    moved = {output: given for op, given, output in arguments if op == "DequantizeLinear"}
-    moved |= {given: output for op, given, output in arguments if op == "QuantizeLinear"}
-    names = {_argument(node, slot) for node in _targets(nodes)} - {""}
-    return {_value_type(moved.get(name, name), scopes) for name in names}

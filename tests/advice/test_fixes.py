@@ -13,7 +13,7 @@ from pipeline.advice.advise import MODEL_FIXES, fixes_for
 from pipeline.advice.verdict import FixOutcome
 from pipeline.core.providers import on_any_chip
 from pipeline.partition.answer import Settings
-from pipeline.partition.view import view
+from pipeline.partition.graph import view
 from pipeline.passes.rewrites.arithmetic import erf_by_exp
 from pipeline.passes.rewrites.facts import GraphFacts, Rule, rewrite
 from pipeline.passes.rewrites.linear import (

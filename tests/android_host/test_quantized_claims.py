@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from device_runner.library import LibraryFacts
-from pipeline.partition.view import write_model
+from pipeline.partition.subject import write_model
 from pipeline.passes.base import NotApplicable
 from pipeline.passes.precisions import PRECISIONS
 from pipeline.passes.registry import run_passes

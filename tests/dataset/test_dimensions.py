@@ -10,7 +10,7 @@ from pipeline.dataset import TensorInfo
 from pipeline.model.onnx_model import fix_dimensions as fix
 from pipeline.model.signature import names_of, open_axes, resolve_dimensions
 from pipeline.partition.answer import make_settings
-from pipeline.partition.view import view
+from pipeline.partition.graph import view
 from pipeline.passes.rewrites.facts import GraphFacts
 from tests.onnx_samples import parsed_nodes
 

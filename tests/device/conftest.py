@@ -4,7 +4,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,42 +23,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.device)
-    items.sort(key=lambda item: item.name == "test_the_usual_port_sees_no_connection")
-
-
-@dataclass(frozen=True, slots=True)
-class Sentinel:
-    """Who connected to the usual port of an adb server; None where something listens there already."""
-
-    seen: list[str] | None
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sentinel() -> Iterator[Sentinel]:
-    """Listens where a developer's adb server would: no test may connect, or start a server that sees its devices."""
+def usual_port() -> Iterator[list[str] | None]:
+    """Who connected to port 5037, where a developer's adb server would listen: nobody may, or start a server there.
+
+    Each process of a run listens, and one of them is given a connection. None where something else listens already.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANDROID_ADB_SERVER_PORT", "1")  # for what forgets to name a port
         for name in ("ADB_USB", "ADB_EMU", "ADB_MDNS"):
             patch.setenv(name, "0")
         try:
-            listener = socket.create_server(("127.0.0.1", 5037))
+            listener = socket.create_server(("127.0.0.1", 5037), reuse_port=True)
         except OSError:
-            yield Sentinel(None)
+            yield None
             return
-        made = Sentinel([])
-        watching = threading.Thread(target=_watch, args=(listener, made), daemon=True)
+        callers: list[str] = []
+        watching = threading.Thread(target=_watch, args=(listener, callers), daemon=True)
         watching.start()
-        yield made
+        yield callers
         listener.shutdown(socket.SHUT_RDWR)
         watching.join()
         listener.close()
+        assert callers == []
 
 
-def _watch(listener: socket.socket, sentinel: Sentinel) -> None:
+def _watch(listener: socket.socket, callers: list[str]) -> None:
     with contextlib.suppress(OSError):
-        while sentinel.seen is not None:
+        while True:
             connection, address = listener.accept()
-            sentinel.seen.append(f"{address}: {connection.recv(100)!r}")
+            callers.append(f"{address}: {connection.recv(100)!r}")
             connection.close()
 
 

@@ -17,9 +17,9 @@ from pipeline.core.errors import PipelineError
 from pipeline.core.releases import line_of
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings, make_settings
-from pipeline.partition.judge import PartitionRequest, judge, judge_views, open_views
+from pipeline.partition.judge import PartitionRequest, judge, judge_views
 from pipeline.partition.reference import claims_of_named, same_claims
-from pipeline.partition.view import name_nodes
+from pipeline.partition.subject import name_nodes, open_views
 from tests.random_graphs import odd_quantization
 
 RELEASES = ("1.19", "1.23", "1.26", "1.32")

@@ -14,11 +14,10 @@ from device_runner.providers import CHIPS, Chip
 from pipeline.model.sources import SourceModel
 from pipeline.partition import judge as judges
 from pipeline.partition.answer import Settings
-from pipeline.partition.graph import Graph
+from pipeline.partition.graph import Graph, view
 from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn import claims, kept
 from pipeline.partition.qnn.claims import NHWC, PROVIDER, CompilerAnswer, claim_on, failure_of
-from pipeline.partition.view import view
 from tests.command import Done, ort_mobile
 from tests.npu_models import OPERATORS, REAL, asked_twice
 from tests.onnx_samples import parsed_nodes

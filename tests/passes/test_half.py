@@ -117,7 +117,7 @@ def test_without_data_it_is_measured_on_what_checks_run(tmp_path: Path) -> None:
 
 
 def test_nodes_that_stay_float_are_not_rounded(tmp_path: Path) -> None:
-    from pipeline.partition.view import infer
+    from pipeline.partition.graph import infer
 
     model = saved(deep(), tmp_path)
     exact = as_gpus_compute(model.proto, infer(model.proto), ())

@@ -11,6 +11,7 @@ from pipeline.core.variant import OWN_PRECISION
 from pipeline.passes.precisions import (
     AUTO,
     CANDIDATES,
+    OLDER,
     PRECISIONS,
     RECIPES,
     candidates,
@@ -56,7 +57,8 @@ def test_what_is_said_of_providers_is_said_of_providers_that_there_are() -> None
 
 
 def test_no_recipe_or_candidate_is_unsuited_to_its_provider() -> None:
-    chosen = [(recipe.provider, name) for recipe in RECIPES.values() for name in (recipe.precision, recipe.older)]
+    names = [(recipe.provider, recipe.precision) for recipe in RECIPES.values()]
+    chosen = [*names, *((RECIPES[name].provider, older) for name, older in OLDER.items() if name in RECIPES)]
     chosen += [(provider, name) for provider, names in CANDIDATES.items() for name in names if provider != "coreml-nn"]
     for provider, name in chosen:
         assert not name or provider not in PRECISIONS[name].unsuited

@@ -27,7 +27,7 @@ from pipeline.model.onnx_model import ByteRange, LoadedModel, range_digests
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import SHORT_NAMES
 from pipeline.partition.placement import CHARACTER, SMALL, collapse, curves, extent, lay_out
-from pipeline.partition.view import open_subject
+from pipeline.partition.subject import open_subject
 
 if TYPE_CHECKING:
     import onnx
@@ -219,7 +219,7 @@ def _onnx_constants(loaded: LoadedModel) -> dict[str, str]:
 
 
 def _tensor_text(tensor: "onnx.TensorProto") -> str:
-    from pipeline.partition.view import read_tensor
+    from pipeline.partition.graph import read_tensor
 
     if tensor.string_data:
         digest = _text_digest(tensor.string_data)

@@ -24,8 +24,9 @@ from pipeline.model.signature import names_of, open_axes, own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.partition.answer import ModelAnswer, Optimize, Settings
 from pipeline.partition.graph import Graph
-from pipeline.partition.judge import PartitionRequest, judge, open_views, scratch_folder
+from pipeline.partition.judge import PartitionRequest, judge
 from pipeline.partition.qnn.kept import compiler_lacking, compiler_name
+from pipeline.partition.subject import open_views, scratch_folder
 from pipeline.passes.surgery import CONSTANT_INITIALIZERS, FIXED_DIMENSIONS
 
 HEAVY = frozenset({

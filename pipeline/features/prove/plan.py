@@ -37,8 +37,8 @@ from pipeline.core.custom_ops import given
 from pipeline.core.errors import CheckFailed, ConfigError, ModelError, Severity
 from pipeline.core.releases import NEWEST_KNOWN, line_of
 from pipeline.model.ort_format import read_artifact
+from pipeline.partition.graph import view_of_file
 from pipeline.partition.units import BY_UNITS, clips_by_processor
-from pipeline.partition.view import view_of_file
 from pipeline.release.manifest import Content, KeptTensor, Shipped, bundled_libraries
 from pipeline.required_ops import EMPTY, Needs, needs_of
 from pipeline.required_ops.proof import LogFinding, read_log

@@ -28,16 +28,15 @@ from pipeline.check.reference import make_reference
 from pipeline.check.result import Reference
 from pipeline.core.ort_session import HostSession, make_session
 from pipeline.dataset import Dataset
-from pipeline.model.edit import copied
+from pipeline.model.edit import copied, set_nodes
 from pipeline.model.onnx_model import LeanModel, LoadedModel
 from pipeline.model.signature import own_inputs
 from pipeline.model.sources import SourceModel
 from pipeline.model.types import CODES
 from pipeline.partition.answer import Refusal, Simulation
 from pipeline.partition.graph import Graph, Node
-from pipeline.partition.qnn.claims import ask, failure_of
-from pipeline.partition.qnn.suspects import SUSPECTS
-from pipeline.partition.view import write_model
+from pipeline.partition.qnn.claims import SUSPECTS, ask, failure_of
+from pipeline.partition.subject import write_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -86,8 +85,13 @@ def simulate(
     )
     inputs = {tensor.name: read_tensor(tensor) for tensor in reference.inputs}
     expected = {tensor.name: read_tensor(tensor) for tensor in reference.outputs}
-    on_cpu = _on_cpu(loaded, inputs, folder) if original else expected
-    cpu = _decibels(expected, on_cpu) if original else None
+    cpu = None
+    if original:  # what a form computes on the CPU
+        target = folder / "on-cpu.onnx"
+        write_model(loaded, target)
+        session = make_session(target, HostSession())
+        names = [value.name for value in session.get_outputs()]
+        cpu = _decibels(expected, dict(zip(names, session.run(names, inputs), strict=True)))
     if cpu is not None and cpu < LEAST_DB:
         why = f"not even on the CPU is this form near the original: {cpu:.1f} dB of signal to noise"
         remedy = "give test data like the app's; else leave operators float (`transform --do mixed-precision`)"
@@ -146,15 +150,6 @@ def _decibels(expected: Arrays, actual: Arrays) -> float | None:
     return ratio if isinstance(ratio, float) else None
 
 
-def _on_cpu(loaded: LoadedModel, inputs: Arrays, folder: Path) -> Arrays:
-    """What a form computes on the CPU."""
-    target = folder / "on-cpu.onnx"
-    write_model(loaded, target)
-    session = make_session(target, HostSession())
-    names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
 def _simulated(loaded: LoadedModel, model: "ModelProto", chip: Chip, inputs: Arrays, target: Path) -> Arrays | Refusal:
     """The outputs by name, or why there are none."""
     answered = run_samples(replace(loaded, proto=model), chip, [inputs], target)
@@ -187,7 +182,15 @@ def _first_departing(
     loaded: LoadedModel, model: "ModelProto", graph: Graph, chip: Chip, inputs: Arrays, max_error: float, folder: Path
 ) -> tuple[Node, str] | None:
     """The first node whose own output departs, and how; None where only the whole does."""
-    nodes = _compared_at(graph)
+    # The values at which models are compared, in their order, with the node that each tells of. What a quantized node
+    # gives is seen behind its QuantizeLinear: as an output it would be another node's, in float.
+    makers = {name: graph.nodes[index] for index in graph.order for name in graph.nodes[index].outputs if name}
+    behind: dict[str, Node] = {}
+    for name, node in makers.items():
+        rounded = makers.get(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
+        if rounded and rounded.op_type == "QuantizeLinear" and rounded.inputs[0] in makers:
+            behind[name] = makers[rounded.inputs[0]]
+    nodes = behind or makers
     values = [
         name
         for name in nodes
@@ -205,20 +208,6 @@ def _first_departing(
         if check.failed and check.output in nodes:
             return nodes[check.output], _why(check, expected[check.output])
     return None
-
-
-def _compared_at(graph: Graph) -> dict[str, Node]:
-    """The values at which models are compared, in their order, with the node that each tells of.
-
-    What a quantized node gives is seen behind its QuantizeLinear: as an output it would be another node's, in float.
-    """
-    makers = {name: graph.nodes[index] for index in graph.order for name in graph.nodes[index].outputs if name}
-    behind: dict[str, Node] = {}
-    for name, node in makers.items():
-        rounded = makers.get(node.inputs[0]) if node.op_type == "DequantizeLinear" else None
-        if rounded and rounded.op_type == "QuantizeLinear" and rounded.inputs[0] in makers:
-            behind[name] = makers[rounded.inputs[0]]
-    return behind or makers
 
 
 def _why(check: OutputCheck, expected: "np.ndarray[Any, Any]") -> str:
@@ -239,8 +228,16 @@ def _first_crashing(
     right, wrong = 0, len(graph.order)
     while wrong - right > 1:
         count = (right + wrong) // 2
-        part = _beginning(model, graph, count)
-        answered = _simulated(loaded, part, chip, inputs, target)
+        # The first nodes of the model, with what the others read of them as outputs
+        first, rest = ([graph.nodes[index] for index in part] for part in (graph.order[:count], graph.order[count:]))
+        read = {name for node in rest for name in (*node.inputs, *node.implicit_inputs)} | set(graph.output_set)
+        values = [name for node in first for name in node.outputs if name in read]
+        proto = _with_outputs(model, graph, values)
+        del proto.graph.output[len(values) :]
+        left_out = {name for node in rest for name in node.outputs if name}
+        kept = [node for node in proto.graph.node if not left_out & set(node.output)]
+        set_nodes(proto.graph, kept)
+        answered = _simulated(loaded, proto, chip, inputs, target)
         if time.monotonic() > deadline:
             return None
         if isinstance(answered, Refusal) and answered.code == "crash":
@@ -248,20 +245,6 @@ def _first_crashing(
         else:
             right = count
     return graph.nodes[graph.order[right]]
-
-
-def _beginning(model: "ModelProto", graph: Graph, count: int) -> "ModelProto":
-    """The first nodes of the model, with what the others read of them as outputs."""
-    first, rest = ([graph.nodes[index] for index in part] for part in (graph.order[:count], graph.order[count:]))
-    read = {name for node in rest for name in (*node.inputs, *node.implicit_inputs)} | set(graph.output_set)
-    values = [name for node in first for name in node.outputs if name in read]
-    proto = _with_outputs(model, graph, values)
-    del proto.graph.output[len(values) :]
-    left_out = {name for node in rest for name in node.outputs if name}
-    kept = [node for node in proto.graph.node if not left_out & set(node.output)]
-    del proto.graph.node[:]
-    proto.graph.node.extend(kept)
-    return proto
 
 
 def _at(simulation: Simulation, node: Node, reason: str, remedy: str = "") -> Simulation:

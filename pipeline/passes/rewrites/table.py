@@ -76,8 +76,8 @@ def _rewrite(
 
     def apply(model: Model, options: RewriteOptions, context: PassContext) -> Model:
         from pipeline.partition.answer import make_settings
+        from pipeline.partition.graph import tensor_reader, view
         from pipeline.partition.judge import PartitionRequest, judge
-        from pipeline.partition.view import tensor_reader, view
 
         settings = make_settings(options.provider or dialect)
         claimed: frozenset[str] = frozenset()

@@ -1,0 +1,289 @@
+"""A model that is judged: opened, its graphs, with sizes for its dynamic dimensions, written for another process."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from device_runner.files import open_regular
+from pipeline.core.errors import ConfigError, ModelError
+from pipeline.core.files import share_file, storage_errors
+from pipeline.dataset.guess import assignments, units, with_sums
+from pipeline.model.edit import copied
+from pipeline.model.guards import check_constants, check_structure, computed_constants, shaped_bytes
+from pipeline.model.onnx_model import LeanModel, LoadedModel, fix_dimensions, load_model, read_in
+from pipeline.model.signature import names_of, open_axes, own_inputs, resolve_dimensions
+from pipeline.model.sources import SourceModel, Spool
+from pipeline.model.types import CODES
+from pipeline.partition.answer import NO_SIZES, Optimize, Settings
+from pipeline.partition.graph import Graph, body_types, infer, slim_copy, tensor_reader, view, view_of_file
+from pipeline.partition.shown import before_partitioning, save_basic, undone_for_provider
+from pipeline.partition.units import unique_dq
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it are made by tempfile, with names of their own
+IN_MEMORY_BYTES = 16 << 20
+
+
+@contextmanager
+def scratch_folder(source: SourceModel) -> Iterator[Path]:
+    """A folder for what judging a model writes. Small ones are in memory: a disk takes longer than judging them.
+
+    Names that are no text, which protobuf reads only when they are asked for, become a ModelError here.
+    """
+    small = Path(source.path).is_file() and Path(source.path).stat().st_size <= IN_MEMORY_BYTES
+    place = IN_MEMORY if small and os.access(IN_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="ort-mobile-", dir=place) as folder:
+        try:
+            yield Path(folder)
+        except UnicodeDecodeError as error:
+            raise ModelError(
+                "a name in the model is not UTF-8",
+                where=source.name,
+                why=str(error),
+                remedy="export the model again with names that are text",
+            ) from error
+
+
+@dataclass(slots=True)
+class Views:
+    """The graphs of one model that providers judge: graphs are made once, however many providers are asked.
+
+    `subject` is the path of an ORT format file, or a loaded ONNX model.
+    """
+
+    source: SourceModel
+    subject: Path | LoadedModel
+    optimize: Optimize
+    folder: Path
+    warnings: list[str] = field(default_factory=list)
+    saved: LoadedModel | None = None
+    graphs: dict[int, tuple["ModelProto", Graph]] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> LoadedModel | None:
+        """The model, of an ONNX file."""
+        return None if isinstance(self.subject, Path) else self.subject
+
+    @property
+    def ships(self) -> LoadedModel | None:
+        """The model that ships: behind level basic where that is judged."""
+        return self.saved if self.optimize is Optimize.BASIC else self.loaded
+
+    def of(self, settings: Settings) -> "tuple[Graph, Graph, ModelProto | None]":
+        """What a provider is shown; the graph of the file that ships, at level none the same; and its model.
+
+        An ORT format file is shown as it is: nothing in it is inlined any more, so it has no model here.
+        """
+        subject = self.subject
+        if isinstance(subject, Path):
+            graph = unique_dq(view_of_file(subject))
+            return graph, graph, None
+        before = self.before(settings)
+        if self.optimize is Optimize.NONE:
+            graph = self._graph(before, subject)
+            return graph, graph, before
+        saved = self.basic()
+        ships = self._graph(saved.proto, saved)
+        shown = undone_for_provider(saved.proto, before)
+        return (ships if shown is None else unique_dq(self._view(shown, saved))), ships, saved.proto
+
+    def before(self, settings: Settings) -> "ModelProto":
+        """The ONNX model as it is when the provider is asked about it at level none."""
+        loaded = self.loaded
+        assert loaded, "nothing of an ORT format file is inlined"  # noqa: S101 - an invariant
+        return before_partitioning(loaded.proto, lambda model: self._view(model, loaded), settings)
+
+    def resized(self, sizes: Mapping[str, int], folder: Path, optimize: Optimize) -> "Views":
+        """The same of the model with sizes, in another folder; of an ONNX model alone."""
+        assert self.loaded, "only a loaded model has sizes to try"  # noqa: S101 - an invariant
+        subject = resized(self.loaded, sizes, folder)
+        return Views(source=self.source, subject=subject, optimize=optimize, folder=folder)
+
+    def basic(self) -> LoadedModel:
+        """The model at level basic, made once; ModelError when onnxruntime makes no session of it on the CPU."""
+        if self.saved is None:
+            assert self.loaded, "an ORT format file is never optimized"  # noqa: S101 - an invariant
+            self.saved = save_basic(self.loaded, self.folder)
+        return self.saved
+
+    def later(self, model: "ModelProto") -> Graph:
+        """The graph of the model that ships, after functions in it were inlined."""
+        assert self.ships, "an ORT format file is never inlined"  # noqa: S101 - an invariant
+        return self._view(model, self.ships)
+
+    def _view(self, model: "ModelProto", weights: LoadedModel) -> Graph:
+        outside = self.loaded.outside if self.loaded else None
+        read = tensor_reader(weights)
+        saved = partial(body_types, model, self.folder, self.warnings.append)
+        return view(model, read=read, saved=saved, outside=outside)
+
+    def _graph(self, model: "ModelProto", weights: LoadedModel) -> Graph:
+        """The graph of a model of which several providers are asked."""
+        if id(model) not in self.graphs:
+            self.graphs[id(model)] = model, unique_dq(self._view(model, weights))
+        return self.graphs[id(model)][1]
+
+
+def open_views(source: SourceModel, optimize: Optimize, folder: Path, sizes: Mapping[str, int]) -> Views:
+    """Load a model for judging, with sizes for its dynamic dimensions; errors as `open_subject`."""
+    return Views(source=source, subject=open_subject(source, folder, sizes), optimize=optimize, folder=folder)
+
+
+def write_model(model: LeanModel, target: Path, *, named: bool = False, external: bool = True) -> None:
+    """Write a model for another process, its weights in files next to it (`TARGET.0`…): links, where these can be.
+
+    `named` names nodes after their outputs. With `external` False weights come into the message, but for those that the
+    model itself keeps outside. ModelError for a message that is too large.
+    """
+    from google.protobuf.message import EncodeError
+
+    proto = copied(model.proto)
+    if named:
+        name_nodes(proto)
+    files: dict[Path, str] = {}
+    for tensor in proto.graph.initializer:
+        place = model.weights.get(tensor.name)
+        if place and (external or tensor.name in model.outside):
+            name = files.setdefault(place.file, f"{target.name}.{len(files)}")
+            del tensor.external_data[:]
+            for key, value in {"location": name, "offset": place.offset, "length": place.length}.items():
+                tensor.external_data.add(key=key, value=str(value))
+        elif place:
+            read_in(tensor, place)
+    try:
+        content: bytes = proto.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ModelError(
+            "the model is too large to be written",
+            where=str(target),
+            why=f"it is no single message: {error}",
+            remedy="keep its large weights in an external data file",
+        ) from error
+    with storage_errors(target):
+        target.write_bytes(content)
+        for file, name in files.items():
+            share_file(file, target.with_name(name))
+
+
+def remove_model(target: Path) -> None:
+    """Remove what `write_model` wrote."""
+    for path in _written(target):
+        path.unlink()
+
+
+def written_bytes(target: Path) -> int:
+    """The size of what `write_model` wrote; 0 where it wrote nothing."""
+    return sum(path.stat().st_size for path in _written(target) if path.is_file())
+
+
+def _written(target: Path) -> list[Path]:
+    return [target, *target.parent.glob(f"{target.name}.*")]
+
+
+def name_nodes(proto: "ModelProto") -> None:
+    """Name every node of the main graph after its first output that has a name: libraries report names only.
+
+    The name that it had becomes its documentation: forceCpuNodeNames is about that.
+    """
+    for node in proto.graph.node:
+        node.doc_string = node.name
+        node.name = next((output for output in node.output if output), node.name)
+
+
+ORT_IDENTIFIER = b"ORTM"
+
+
+def open_subject(source: SourceModel, work_folder: Path, sizes: Mapping[str, int] = NO_SIZES) -> Path | LoadedModel:
+    """The path of an ORT format file, or an ONNX model without its weights, with `sizes` for its dynamic dimensions.
+
+    ModelError when it is no model, ConfigError for sizes of dimensions that it does not have.
+    """
+    if _head(source, work_folder)[4:8] == ORT_IDENTIFIER:
+        if sizes:
+            raise ConfigError(
+                "dimensions of an ORT format file cannot be fixed",
+                where=source.name,
+                remedy="name the ONNX model that it was made from",
+            )
+        return Spool(source, work_folder).fetch_model() if source.member else Path(source.path)
+    loaded = load_model(source, work_folder)
+    check_structure(loaded.proto, source.name)
+    return resized(loaded, sizes, work_folder) if sizes else loaded
+
+
+def resized(loaded: LoadedModel, sizes: Mapping[str, int], work_folder: Path) -> LoadedModel:
+    """The model with sizes for its dynamic dimensions, as a file in `work_folder`: sessions read files."""
+    proto = copied(loaded.proto)
+    fix_dimensions(proto, sizes, loaded.source.name)
+    target = work_folder / "resized.onnx"
+    write_model(replace(loaded, proto=proto), target)
+    again = load_model(SourceModel(path=str(target)), work_folder)
+    return replace(again, source=loaded.source, outside=loaded.outside)
+
+
+def _head(source: SourceModel, work_folder: Path) -> bytes:
+    if source.member:
+        return Spool(source, work_folder).head(8)
+    try:
+        with open_regular(Path(source.path)) as opened:
+            return opened.read(8)
+    except OSError as error:
+        raise ModelError(
+            "the model cannot be read", where=source.name, why=str(error), remedy="check the path"
+        ) from error
+
+
+def check_computed(loaded: LoadedModel, shown: Graph, where: str) -> None:
+    """ModelError for constants that no phone could compute when it loads the model; `shown` has their shapes."""
+
+    def size_of(name: str) -> int:
+        value = shown.value(name)
+        return shaped_bytes(CODES.get(value.dtype or "", 0), [dim or 0 for dim in value.shape or (0,)])
+
+    check_constants(computed_constants(loaded.proto.graph), size_of, where)
+
+
+MOST_TRIALS = 12
+"""Loading a model needs a tenth of a second, and the first sizes are nearly always accepted."""
+
+
+def dynamic_names(model: "ModelProto") -> tuple[str, ...]:
+    """The shortest names of the inputs' dimensions that have no size."""
+    return tuple(names_of(open_axes(own_inputs(model))))
+
+
+def unnamed(model: "ModelProto", sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The dynamic dimensions for which no size is given."""
+    takes = own_inputs(model)
+    sizes = resolve_dimensions(takes, sizes, "the model")
+    return tuple(name for name, axes in names_of(open_axes(takes)).items() if any(a.key not in sizes for a in axes))
+
+
+def likely_sizes(loaded: LoadedModel, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Sizes for all dynamic dimensions that ONNX Runtime's shape inference accepts, the likeliest first.
+
+    Nothing is run: claims hardly depend on which size it is, as long as it is one. ConfigError when a size is given for
+    a dimension that the model does not have.
+    """
+    takes = own_inputs(loaded.proto)
+    names = names_of(open_axes(takes))
+    by_axis = resolve_dimensions(takes, given, loaded.source.name)
+    asked = {name: by_axis[axes[0].key] for name, axes in names.items() if axes[0].key in by_axis}
+    left = tuple(axis for axis in open_axes(takes) if axis.key not in by_axis)
+    for assignment in islice(assignments(units(loaded.proto, takes, left)), MOST_TRIALS):
+        sizes = with_sums(asked | {name: size for name, (size, _) in assignment.items()}, list(names))
+        model = slim_copy(loaded.proto)
+        fix_dimensions(model, sizes, loaded.source.name)
+        try:
+            infer(model)
+        except ModelError:
+            continue
+        yield {name: sizes[name] for name in names}
