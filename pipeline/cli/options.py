@@ -182,14 +182,6 @@ def input_values(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     return given
 
 
-def input_text(name: str, value: Any) -> str:
-    """What `input_values` reads as this value."""
-    if isinstance(value, str):
-        return f'{name}="{value}"'
-    ends = (value["low"], value["high"]) if isinstance(value, dict) else (value,)
-    return f"{name}={':'.join(str(end).lower() for end in ends)}"
-
-
 def _number(text: str) -> bool | int | float | None:
     if text in ("true", "false"):
         return text == "true"
